@@ -24,7 +24,7 @@ from loanasync._protocol.endpoints import (
     Call,
     Outcome,
 )
-from loanasync._results import Decision, Problem
+from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.memory import Memory
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
@@ -393,18 +393,20 @@ class LoanClient(Closing):
             additional_data_needed: True if the service asked for the additional data (spec §2.1).
 
         Returns:
-            The problems, empty if the request is valid.
+            The problems, empty if the request is valid. A notebook shows them as a table.
 
         Example:
             >>> import attrs
             >>> for problem in client.check(fiscal_code, attrs.evolve(request, amount=450, province="Roma")):
             ...     print(problem)
-            amount: must be between 5000 and 1500000 (euro cents)
+            amount: must be a whole number between 5000 and 1500000 (euro cents)
             province: must be two upper-case letters, such as RM
         """
         endpoint = COMPLETE if isinstance(request, UserData) else APPROVE
-        return endpoint.problems(
-            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+        return Problems(
+            endpoint.problems(
+                self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+            )
         )
 
     async def create_request(

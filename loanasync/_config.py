@@ -126,8 +126,8 @@ def _user_agent() -> str:
 
 
 def _address(base_url: object) -> tuple[str, str, int]:
-    if (message := values.text(base_url)) is not None:
-        raise ConfigurationError("base_url", message)
+    if (violation := values.text(base_url)) is not None:
+        raise ConfigurationError("base_url", str(violation))
     message = "must be a URL such as https://loans.example.com, without user name, query and fragment"
     try:
         parts = urlsplit(str(base_url))
@@ -161,8 +161,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _shop_id(shop_id: object) -> str:
-    if (message := values.text(shop_id)) is not None:
-        raise ConfigurationError("shop_id", message)
+    if (violation := values.text(shop_id)) is not None:
+        raise ConfigurationError("shop_id", str(violation))
     segment = str(shop_id)
     # URL libraries resolve "..", so the request would be sent to another resource.
     if segment in (".", "..") or not _SEGMENT.fullmatch(segment) or _PATH_CHARACTERS.search(segment):
@@ -173,8 +173,8 @@ def _shop_id(shop_id: object) -> str:
 
 
 def _auth_token(auth_token: object) -> str:
-    if (message := values.text(auth_token)) is not None:
-        raise ConfigurationError("auth_token", message)
+    if (violation := values.text(auth_token)) is not None:
+        raise ConfigurationError("auth_token", str(violation))
     if not _TOKEN.fullmatch(str(auth_token)):
         raise ConfigurationError("auth_token", "must be printable ASCII without spaces")
     return str(auth_token)

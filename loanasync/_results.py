@@ -3,24 +3,36 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
 
+import attrs
 from attrs import asdict, field, fields, frozen
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask, masked_unless
+from loanasync._display.texts import EMPTY_CATALOGUE, Param, Params, text_of
 from loanasync._enums import Citizenship
 
 
 @frozen
 class Problem:
-    """One broken rule of a request, found by this package or by the service.
+    """One broken rule of a request, found by this package or by the service. It never contains the value.
+
+    Two problems are equal if their fields, wire names and messages are equal.
 
     Args:
         field: Name of the field in this package, such as ``postal_code``. Unknown wire names stay unchanged.
         wire_name: Name of the member in the JSON body, such as ``postalCode``.
-        message: Description of the problem. It never contains the value.
+        message: Description of the problem, in English or in the language of the service.
+        code: Field and rule, such as ``amount.range``; it stays the same in later versions. ``rejected``
+            is the rule of a message of the service that the specification does not list.
+        params: The values in the texts, such as ``least``, ``most``, ``options`` and ``pattern``; read-only.
+        hint: Advice for the developer, such as types and settings. `text` does not show it.
 
     Example:
-        >>> print(Problem("amount", "amount", "must be between 5000 and 1500000 (euro cents)"))
-        amount: must be between 5000 and 1500000 (euro cents)
+        >>> import attrs
+        >>> [problem] = client.check(fiscal_code, attrs.evolve(request, amount=450))
+        >>> print(problem)
+        amount: must be a whole number between 5000 and 1500000 (euro cents)
+        >>> problem.code, problem.params["least"], problem.text("it")
+        ('amount.range', 5000, 'Inserire un importo tra 50,00 e 15.000,00 euro.')
     """
 
     field: str
@@ -29,10 +41,69 @@ class Problem:
     """Name of the member in the JSON body (spec §7)."""
     message: str
     """Description of the problem, without the value (spec §7)."""
+    code: str = attrs.field(default="", eq=False)
+    """Field and rule, such as ``amount.range``."""
+    params: Mapping[str, Param] = attrs.field(default=Params(), converter=Params, eq=False)
+    """The values in the texts, without personal data; read-only."""
+    hint: str = attrs.field(default="", eq=False)
+    """Advice for the developer."""
 
     def __str__(self) -> str:
         # spec §7: the message of a 403 or 409 has no field
-        return f"{self.field}: {self.message}" if self.field else self.message
+        return f"{self.field}: {described(self)}" if self.field else described(self)
+
+    def text(self, language: str = "en", catalogue: Mapping[str, str] = EMPTY_CATALOGUE) -> str:
+        """Return the problem as a sentence for the customer.
+
+        The template is that of the code in `catalogue`, else that of the rule (the last part of the code) in
+        `catalogue`, else the one of the language. A template with a placeholder that `params` lack is
+        skipped. A problem without a template returns `message`, so a message of the service that the
+        specification does not list stays as it was received.
+
+        Args:
+            language: ``en`` or ``it``.
+            catalogue: Templates of your own, by code such as ``amount.range`` or by rule such as ``range``.
+                ``{least}`` is a value of `params`. ``{least:0.00}`` and ``{least:0,00}`` show euro cents as
+                euros.
+
+        Raises:
+            ValueError: The language has no texts, or a template has a wrong form.
+
+        Example:
+            >>> problem = Problem("amount", "amount", "...", "amount.range", {"least": 5_000, "most": 90_000})
+            >>> problem.text("en")
+            'Enter an amount between 50.00 and 900.00 euros.'
+            >>> problem.text("en", {"amount.range": "Mindestens {least:0,00} Euro."})
+            'Mindestens 50,00 Euro.'
+        """
+        return text_of(self.code, self.params, self.message, language, catalogue)
+
+
+def described(problem: Problem) -> str:
+    """Return the message and the hint of a problem."""
+    return f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+
+
+class Problems(tuple[Problem, ...]):
+    """A tuple of problems, which a notebook shows as a table.
+
+    Example:
+        >>> Problems() == ()
+        True
+    """
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return problems_table("problems" if self else "no problems", self)
+
+
+def problems_table(title: str, problems: tuple[Problem, ...]) -> str:
+    """Return an HTML table of fields, messages and codes for notebooks."""
+    from loanasync._display import notebook  # noqa: PLC0415  (used in notebooks only)
+
+    rows = [(each.field, described(each), each.code) for each in problems]
+    return notebook.table(title, ("field", "message", "code"), rows)
 
 
 @frozen(slots=False)  # created in each call, in half the time without slots

@@ -35,6 +35,7 @@ from loanasync.ledger import LedgerPolicy, SqliteLedger
 Form: TypeAlias = Mapping[str, str]
 
 _MAX_DIGITS = 20  # int() raises ValueError for thousands of digits
+NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 CART = {"Bicycle": 43_500, "Bicycle bell": 1_500}  # euro cents
 PAGES = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent))
 
@@ -164,7 +165,7 @@ def _error_page(order: Order, page: str, form: Form, error: LoanError) -> PageRe
         return _render(order, "unknown", 202)  # the service may have decided
     match error:
         case UserNotFoundError() | InvalidFiscalCodeError():
-            return _render(order, page, 422, form, [Problem("fiscal_code", "fiscalCode", "is not known")])
+            return _render(order, page, 422, form, [NOT_KNOWN])
         case InvalidRequestError() | RejectedError():
             return _render(order, page, 422, form, error.problems)
         case _ if error.repeatable or error.outcome == "unknown":

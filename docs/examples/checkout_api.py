@@ -29,6 +29,7 @@ from loanasync import (
 from loanasync.ledger import LedgerPolicy, SqliteLedger
 
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
+NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 
 
 class LoanForm(BaseModel):
@@ -113,7 +114,7 @@ def http_error(error: LoanError) -> HTTPException | RequestValidationError:
         case InvalidRequestError() | RejectedError():
             return validation_error(error.problems)
         case UserNotFoundError() | InvalidFiscalCodeError():
-            return validation_error([Problem("fiscal_code", "fiscalCode", "is not known")])
+            return validation_error([NOT_KNOWN])
         case PayloadMismatchError():  # the service decided on an earlier request
             return HTTPException(409, "this customer already applied for a loan with other data")
         case _:
@@ -123,7 +124,7 @@ def http_error(error: LoanError) -> HTTPException | RequestValidationError:
 def validation_error(problems: Sequence[Problem]) -> RequestValidationError:
     """Convert problems to the error that FastAPI raises for an invalid body."""
     return RequestValidationError(
-        [{"type": "value_error", "loc": ("body", each.field), "msg": each.message} for each in problems]
+        [{"type": "value_error", "loc": ("body", each.field), "msg": each.text("en")} for each in problems]
     )
 
 

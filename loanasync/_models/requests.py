@@ -43,8 +43,12 @@ def raise_invalid_request(model: Model) -> Model:
             return attrs_init(self, **values)
         except TypeError:
             names = values.keys()
-            missing = [Problem(name, name, "is required") for name in fields if name in required - names]
-            unknown = [Problem(name, name, _unknown_field(name, known)) for name in sorted(names - known)]
+            missing = [
+                Problem(name, name, "is required", f"{name}.required")
+                for name in fields
+                if name in required - names
+            ]
+            unknown = [_unknown_field(name, known) for name in sorted(names - known)]
             if not missing and not unknown:
                 raise
         del self, names, values  # personal: must not be in the traceback
@@ -54,13 +58,12 @@ def raise_invalid_request(model: Model) -> Model:
     return model
 
 
-def _unknown_field(name: str, known: Iterable[str]) -> str:
+def _unknown_field(name: str, known: Iterable[str]) -> Problem:
+    hint = f"{did_you_mean(name, known)}pass members that this version does not know in extra"
     if name == "fiscal_code":
-        return "is not a field of this model; it is the first argument of approve(), check() and complete()"
-    return (
-        f"is not a field of this model; {did_you_mean(name, known)}"
-        "pass members that this version does not know in extra"
-    )
+        hint = "it is the first argument of approve(), check() and complete()"
+    # The code is without the name, which the specification does not list.
+    return Problem(name, name, "is not a field of this model", "unknown_field", hint=hint)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -41,6 +41,26 @@ _LOCALIZED: Mapping[str, type[DomainError]] = {
     "invalid fiscal code": InvalidFiscalCodeError,
     "codice fiscale non valido": InvalidFiscalCodeError,
 }
+_DOMAIN_RULES: Mapping[type[DomainError], str] = {
+    UserNotFoundError: "user_not_found",
+    ShopNotAllowedError: "shop_not_allowed",
+    InvalidFiscalCodeError: "format",  # of the field `fiscal_code`, as if this package had found it
+}
+_SYSTEM = "system"  # the name in the body of a 500
+_NO_TEXT = "is not accepted"  # in place of a message that is not a text
+# Messages for fields (spec §7), in the form of `_normalized`: the rule, and the params of its texts.
+_FIELD_RULES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "invalid date format": ("date", {}),
+    "invalid fiscal code": ("format", {}),
+    "system error": ("error", {}),
+    "the number of installments must be between 3 and 60": ("range", {"least": 3, "most": 60}),
+    "this value should be between 5000 and 1500000": ("range", {"least": 5_000, "most": 1_500_000}),
+    "this value should be equal to 'true'": ("accepted", {}),
+    "this value should be one of the available options": ("choice", {}),
+    "this value should not be blank": ("blank", {}),
+    _NO_TEXT: ("not_accepted", {}),
+}
+_REJECTED: tuple[str, Mapping[str, int]] = ("rejected", {})
 # Pairs of words that mean "already evaluated": the English ones in any order, the Italian ones in this order.
 _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
@@ -64,19 +84,32 @@ def read_problems(members: Mapping[str, Any], *sent: object) -> tuple[Problem, .
     if not messages:
         return ()
     redact = Redactor(*sent)
-    return tuple(
-        _problem(
-            name if name in _KNOWN_NAMES else redact(name, _MAX_NAME_LENGTH),
-            redact(message, _MAX_MESSAGE_LENGTH),
-        )
-        for name, message in messages
-    )
+    return tuple(_problem(name, message, redact) for name, message in messages)
 
 
-def _problem(wire_name: str, message: str) -> Problem:
+def _problem(name: str, message: str, redact: Redactor) -> Problem:
+    wire_name = name if name in _KNOWN_NAMES else redact(name, _MAX_NAME_LENGTH)
+    text = _normalized(message)
+    is_domain = _is_domain(name)
     # spec §7: an invalid fiscal code is reported as a validation error or as a domain error.
-    is_code = _is_domain(wire_name) and _RELEASABLE.get(_normalized(message)) is InvalidFiscalCodeError
-    return Problem("fiscal_code" if is_code else field_name(wire_name), wire_name, message)
+    is_code = is_domain and _RELEASABLE.get(text) is InvalidFiscalCodeError
+    field = "fiscal_code" if is_code else field_name(wire_name)
+    rule, params = _rule(text, is_field=bool(name) and not is_domain)
+    # Any other name may be a text of the service, which is no part of a stable code.
+    has_stable_name = is_domain or name in _KNOWN_NAMES or name == _SYSTEM
+    code = f"{field.casefold() if is_domain else field}.{rule}" if has_stable_name else rule
+    return Problem(field, wire_name, redact(message, _MAX_MESSAGE_LENGTH), code, params)
+
+
+def _rule(text: str, *, is_field: bool) -> tuple[str, Mapping[str, int]]:
+    """Return the rule that a known message reports (spec §7), and its params; ``rejected`` for others."""
+    if is_field:
+        return _FIELD_RULES.get(text, _REJECTED)
+    if text in _LOCALIZED:
+        return _DOMAIN_RULES[_LOCALIZED[text]], {}
+    if text == "access denied":
+        return "access_denied", {}
+    return ("already_evaluated", {}) if _means_evaluated(text) else _REJECTED
 
 
 def is_already_evaluated(body: object) -> bool:
@@ -167,4 +200,4 @@ def _messages(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif isinstance(errors, dict):
         for name, messages in errors.items():
             for message in messages if isinstance(messages, list) else [messages]:
-                yield name, message if isinstance(message, str) else "is not accepted"
+                yield name, message if isinstance(message, str) else _NO_TEXT

@@ -17,7 +17,17 @@ from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
 from loanasync._settings import Limits
 from loanasync._validation import validators as values
-from loanasync._validation.validators import Boolean, Choice, Day, Integer, Number, Optional, Rule, Text
+from loanasync._validation.validators import (
+    Boolean,
+    Choice,
+    Day,
+    Integer,
+    Number,
+    Optional,
+    Rule,
+    Text,
+    Violation,
+)
 
 
 def normalize_fiscal_code(value: str) -> str:
@@ -37,16 +47,16 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> Iterator[Proble
     """
     if not strict and isinstance(value, str) and _FISCAL_CODE.fullmatch(value):  # the usual case
         return
-    message = values.text(value.strip() if isinstance(value, str) else value)
-    if message is None:
+    violation = values.text(value.strip() if isinstance(value, str) else value)
+    if violation is None:
         code = normalize_fiscal_code(str(value))
         # `upper()` turns some non-ASCII letters, such as the dotless i, into ASCII: check the original text.
         if not str(value).isascii() or not _FISCAL_CODE.fullmatch(code):
-            message = "must be 16 letters and digits"
+            violation = Violation("format", "must be 16 letters and digits")
         elif strict and not _has_right_check_letter(code):
-            message = "has a wrong check letter; ask the customer to type it again"
-    if message is not None:
-        yield Problem("fiscal_code", "fiscalCode", message)
+            violation = _WRONG_CHECK_LETTER
+    if violation is not None:
+        yield violation.problem("fiscal_code", "fiscalCode")
 
 
 def check_approval(
@@ -59,17 +69,15 @@ def check_approval(
     names = dialect.approval_names
     yield from _check_fields(approval_rules(limits).remaining_for(request), names, request)
     if dialect.order_token_required and _is_blank(request.order_token):
-        yield Problem("order_token", names["order_token"], "is required in this dialect")
+        required = Violation("required", "is required", "this dialect requires it")
+        yield required.problem("order_token", names["order_token"])
     for field, is_sent in (
         ("iban", dialect.sends_iban),
         ("payment_day_of_month", dialect.sends_payment_day_of_month),
     ):
         if not is_sent and getattr(request, field) is not None:
-            yield Problem(
-                field,
-                names[field],
-                f"is not part of this dialect; omit it, or set sends_{field}=True in the Dialect",
-            )
+            hint = f"omit it, or set sends_{field}=True in the Dialect"
+            yield Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
     yield from check_additional(request.additional, limits, needed=additional_data_needed)
     yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
 
@@ -80,7 +88,8 @@ def check_scope(scope: object) -> Iterator[Problem]:
     None would bypass the ledger and the client's memory, and 7 and "7" would be different scopes.
     """
     if not isinstance(scope, str):
-        yield Problem("scope", "", f"must be a str, not {values.type_name(scope)}")
+        hint = f"use a str, not {values.type_name(scope)}"
+        yield Violation("type", "must be text", hint).problem("scope", "")
 
 
 def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem]:
@@ -95,16 +104,15 @@ def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem
 def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
     """Yield the problems of a payload. Each body is a JSON object (spec §4)."""
     if not isinstance(payload, Mapping):
-        yield Problem(name, "", f"must be a mapping, not {values.type_name(payload)}")
+        yield _wrong_object(name, "must be a mapping", payload)
         return
     try:
         json.dumps(dict(payload), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):  # their messages may quote personal values
-        yield Problem(
-            name, "", "must contain only JSON values: str, int, finite float, bool, None, list, dict"
-        )
+        hint = "use str, int, finite float, bool, None, list and dict"
+        yield Violation("json", "must contain only JSON values", hint).problem(name, "")
     if not all(isinstance(member, str) for member in payload):
-        yield Problem(name, "", "must have only keys of type str")
+        yield Violation("keys", "must have only texts as keys").problem(name, "")
 
 
 def check_additional(additional: object, limits: Limits, *, needed: bool) -> Iterator[Problem]:
@@ -112,15 +120,15 @@ def check_additional(additional: object, limits: Limits, *, needed: bool) -> Ite
     if additional is None and not needed:
         return
     if additional is not None and not isinstance(additional, AdditionalData):
-        yield Problem("additional", "", f"must be an AdditionalData, not {values.type_name(additional)}")
+        yield _wrong_object("additional", "must be an AdditionalData", additional)
         return
     for field, rule in additional_rules(limits).items():
         value = getattr(additional, field, None)
         # spec §2.1: each field is required when additionalDataNeeded is true, and only then
         is_missing = needed and value is None
-        message = "is required because the service asked for additional data" if is_missing else rule(value)
-        if message is not None:
-            yield Problem(field, APPROVAL_NAMES[field], message)
+        violation = _ASKED_FOR if is_missing else rule(value)
+        if violation is not None:
+            yield violation.problem(field, APPROVAL_NAMES[field])
 
 
 def _check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
@@ -129,26 +137,28 @@ def _check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
     yield from check_payload(extra, "extra")
     if isinstance(extra, Mapping):
         for member in sorted(known.intersection(extra)):
-            yield Problem("extra", member, f"must not contain {member}; extra is for members without a field")
+            message, hint = f"must not contain {member}", "extra is for members without a field"
+            yield Violation("known", message, hint, {"member": member}).problem("extra", member)
 
 
 def _wrong_type(model: type, value: object) -> Problem:
-    return Problem(
-        "data" if model is UserData else "request",
-        "",
-        f"must be an instance of {model.__name__}, not {values.type_name(value)}",
-    )
+    name = "data" if model is UserData else "request"
+    return _wrong_object(name, f"must be an instance of {model.__name__}", value)
+
+
+def _wrong_object(name: str, message: str, value: object) -> Problem:
+    return Violation("object", message, f"not {values.type_name(value)}").problem(name, "")
 
 
 def _check_fields(
-    rules: Mapping[str, Callable[..., str | None]],
+    rules: Mapping[str, Callable[..., Violation | None]],
     names: Mapping[str, str],
     model: ApprovalRequest | AdditionalData | UserData,
 ) -> Iterator[Problem]:
     for field, rule in rules.items():
-        message = rule(getattr(model, field))
-        if message is not None:
-            yield Problem(field, names[field], message)
+        violation = rule(getattr(model, field))
+        if violation is not None:
+            yield violation.problem(field, names[field])
 
 
 def _has_right_check_letter(code: str) -> bool:
@@ -163,13 +173,13 @@ def _is_blank(value: object) -> bool:
 
 def _province_hint(value: object) -> str:
     if value is None or isinstance(value, float) or values.missing_value_name(value):
-        return "; pandas reads NA (Napoli) as a missing value: read the column as text"
-    return "; YAML reads NO (Novara) as false: put it in quotes" if isinstance(value, bool) else ""
+        return "pandas reads NA (Napoli) as a missing value: read the column as text"
+    return "YAML reads NO (Novara) as false: put it in quotes" if isinstance(value, bool) else ""
 
 
 def _postal_code_hint(value: object) -> str:
     if isinstance(value, SupportsIndex | float) and not values.missing_value_name(value):
-        return "; give five digits as text, because a number loses its leading zeros (00100 is Roma)"
+        return "give five digits as text, because a number loses its leading zeros (00100 is Roma)"
     return ""
 
 
@@ -179,13 +189,13 @@ class _Rules(dict[str, Rule]):
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         super().__init__(rules)
         self._texts = attrgetter(*(field for field, rule in rules.items() if isinstance(rule, Text)))
-        self._special: Mapping[str, Callable[..., str | None]] = {
+        self._special: Mapping[str, Callable[..., Violation | None]] = {
             field: rule.check_form if isinstance(rule, Text) else rule
             for field, rule in rules.items()
             if not isinstance(rule, Text) or rule.has_form
         }
 
-    def remaining_for(self, model: object) -> "Mapping[str, Callable[..., str | None]]":
+    def remaining_for(self, model: object) -> "Mapping[str, Callable[..., Violation | None]]":
         """Return the rules to check: all rules, or only the special ones if all texts are valid."""
         return self._special if values.are_printable_texts(self._texts(model)) else self
 
@@ -208,26 +218,30 @@ def _rules_by_field(
 def _make_approval_rules(limits: Limits) -> _Rules:
     text = partial(Text, single_line=limits.single_line)
     special: dict[str, Rule] = {
-        "amount": Number(
-            limits.amount_min, limits.amount_max, "euro cents", "; 125.50 euros are 12550 cents"
-        ),
-        "instalments": Number(limits.instalments_min, limits.instalments_max, "instalments"),
+        "amount": Number(limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"),
+        "instalments": Number(limits.instalments_min, limits.instalments_max),
         # spec §2.1: a valid e-mail address; only the service can check that it exists
         "email": text(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"),
         "mobile_phone": text(
             limits.mobile_phone,
-            "a mobile number that matches limits.mobile_phone",
+            "a valid mobile number",
+            "it does not match limits.mobile_phone",
             excluded=r"^[\s(]*(\+|00)",
-            exclusion="must not contain the international prefix; put it into country_calling_code",
+            excluded_rule="prefix",
+            exclusion="must not contain the international prefix",
+            exclusion_hint="put it into country_calling_code",
         ),
         "address": text(
             excluded=",",
-            exclusion="must be the street name without commas; put the number into street_number",
+            excluded_rule="comma",
+            exclusion="must be the street name without commas",
+            exclusion_hint="put the number into street_number",
         ),
         "province": text(limits.province, "two upper-case letters, such as RM", hint=_province_hint),
         "postal_code": text(
             limits.postal_code,
-            "five digits; if it is shorter, it may have lost leading zeros",
+            "five digits",
+            "if it is shorter, it may have lost leading zeros",
             hint=_postal_code_hint,
         ),
         "citizenship": Choice((*Citizenship, "Italian")),
@@ -235,26 +249,30 @@ def _make_approval_rules(limits: Limits) -> _Rules:
     }
     if limits.country_calling_code is not None:
         special["country_calling_code"] = Optional(
-            text(limits.country_calling_code, "a calling code that matches limits.country_calling_code")
+            text(
+                limits.country_calling_code,
+                "a valid calling code",
+                "it does not match limits.country_calling_code",
+            )
         )
     if limits.street_number is not None:
         special["street_number"] = text(
-            limits.street_number, "a street number that matches limits.street_number"
+            limits.street_number, "a valid street number", "it does not match limits.street_number"
         )
     return _Rules(_rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special))
 
 
 def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
-    euros = "whole euros"
+    no_cents = "cents are not sent"
     special: dict[str, Rule] = {
         "residence": Choice(Residence),
         "educational_qualification": Choice(EducationalQualification),
         # The specification's examples do not include "0", but customers without children exist.
-        "children": Choice(("0", "1", "2", "3", "4", "5+"), ", as a str"),
+        "children": Choice(("0", "1", "2", "3", "4", "5+")),
         "salary_type": Choice(SalaryType),
-        "salary": Integer(euros, "; cents are not sent")
+        "salary": Integer("euros", no_cents)
         if limits.salary_max is None
-        else Number(0, limits.salary_max, euros, "; cents are not sent"),
+        else Number(0, limits.salary_max, "euros", no_cents),
     }
     special = {field: Optional(rule) for field, rule in special.items()}
     return _rules_by_field(AdditionalData, APPROVAL_NAMES, limits, special)
@@ -278,7 +296,11 @@ approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
 additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
 user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
 
-_DAY_OF_MONTH = Number(1, 31, "day of the month")
+_DAY_OF_MONTH = Number(1, 31)
+_WRONG_CHECK_LETTER = Violation(
+    "check_letter", "has a wrong check letter", "ask the customer to type it again"
+)
+_ASKED_FOR = Violation("required", "is required", "the service asked for additional data")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 
 _APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))

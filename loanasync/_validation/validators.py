@@ -1,12 +1,15 @@
-"""Rules for values, as data. Calling a rule returns a message if the value is invalid, else None."""
+"""Rules for values, as data. Calling a rule returns a `Violation` if the value is invalid, else None."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+
+from loanasync._display.texts import Param, Params
+from loanasync._results import Problem
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -47,23 +50,64 @@ def _plain_texts(values: Iterable[str]) -> tuple[str, ...]:
 
 
 @frozen
+class Violation:
+    """A rule that a value breaks, without the value.
+
+    Args:
+        rule: Name of the rule, which ends the code of the problem.
+        message: Description for everybody.
+        hint: Advice for the developer.
+        params: The values in the texts.
+    """
+
+    rule: str
+    message: str
+    hint: str = ""
+    params: Mapping[str, Param] = Params()
+
+    def with_hints(self, *hints: str) -> "Violation":
+        """Return the violation with further hints; empty ones are left out."""
+        return evolve(self, hint=_joined(self.hint, *hints))
+
+    def problem(self, field: str, wire_name: str) -> Problem:
+        """Return the violation as the problem of a field."""
+        return Problem(field, wire_name, self.message, f"{field}.{self.rule}", self.params, self.hint)
+
+    def __str__(self) -> str:
+        return _joined(self.message, self.hint)
+
+
+def _joined(*sentences: str) -> str:
+    return "; ".join(filter(None, sentences))
+
+
+_REQUIRED = Violation("required", "is required")
+
+
+@frozen
 class Text:
     """The rule for a text: a str that is not blank, that UTF-8 can encode, and that has the right form.
 
     Args:
         pattern: Regular expression that the whole text must match; None accepts every text.
         meaning: Form of a text that matches `pattern`, for the message.
+        format_hint: Advice for a text that does not match `pattern`.
         excluded: Regular expression that must not match any part of the text; None excludes nothing.
+        excluded_rule: Name of the rule that `excluded` is.
         exclusion: Message for a text that contains `excluded`.
-        hint: Returns a text to append to the message for a value.
+        exclusion_hint: Advice for a text that contains `excluded`.
+        hint: Returns advice for a value that is not a text, or an empty str.
         may_be_blank: Accept empty texts and texts of spaces.
         single_line: Refuse line breaks and other control characters.
     """
 
     pattern: str | None = None
     meaning: str = ""
+    format_hint: str = ""
     excluded: str | None = None
+    excluded_rule: str = ""
     exclusion: str = ""
+    exclusion_hint: str = ""
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
     single_line: bool = False
@@ -83,29 +127,31 @@ class Text:
         """True if the rule has a pattern or an exclusion."""
         return self.pattern is not None or self.excluded is not None
 
-    def __call__(self, value: object) -> str | None:
-        message = self._check_text(value)
-        if message is None:
-            message = self.check_form(str(value))
-        return None if message is None else message + self.hint(value)
+    def __call__(self, value: object) -> Violation | None:
+        violation = self._check_text(value)
+        if violation is not None:
+            return violation.with_hints(self.hint(value))
+        return self.check_form(str(value))
 
-    def check_form(self, value: str) -> str | None:
+    def check_form(self, value: str) -> Violation | None:
         """Check a printable text that is not blank."""
         if self._contains(value):
-            return self.exclusion
-        return None if self._matches(value) else f"must be {self.meaning}"
+            return Violation(self.excluded_rule, self.exclusion, self.exclusion_hint)
+        if self._matches(value):
+            return None
+        return Violation("format", f"must be {self.meaning}", self.format_hint, {"pattern": self.pattern})
 
-    def _check_text(self, value: object) -> str | None:
+    def _check_text(self, value: object) -> Violation | None:
         if value is None:
-            return "is required"
+            return _REQUIRED
         if not isinstance(value, str):
-            return f"must be a str, not {type_name(value)}"
+            return Violation("type", "must be text", f"use a str, not {type_name(value)}")
         if not self.may_be_blank and not value.strip():
-            return "must not be blank"
+            return Violation("blank", "must not be blank")
         if _SURROGATE.search(value):
-            return "must not contain an unpaired surrogate, which UTF-8 cannot encode"
+            return Violation("encoding", "must not contain an unpaired surrogate, which UTF-8 cannot encode")
         if self.single_line and _CONTROL.search(value):
-            return "must not contain line breaks or other control characters"
+            return Violation("control_characters", "must not contain line breaks or other control characters")
         return None
 
 
@@ -118,18 +164,19 @@ class Choice:
 
     Args:
         options: The values that are accepted.
-        hint: Text to append to the message.
     """
 
     options: tuple[str, ...] = field(converter=_plain_texts)
-    hint: str = ""
 
-    def __call__(self, value: object) -> str | None:
+    def __call__(self, value: object) -> Violation | None:
         if value is None:
-            return "is required"
+            return _REQUIRED
         if isinstance(value, str) and value in self.options:
             return None
-        return f"must be one of {', '.join(self.options)}{self.hint}"
+        hint = "" if isinstance(value, str) else f"use a str, not {type_name(value)}"
+        return Violation(
+            "choice", f"must be one of {', '.join(self.options)}", hint, {"options": self.options}
+        )
 
 
 @frozen
@@ -139,24 +186,25 @@ class Number:
     Args:
         least: The smallest number that is accepted.
         most: The largest number that is accepted.
-        unit: Unit of the number, for the message.
-        hint: Text to append to the message for a value of another type.
+        unit: Unit of the number, for the message; empty for a count.
+        hint: Advice for a value of another type that cannot be converted.
     """
 
     least: int
     most: int
-    unit: str
+    unit: str = ""
     hint: str = ""
 
-    def __call__(self, value: object) -> str | None:
+    def __call__(self, value: object) -> Violation | None:
         if type(value) is int and self.least <= value <= self.most:
             return None
-        span = f"between {self.least} and {self.most}"
+        number = f"a whole number between {self.least} and {self.most}{_in_brackets(self.unit)}"
+        params = {"least": self.least, "most": self.most}
         if value is None:
-            return f"is required: an int {span} ({self.unit})"
-        if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {self.unit}, {span}{self.hint}"
-        return f"must be {span} ({self.unit})"
+            return Violation("required", f"is required: {number}", params=params)
+        if type(value) is int:
+            return Violation("range", f"must be {number}", params=params)
+        return Violation("type", f"must be {number}", _int_hint(value, self.hint), params)
 
 
 @frozen
@@ -165,36 +213,54 @@ class Integer:
 
     Args:
         unit: Unit of the number, for the message.
-        hint: Text to append to the message for a value of another type.
+        hint: Advice for a value of another type that cannot be converted.
     """
 
     unit: str
     hint: str = ""
 
-    def __call__(self, value: object) -> str | None:
-        if type(value) is not int:
-            return f"must be an int, not {type_name(value)}: {self.unit}{self.hint}"
-        return None if value in _INT64 else f"must be {self.unit} as an int of at most 64 bits"
+    def __call__(self, value: object) -> Violation | None:
+        if type(value) is int:
+            is_too_long = value not in _INT64
+            return Violation("digits", "must be a number of at most 64 bits") if is_too_long else None
+        number = f"a whole number{_in_brackets(self.unit)}"
+        return Violation("type", f"must be {number}", _int_hint(value, self.hint))
+
+
+def _in_brackets(unit: str) -> str:
+    return f" ({unit})" if unit else ""
+
+
+def _int_hint(value: object, hint: str) -> str:
+    # The models have converted all other exact integers, such as those of NumPy.
+    advice = (
+        "convert it with int(...)" if isinstance(value, str) else "" if missing_value_name(value) else hint
+    )
+    return _joined(f"use an int, not {type_name(value)}", advice)
 
 
 @frozen
 class Boolean:
     """The rule for a bool; 1, "true" and NumPy's bool are refused."""
 
-    def __call__(self, value: object) -> str | None:
-        return None if type(value) is bool else f"must be True or False, not {type_name(value)}"
+    def __call__(self, value: object) -> Violation | None:
+        if type(value) is bool:
+            return None
+        return Violation("yes_no", "must be true or false", f"use a bool, not {type_name(value)}")
 
 
 @frozen
 class Day:
     """The rule for a date without a time."""
 
-    def __call__(self, value: object) -> str | None:
+    def __call__(self, value: object) -> Violation | None:
         if missing_value_name(value) or not isinstance(value, date):  # NaT of pandas is an instance of date
-            return f"must be a datetime.date, not {type_name(value)}"
-        return (
-            "must be a date without a time; convert it with .date()" if isinstance(value, datetime) else None
-        )
+            advice = "convert it with date.fromisoformat(...)" if isinstance(value, str) else ""
+            hint = _joined(f"use a datetime.date, not {type_name(value)}", advice)
+            return Violation("date", "must be a date", hint)
+        if isinstance(value, datetime):
+            return Violation("time", "must be a date without a time", "convert it with .date()")
+        return None
 
 
 @frozen
@@ -207,11 +273,18 @@ class Optional:
 
     rule: "Rule"
 
-    def __call__(self, value: object) -> str | None:
+    def __call__(self, value: object) -> Violation | None:
         if value is None:
             return None
-        message = self.rule(value)
-        return f"{message}; use None for missing values" if message and missing_value_name(value) else message
+        violation = self.rule(value)
+        if violation is None or not _is_missing(value):
+            return violation
+        return violation.with_hints("use None for missing values")
+
+
+def _is_missing(value: object) -> bool:
+    """Return True for a missing value of pandas or NumPy, and for an empty field of a form."""
+    return missing_value_name(value) is not None or (isinstance(value, str) and not value.strip())
 
 
 Rule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day | Optional

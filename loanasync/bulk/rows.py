@@ -163,7 +163,7 @@ def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool]:
     if _is_pair(row):
         return (*row, False)
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"
-    raise InvalidRequestError((Problem("row", "", wrong),))
+    raise InvalidRequestError((Problem("row", "", wrong, "row.object"),))
 
 
 def result_of(index: int, row: RowLike, outcome: Decision | BaseException) -> RowResult:

@@ -12,6 +12,7 @@ import typer
 
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
 from loanasync._models.dialect import USER_DATA_NAMES
+from loanasync._results import described
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
@@ -196,7 +197,7 @@ def _parse_completion(
             messages[name] = str(error)
     data = UserData(**values)
     found = offline_client(Dialect.street_number()).check(code, data)
-    messages.update({each.field: each.message for each in found if each.field not in messages})
+    messages.update({each.field: described(each) for each in found if each.field not in messages})
     return code, data, tuple(table.problem(message, field=name) for name, message in messages.items())
 
 

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from attrs import define
 
-from loanasync._results import Problem
+from loanasync._results import Problem, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 
@@ -42,14 +42,11 @@ class LoanError(Exception):
 
     def _repr_html_(self) -> str | None:
         """Return the problems as an HTML table for notebooks, or None if the error has no problems."""
-        from loanasync._display import notebook  # noqa: PLC0415  (used in notebooks only)
-
         problems = getattr(self, "problems", ())
         if not problems:
             return None
         text = str(self).replace(join_problems(problems), "see below", 1)
-        rows = [(each.field, each.wire_name, each.message) for each in problems]
-        return notebook.table(f"{type(self).__name__}: {text}", ("field", "wire name", "message"), rows)
+        return problems_table(f"{type(self).__name__}: {text}", problems)
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))

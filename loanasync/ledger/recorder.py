@@ -520,7 +520,9 @@ class RecordedApproval:
 _NO_ORDER_TOKEN = Problem(
     "order_token",
     "orderToken",
-    "is required: LedgerPolicy(scope='order_token') distinguishes applications by it",
+    "is required",
+    "order_token.required",
+    hint="LedgerPolicy(scope='order_token') distinguishes applications by it",
 )
 _DECISION_AT_RISK = (
     "approve, entry %s: a decision may be lost, because the event loop was closed before the ledger had "

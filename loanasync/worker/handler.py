@@ -88,16 +88,22 @@ def arguments_of(received: object) -> dict[str, Any]:
         InvalidRequestError: The message does not have the form of `message`.
     """
     if not isinstance(received, dict):
-        raise InvalidRequestError((_problem("message", f"must be an object, not {type(received).__name__}"),))
+        raise InvalidRequestError(
+            (Problem("message", "", f"must be an object, not {type(received).__name__}", "message.object"),)
+        )
     unknown = [str(name) for name in received if name not in _MEMBERS]
-    problems = [_problem(name, "is not a member of this message") for name in unknown]
-    problems += [_problem(name, "is required") for name in _MEMBERS[:2] if name not in received]
+    problems = [Problem(name, "", "is not a member of this message", "unknown_field") for name in unknown]
+    problems += [
+        Problem(name, "", "is required", f"{name}.required") for name in _MEMBERS[:2] if name not in received
+    ]
     requested = received.get("request")
     if "request" in received and not isinstance(requested, dict):
-        problems.append(_problem("request", "must be an object"))
+        problems.append(Problem("request", "", "must be an object", "request.object"))
     needed = received.get("additional_data_needed", False)
     if not isinstance(needed, bool):
-        problems.append(_problem("additional_data_needed", "must be true or false"))
+        problems.append(
+            Problem("additional_data_needed", "", "must be true or false", "additional_data_needed.yes_no")
+        )
     if problems or not isinstance(requested, dict):
         raise InvalidRequestError(tuple(problems))
     return {**received, "request": _request(requested)}
@@ -113,10 +119,6 @@ def _request(members: dict[str, JSON]) -> ApprovalRequest:
             additional["residence_start_date"] = date.fromisoformat(since)
         values["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**values)
-
-
-def _problem(name: str, message: str) -> Problem:
-    return Problem(name, "", message)
 
 
 TaskResult: TypeAlias = dict[str, Any]
@@ -141,8 +143,8 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
                     person recorded may have no redirect URL and no amounts
     ``not_stored``  None, unless there is a decision that the ledger could not store: then the members of
                     ``error``, and ``file``, the path of the orphan file
-    ``error``       ``type``, ``message``, ``problems`` and ``entry`` (the key of the ledger entry or None);
-                    None with a decision
+    ``error``       ``type``, ``message``, ``problems`` (the fields of each `Problem`) and ``entry`` (the key
+                    of the ledger entry or None); None with a decision
     ``meta``        ``status`` of the response, ``attempts``, ``elapsed`` (seconds), ``trace_id`` and
                     ``entry``; each is None if it is not known
     ==============  =====================================================================================

@@ -55,8 +55,8 @@ def day(cells: list[Any]) -> None:
         assert trap in problems
     assert "00100" in below(cells, "keep_default_na=False")
     assert below(cells, "problems = [").splitlines()[1:] == [
-        "0 A0017 amount must be between 5000 and 1500000 (euro cents)",
-        "1 A0099 amount must be between 5000 and 1500000 (euro cents)",
+        "0 A0017 amount must be a whole number between 5000 and 1500000 (euro cents)",
+        "1 A0099 amount must be a whole number between 5000 and 1500000 (euro cents)",
     ]
     assert "widget-view" in str([cell.outputs for cell in cells if "progress=True" in cell.source])
     counts = "240 rows: 203 approved, 32 refused, 2 rejected, 3 unknown;"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loanasync import ServiceError, TransportError, UnexpectedResponseError
+from loanasync._results import described
 from loanasync.bulk import RowResult
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, read_lines
 from loanasync.cli.rows.orders import Order
@@ -163,7 +164,9 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
     if order.id is not None:
         record["id"] = order.id
     if result is None:
-        problems = [{"field": each.field, "message": each.message} for each in order.problems]
+        problems = [
+            {"field": each.field, "message": each.message, "code": each.code} for each in order.problems
+        ]
         return {**record, **_outcome_members("rejected", "not_sent"), "problems": problems}
     record |= {"fiscal_code": result.fiscal_code, "entry": entry}
     record |= _outcome_members(result.status, result.outcome, repeatable=result.repeatable)
@@ -182,7 +185,9 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
     if error is not None:
         record |= {"error": type(error).__name__, "message": str(error)}
         if found := getattr(error, "problems", ()):
-            record["problems"] = [{"field": each.field, "message": each.message} for each in found]
+            record["problems"] = [
+                {"field": each.field, "message": described(each), "code": each.code} for each in found
+            ]
         if isinstance(error, ServiceError | UnexpectedResponseError):
             meta = error.meta
         elif isinstance(error, TransportError):

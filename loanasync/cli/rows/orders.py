@@ -10,6 +10,7 @@ from typing import Any, cast
 from attrs import define, field, frozen
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, LoanClient
+from loanasync._results import described
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Row
 from loanasync.cli.rows.convert import (
@@ -170,11 +171,9 @@ class Orders:
         found = self.client.check(
             row.fiscal_code, row.request, additional_data_needed=row.additional_data_needed
         )
-        messages |= {
-            each.field: each.message + self._values_hint(each.field, values)
-            for each in found
-            if each.field not in messages
-        }
+        new = [each for each in found if each.field not in messages]
+        codes = {each.field: each.code for each in new}
+        messages |= {each.field: described(each) + self._values_hint(each.field, values) for each in new}
         is_duplicate = False
         if not messages:
             first = self._first_line.setdefault(normalize_fiscal_code(row.fiscal_code), parsed.line)
@@ -182,7 +181,7 @@ class Orders:
             if is_duplicate:
                 messages["fiscal_code"] = f"duplicate of line {first}: each customer may appear only once"
         problems = tuple(
-            self.table.problem(message, parsed.line, columns.get(name, ""), name)
+            self.table.problem(message, parsed.line, columns.get(name, ""), name, codes.get(name, ""))
             for name, message in messages.items()
         )
         return Order(parsed, None if problems else row, problems, is_duplicate, row.id)

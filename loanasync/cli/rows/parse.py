@@ -100,9 +100,11 @@ class Table:
         """
         return self._csv_rows() if self._is_csv else self._json_rows()
 
-    def problem(self, message: str, line: int = 0, column: str = "", field: str = "") -> InputProblem:
+    def problem(
+        self, message: str, line: int = 0, column: str = "", field: str = "", code: str = ""
+    ) -> InputProblem:
         """Return a problem of a line or a column of the source."""
-        return InputProblem(self.source.name, line, column, field, message)
+        return InputProblem(self.source.name, line, column, field, message, code)
 
     def _json_rows(self) -> Iterator[ParsedRow]:
         for number, line in enumerate(self.source.lines(), 1):

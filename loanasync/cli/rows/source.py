@@ -55,6 +55,7 @@ class InputProblem:
     column: str
     field: str
     message: str
+    code: str = ""  # of the problem that the client's check found
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.column) if part)

@@ -46,7 +46,7 @@ def test_check_of_an_approval_prints_its_problems(tmp_path: Path) -> None:
     spec_name = check(tmp_path, make_row("approved", instalments=None, installments="x"))
     assert spec_name == (2, ["member 'installments': instalments: must be a whole number, digits only"])
     assert check(tmp_path, make_row("approved", instalments=None)) == (
-        *(2, ["instalments: is required: an int between 3 and 60 (instalments)"]),
+        *(2, ["instalments: is required: a whole number between 3 and 60"]),
     )
 
 
@@ -95,7 +95,7 @@ def test_approve_prints_an_id_with_a_lone_surrogate(tmp_path: Path, served: Sand
 def test_approve_does_not_send_an_invalid_request(tmp_path: Path, served: Sandbox) -> None:
     done = run(served, "approve", pretty(tmp_path, make_row("approved", amount=1)))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "amount: must be between" in done.stderr
+    assert "amount: must be a whole number between" in done.stderr
     assert served.journal.calls() == []
 
 

@@ -26,7 +26,7 @@ def test_demo_prints_every_step_and_its_spans() -> None:
     done = run(None, "demo")
     assert (done.returncode, done.stderr) == (0, "")
     for pattern in (
-        r"invalid, not sent: amount: must be between 5000 and 1500000 \(euro cents\)",
+        r"invalid, not sent: amount: must be a whole number between 5000 and 1500000 \(euro cents\)",
         r"approved at attempt 3, after HTTP 500; the shop receives 436\.50 euro",
         r"send the customer to http://127\.0\.0\.1:\d+/apply/[\w-]+#token=[\w-]+\n",
         r"documents uploaded",

@@ -50,13 +50,13 @@ def test_invalid_rows_are_all_reported_and_nothing_is_sent(tmp_path: Path, serve
     assert done.returncode == 2
     output = [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
     for expected in (
-        "line 2: amount: must be between 5000 and 1500000 (euro cents)",
+        "line 2: amount: must be a whole number between 5000 and 1500000 (euro cents)",
         "line 2: province: must be two upper-case letters, such as RM",
         "line 3: first_name: is required",
         "line 4: zero_interest_rate: must be true or false",
         "line 4: amount: must be whole euro cents, digits only; if the amounts are in euro",
         "line 6: fiscal_code: duplicate of line 1: each customer may appear only once",
-        "2 × salary: is required because the service asked for additional data (lines 7 and 8)",
+        "2 × salary: is required; the service asked for additional data (lines 7 and 8)",
         "line 8: fiscal_code: must be 16 letters and digits",
         "line 10: must be a JSON object",
         "line 11: a JSON member appears more than once",
@@ -129,8 +129,8 @@ def test_euro_option_converts_amounts_to_cents(
             (written, "must be an amount in euro")
             for written in ("450,5055", "-450", "450 €", "1.250.00", 450.123)
         ),
-        ("4,5", "must be between 5000 and 1500000 (euro cents)"),
-        (True, "must be an int"),
+        ("4,5", "must be a whole number between 5000 and 1500000 (euro cents)"),
+        (True, "must be a whole number between 5000 and 1500000 (euro cents); use an int, not bool"),
     ],
 )
 def test_ambiguous_or_invalid_amount_is_a_problem(tmp_path: Path, written: object, message: str) -> None:
@@ -156,7 +156,7 @@ def test_ambiguous_or_invalid_amount_is_a_problem(tmp_path: Path, written: objec
             ("instalments", "dodici", "must be a whole number, digits only"),
             ("mobile_phone", "3,33E+09", "mobile_phone: a spreadsheet has shortened this number"),
             ("amount", "4,5E+02", "amount: a spreadsheet has shortened this number"),
-            ("instalments", 12.5, "must be an int"),
+            ("instalments", 12.5, "must be a whole number between 3 and 60; use an int, not float"),
         ),
         *(
             ("residence_start_date", "31/02/2019", "must be a date, such as"),
@@ -218,7 +218,7 @@ def test_problems_of_columns_and_of_rows_are_reported_together(tmp_path: Path) -
         "line 1, column 'ZIP': unknown column",
         "line 1, column 'note': unknown column",
         "line 1: postal_code: no column for this field",
-        "line 3, column 'amount': amount: must be between 5000 and 1500000 (euro cents)",
+        "line 3, column 'amount': amount: must be a whole number between 5000 and 1500000 (euro cents)",
         "line 4: has 13 cells, but the header has 14",
     ]
 

@@ -69,6 +69,8 @@ def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: 
     assert (by_line[2]["status"], by_line[2]["id"], by_line[2]["status_code"]) == ("refused", 2, 422)
     assert (by_line[3]["status"], by_line[3]["problems"][0]["field"]) == ("rejected", "city")
     assert (by_line[4]["status"], by_line[4]["problems"][0]["field"]) == ("rejected", "amount")
+    assert by_line[3]["problems"][0]["code"] == "city.blank", "a message of the service"
+    assert by_line[4]["problems"][0]["code"] == "amount.range"
     assert "fiscal_code" not in by_line[4], "it was not sent"
     assert by_line[4]["id"] == "order 4"
     assert [row["loanasync_line"] for row in read(dead)] == [4, 3]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from loanasync import ApprovalRequest, LoanClient, Problem, UserData
+from loanasync._results import described
 from loanasync.bulk import Row
 from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
@@ -16,9 +17,12 @@ from support.builders import FISCAL_CODE, additional_data, approval_request, use
 
 NAPOLI = "; pandas reads NA (Napoli) as a missing value: read the column as text"
 ZEROS = "; give five digits as text, because a number loses its leading zeros (00100 is Roma)"
-CENTS = ": euro cents, between 5000 and 1500000"
-DECIMALS = f"{CENTS}; 125.50 euros are 12550 cents"
-DAY = ": day of the month, between 1 and 31"
+CENTS = "must be a whole number between 5000 and 1500000 (euro cents); use an int, not"
+DECIMALS = "; 125.50 euros are 12550 cents"
+DAY = "must be a whole number between 1 and 31; use an int, not"
+TEXT = "must be text; use a str, not"
+YES_NO = "must be true or false; use a bool, not"
+DATE = "must be a date; use a datetime.date, not"
 NONE = "; use None for missing values"
 
 
@@ -29,50 +33,50 @@ def problems(request: ApprovalRequest | UserData, code: Any = FISCAL_CODE) -> tu
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("amount", np.float64(45_000), f"must be an int, not numpy.float64{DECIMALS}"),
-        ("amount", np.bool_(1), f"must be an int, not numpy.bool{DECIMALS}"),
-        ("amount", np.array([45_000]), f"must be an int, not numpy.ndarray{DECIMALS}"),
-        ("amount", np.float64(450.5), f"must be an int, not numpy.float64{DECIMALS}"),
-        ("amount", float("nan"), f"must be an int, not NaN{DECIMALS}"),
-        ("amount", pd.NA, f"must be an int, not NA{DECIMALS}"),
-        ("amount", True, f"must be an int, not bool{DECIMALS}"),
-        ("province", float("nan"), f"must be a str, not NaN{NAPOLI}"),
-        ("province", pd.NA, f"must be a str, not NA{NAPOLI}"),
-        ("postal_code", np.int64(100), f"must be a str, not numpy.int64{ZEROS}"),
-        ("postal_code", 100.0, f"must be a str, not float{ZEROS}"),
-        ("postal_code", float("nan"), "must be a str, not NaN"),
-        ("last_name", np.float64("nan"), "must be a str, not NaN"),
-        ("iban", float("nan"), f"must be a str, not NaN{NONE}"),
-        ("zero_interest_rate", np.bool_(1), "must be True or False, not numpy.bool"),
-        ("zero_interest_rate", pd.NA, f"must be True or False, not NA{NONE}"),
-        ("payment_day_of_month", 5.0, f"must be an int, not float{DAY}"),
-        ("payment_day_of_month", float("nan"), f"must be an int, not NaN{DAY}{NONE}"),
+        ("amount", np.float64(45_000), f"{CENTS} numpy.float64{DECIMALS}"),
+        ("amount", np.bool_(1), f"{CENTS} numpy.bool{DECIMALS}"),
+        ("amount", np.array([45_000]), f"{CENTS} numpy.ndarray{DECIMALS}"),
+        ("amount", np.float64(450.5), f"{CENTS} numpy.float64{DECIMALS}"),
+        ("amount", float("nan"), f"{CENTS} NaN"),
+        ("amount", pd.NA, f"{CENTS} NA"),
+        ("amount", True, f"{CENTS} bool{DECIMALS}"),
+        ("province", float("nan"), f"{TEXT} NaN{NAPOLI}"),
+        ("province", pd.NA, f"{TEXT} NA{NAPOLI}"),
+        ("postal_code", np.int64(100), f"{TEXT} numpy.int64{ZEROS}"),
+        ("postal_code", 100.0, f"{TEXT} float{ZEROS}"),
+        ("postal_code", float("nan"), f"{TEXT} NaN"),
+        ("last_name", np.float64("nan"), f"{TEXT} NaN"),
+        ("iban", float("nan"), f"{TEXT} NaN{NONE}"),
+        ("zero_interest_rate", np.bool_(1), f"{YES_NO} numpy.bool"),
+        ("zero_interest_rate", pd.NA, f"{YES_NO} NA{NONE}"),
+        ("payment_day_of_month", 5.0, f"{DAY} float"),
+        ("payment_day_of_month", float("nan"), f"{DAY} NaN{NONE}"),
     ],
 )  # fmt: skip
 def test_wrong_table_value_is_reported_with_its_fix(field: str, value: Any, sentence: str) -> None:
     [problem] = problems(approval_request(**{field: value}))
-    assert (problem.field, problem.message) == (field, sentence)
+    assert (problem.field, described(problem)) == (field, sentence)
 
 
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (pd.NaT, "must be a datetime.date, not NaT"),
+        (pd.NaT, f"{DATE} NaT"),
         (pd.Timestamp(2022, 5, 17), "must be a date without a time; convert it with .date()"),
-        (np.datetime64("2022-05-17"), "must be a datetime.date, not numpy.datetime64"),
+        (np.datetime64("2022-05-17"), f"{DATE} numpy.datetime64"),
     ],
 )
 def test_pandas_and_numpy_dates_are_reported(value: Any, sentence: str) -> None:
     optional = NONE if value is pd.NaT else ""
     [problem] = problems(approval_request(additional=additional_data(residence_start_date=value)))
-    assert (problem.field, problem.message) == ("residence_start_date", sentence + optional)
+    assert (problem.field, described(problem)) == ("residence_start_date", sentence + optional)
     [problem] = problems(user_data(document_issue_date=value))
-    assert (problem.field, problem.message) == ("document_issue_date", sentence + optional)
+    assert (problem.field, described(problem)) == ("document_issue_date", sentence + optional)
 
 
 def test_missing_fiscal_code_is_reported() -> None:
     [problem] = problems(approval_request(), float("nan"))
-    assert (problem.field, problem.message) == ("fiscal_code", "must be a str, not NaN")
+    assert (problem.field, described(problem)) == ("fiscal_code", f"{TEXT} NaN")
 
 
 async def test_numpy_integers_are_the_same_approval_as_ints(sandbox: Sandbox) -> None:
@@ -142,7 +146,6 @@ async def test_data_frame_rows_are_rejected_and_not_sent(
         for rows in (orders, orders.itertuples(), orders.to_dict("records"), [bad]):
             results = [result async for result in client.approve_many(rows)]
             assert {result.status for result in results} == {"rejected"}
-    assert "fiscal_code: must be a str, not NaN; amount: must be an int, not numpy.float64" in str(
-        results[0].error
-    )
+    error = str(results[0].error)
+    assert "fiscal_code: must be text; use a str, not NaN; amount: must be a whole number" in error
     sandbox.journal.assert_never(operation="approve")

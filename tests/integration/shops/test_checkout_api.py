@@ -61,7 +61,7 @@ async def test_invalid_fields_are_reported_in_fastapi_shape(api: httpx.AsyncClie
         ["body", "postal_code"],
     ]
     assert response.json()["detail"][0]["type"] == "value_error"
-    assert "two upper-case letters" in response.json()["detail"][0]["msg"]
+    assert "two capital letters" in response.json()["detail"][0]["msg"]
     assert len(sandbox.journal) == 0
 
 

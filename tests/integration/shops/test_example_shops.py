@@ -70,7 +70,7 @@ async def test_invalid_fields_are_shown_and_nothing_is_sent(
     assert response.status_code == 422
     for name in ("fiscal_code", "province", "city", "instalments"):
         assert response.text.count(f'id="{name}-problem"') == 1
-    assert "must be two upper-case letters" in response.text
+    assert "two capital letters" in response.text
     assert 'value="roma"' in response.text
     assert "<script>" not in response.text
     assert calls(sandbox) == []

@@ -19,6 +19,7 @@ from loanasync import (
     UnexpectedResponseError,
 )
 from loanasync._display import notebook
+from loanasync._results import Problems
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.testing import approval_request, fiscal_code
 
@@ -34,7 +35,7 @@ def shown(value: Any) -> str:
 
 def texts(text: Any) -> list[object]:
     """Return values with this text as the message of a problem."""
-    problem = Problem(text, text, text)
+    problem = Problem(text, text, text, text, hint=text)
     return [
         InvalidRequestError((problem,)),
         RejectedError("approve", (problem, problem), Meta(400, 1, 0.1, text, (text,))),
@@ -87,16 +88,26 @@ def test_single_values_have_no_notebook_html(value: object) -> None:
 
 
 def test_error_html_shows_advice_and_each_problem_once() -> None:
-    problems = (Problem("amount", "amount", "must be more"), Problem("last_name", "lastname", "is required"))
+    problems = (
+        Problem("amount", "amount", "must be more", "amount.range", hint="in cents"),
+        Problem("last_name", "lastname", "is required"),
+    )
     page = Page(shown(InvalidRequestError(problems)))
     assert page.text == (
         "InvalidRequestError: request not sent; fix the following: see below"
-        "fieldwire namemessageamountamountmust be morelast_namelastnameis required"
+        "fieldmessagecodeamountmust be more; in centsamount.rangelast_nameis required"
     )
     page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
     assert "approve failed with status 201 (see below): this customer was evaluated before" in page.text
     assert page.text.count("must be more") == 1
     assert ClientClosedError()._repr_html_() is None
+
+
+def test_problems_html_is_a_table() -> None:
+    problem = Problem("amount", "amount", "must be more", "amount.range", hint="in cents")
+    page = Page(shown(Problems((problem, problem))))
+    assert page.text == "problemsfieldmessagecode" + "amountmust be more; in centsamount.range" * 2
+    assert Page(shown(Problems())).text == "no problemsfieldmessagecode"
 
 
 def test_error_html_does_not_show_its_decision() -> None:

@@ -24,6 +24,7 @@ from loanasync import (
 )
 from loanasync._display.masking import Body, Items, mask, masked_unless
 from loanasync._models.dialect import wire_names
+from loanasync._results import described
 from support.builders import additional_data, approval_request, user_data
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
@@ -86,7 +87,11 @@ def test_model_reports_all_missing_and_unknown_fields() -> None:
     members["adress"], members["zzz"] = members.pop("address"), members.pop("city")
     with pytest.raises(InvalidRequestError) as caught:
         ApprovalRequest(**members)
-    messages = {problem.field: problem.message for problem in caught.value.problems}
+    messages = {problem.field: described(problem) for problem in caught.value.problems}
+    assert [each.code for each in caught.value.problems] == [
+        *("city.required", "address.required"),
+        *("unknown_field", "unknown_field"),
+    ]
     assert list(messages) == ["city", "address", "adress", "zzz"]
     assert messages["address"] == "is required"
     assert "did you mean address?" in messages["adress"]
@@ -97,9 +102,10 @@ def test_model_reports_all_missing_and_unknown_fields() -> None:
 def test_model_names_the_call_that_takes_the_fiscal_code(model: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         model(**{**attrs.asdict(approval_request()), "fiscal_code": "TSTXYZ00A00A000A"})
-    [message] = [each.message for each in caught.value.problems if each.field == "fiscal_code"]
-    assert message == (
-        "is not a field of this model; it is the first argument of approve(), check() and complete()"
+    [text] = [str(each) for each in caught.value.problems if each.field == "fiscal_code"]
+    assert text == (
+        "fiscal_code: is not a field of this model; "
+        "it is the first argument of approve(), check() and complete()"
     )
 
 

@@ -123,3 +123,68 @@ def test_normalized_texts_have_a_bounded_size(character: str, monkeypatch: pytes
     assert is_already_evaluated(f"{text} already evaluated")
     assert echo.belongs_to_another_customer(text, "TSTXYZ00A00A000A")
     assert max(sizes) < 6 * len(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "code"),
+    [
+        ("postalCode", "This value should not be blank.", "postal_code.blank"),
+        ("postalCode", " this VALUE should not  be blank", "postal_code.blank"),
+        ("amount", "This value should be between 5000 and 1500000", "amount.range"),
+        ("amount", "This value should be between 5000 and 9000", "amount.rejected"),
+        ("installments", "The number of installments must be between 3 and 60", "instalments.range"),
+        ("citizenship", "This value should be one of the available options.", "citizenship.choice"),
+        ("fiscalCode", "Invalid fiscal code", "fiscal_code.format"),
+        ("actualJobEndingDate", "Invalid date format", "actualJobEndingDate.date"),
+        ("privacy", "This value should be equal to 'true'.", "privacy.accepted"),
+        ("city", 5, "city.not_accepted"),
+        ("city", "User not found", "city.rejected"),
+        ("documentCity", "Questo campo è vuoto", "document_city.rejected"),
+        ("newField", "This value should not be blank.", "blank"),
+        ("newField", "no", "rejected"),
+        ("domain", "User not found", "domain.user_not_found"),
+        ("Domain", "Utente non trovato", "domain.user_not_found"),
+        ("domain", "User already evaluated for approval", "domain.already_evaluated"),
+        ("domain", "The user was evaluated already!", "domain.already_evaluated"),
+        ("domain", "This sales point cannot apply for a loan", "domain.shop_not_allowed"),
+        ("domain", "Invalid fiscalCode.", "fiscal_code.format"),
+        ("domain", "The campaign has ended", "domain.rejected"),
+        ("system", "System error", "system.error"),
+    ],
+)
+def test_known_message_has_a_code(name: str, message: object, code: str) -> None:
+    [problem] = read_problems({"errors": {name: [message]}})
+    assert problem.code == code
+    assert (problem.text("it") == problem.message) == ("rejected" in code)
+
+
+def test_message_without_a_field_has_a_code() -> None:
+    codes = [each.code for body in (DENIED, EVALUATED, OTHER) for each in read_problems(body)]
+    assert codes == ["access_denied", "already_evaluated", "rejected"]
+
+
+DENIED, EVALUATED = {"error": "Access denied"}, {"errors": "User already evaluated for approval"}
+OTHER = {"errors": "The request cannot be completed"}
+
+
+def test_code_and_params_of_a_message_do_not_contain_sent_values() -> None:
+    body = {"errors": {"Zzqplant": ["Zzqplant is taken"], "city": ["Zzqplant"], "domain": ["Zzqplant"]}}
+    found = read_problems(body, {"city": "Zzqplant"})
+    assert [each.code for each in found] == ["rejected", "city.rejected", "domain.rejected"]
+    assert "Zzqplant" not in repr([(each, each.text("it")) for each in found])
+
+
+def test_known_message_has_its_code_when_a_sent_value_is_part_of_it() -> None:
+    """A customer may live in a city whose name is a word of the message."""
+    [problem] = read_problems({"errors": {"city": ["This value should not be blank."]}}, {"city": "Blank"})
+    assert problem.message == "This value should not be ***."
+    assert problem.code == "city.blank"
+
+
+def test_range_of_the_service_has_params() -> None:
+    [problem] = read_problems({"errors": {"amount": "This value should be between 5000 and 1500000"}})
+    assert problem.params == {"least": 5_000, "most": 1_500_000}
+    [problem] = read_problems(
+        {"errors": {"instalments": "The number of installments must be between 3 and 60"}}
+    )
+    assert problem.text("it") == "Inserire un numero intero tra 3 e 60."

@@ -37,14 +37,14 @@ def test_control_characters_in_user_data_are_refused_by_single_line(value: str) 
 def test_mobile_phone_of_any_form_is_valid_by_default(number: str) -> None:
     """Spec §2.1 states no format: only the international prefix is excluded."""
     assert problems(approval_request(mobile_phone=number)) == []
-    assert "limits.mobile_phone" in only("mobile_phone", number, limits=Limits(mobile_phone="[0-9]+")).message
+    assert "limits.mobile_phone" in only("mobile_phone", number, limits=Limits(mobile_phone="[0-9]+")).hint
 
 
 @pytest.mark.parametrize("value", ["39", "0039", "+39 (0)", "IT"])
 def test_calling_code_of_any_form_is_valid_by_default(value: str) -> None:
     limits = Limits(country_calling_code=r"\+[0-9]{1,4}")
     assert problems(approval_request(country_calling_code=value)) == []
-    assert "limits.country_calling_code" in only("country_calling_code", value, limits=limits).message
+    assert "limits.country_calling_code" in only("country_calling_code", value, limits=limits).hint
     assert problems(approval_request(country_calling_code="+39"), limits=limits) == []
     assert problems(approval_request(), limits=limits) == []
 

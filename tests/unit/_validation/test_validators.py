@@ -7,7 +7,7 @@ from loanasync._validation.validators import Boolean, Choice, Day, Integer, Numb
 
 def test_rule_tables_describe_their_fields() -> None:
     approval = rules.approval_rules(Limits(amount_max=9_000, street_number="[0-9]+"))
-    assert approval["amount"] == Number(5_000, 9_000, "euro cents", "; 125.50 euros are 12550 cents")
+    assert approval["amount"] == Number(5_000, 9_000, "euro cents", "125.50 euros are 12550 cents")
     assert approval["citizenship"] == Choice(("italian", "eu", "outside_eu", "Italian"))
     assert isinstance(approval["street_number"], Text)
     assert approval["street_number"].pattern == "[0-9]+"
@@ -15,7 +15,7 @@ def test_rule_tables_describe_their_fields() -> None:
     assert approval["zero_interest_rate"] == Optional(Boolean())
     additional = rules.additional_rules(Limits())
     assert additional["residence_start_date"] == Optional(Day())
-    assert additional["salary"] == Optional(Integer("whole euros", "; cents are not sent"))
+    assert additional["salary"] == Optional(Integer("euros", "cents are not sent"))
     assert rules.user_data_rules(Limits())["document_city"] == Optional(Text())
 
 

@@ -1,6 +1,7 @@
 import pickle
 import re
 
+import attrs
 import pytest
 
 import loanasync
@@ -174,3 +175,11 @@ def test_unexpected_status_error_advice_depends_on_its_outcome(status: int, *, h
     assert ("ask it for the outcome before repeating the call" in str(error)) is has_advice
     later = errors.UnexpectedStatusError("approve", (), Meta(status, 2, 0.1))
     assert "ask the service for the outcome before repeating the call" in str(later)
+
+
+def test_pickled_error_keeps_all_fields_of_its_problems() -> None:
+    """Problems with other codes are equal, so the test of equality does not compare them."""
+    problem = Problem("email", "email", "is taken", "email.taken", {"least": 3}, "call us")
+    again = pickle.loads(pickle.dumps(errors.InvalidRequestError((problem,))))  # noqa: S301  (our own bytes)
+    assert attrs.astuple(again.problems[0]) == attrs.astuple(problem)
+    assert str(again).endswith("email: is taken; call us")

@@ -367,7 +367,7 @@ async def test_customers_and_scopes_have_separate_entries(one: Any, other: Any) 
 async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
     shop = Shop(refused(), approved())
     await shop.approve()
-    with pytest.raises(InvalidRequestError, match="scope: must be a str, not"):
+    with pytest.raises(InvalidRequestError, match="scope: must be text; use a str, not"):
         await shop.approve(scope=scope)
     assert len(shop.script.sent) == 1
 

@@ -66,9 +66,9 @@ async def test_message_values_are_checked_by_the_request_rules() -> None:
     async with scripted_client(approved()) as client:
         ended = await handle(client, received)
     assert ended["status"] == "rejected"
-    assert {each["field"] for each in ended["error"]["problems"]} == {
-        "amount",
-        "fiscal_code",
-        "residence_start_date",
-        "scope",
+    reported = json.loads(json.dumps(ended))["error"]["problems"]
+    assert {each["code"] for each in reported} == {
+        *("amount.type", "fiscal_code.required", "residence_start_date.date", "scope.type"),
     }
+    [amount] = [each for each in reported if each["field"] == "amount"]
+    assert amount["params"] == {"least": 5_000, "most": 1_500_000}

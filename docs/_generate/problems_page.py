@@ -1,0 +1,159 @@
+"""Generates the table of problems in docs/reference/errors.md from problems that the client reports.
+
+Run `python docs/_generate/problems_page.py --write`.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loanasync import ApprovalRequest, Dialect, InvalidRequestError, Limits, Problem, UserData
+from loanasync._display.texts import CATALOGUES
+from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._protocol.error_bodies import read_problems
+from loanasync._validation import rules
+from loanasync._validation.validators import Rule
+from loanasync.bulk.rows import arguments_of as arguments_of_row
+from loanasync.ledger.recorder import _NO_ORDER_TOKEN
+from loanasync.testing import approval_request
+from loanasync.worker.handler import arguments_of as arguments_of_message
+
+__all__ = ["FROM_SERVICE", "PAGE", "VALUES", "problems_of_checks", "problems_of_service", "with_table"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+BEGIN, END = "<!-- the table of problems begins -->", "<!-- the table of problems ends -->"
+
+# Together, these values break every rule of every field.
+VALUES: tuple[object, ...] = (
+    *(None, 0.5, " ", "\ud800", "a\nb", "a, b", "+39", -1, 2**63, "no form of any field"),
+    datetime(2019, 5, 1, tzinfo=UTC),
+)
+STRICT = Limits(
+    street_number="[0-9]+", mobile_phone="[0-9]+", country_calling_code="[+][0-9]+", salary_max=9_000,
+    single_line=True,
+)  # fmt: skip
+DEMANDING = Dialect(order_token_required=True, sends_iban=False, sends_payment_day_of_month=False)
+
+# Bodies with the messages of spec §7, and one that it does not list.
+BLANK = "This value should not be blank."
+FROM_SERVICE: tuple[Mapping[str, Any], ...] = (
+    {"errors": {
+        "actualJobEndingDate": ["Invalid date format"],
+        **{name: [BLANK] for name in ("address", "streetNumber", "email", "firstname", "lastname")},
+        "mobilePhone": [BLANK],
+        "amount": ["This value should be between 5000 and 1500000"],
+        "citizenship": ["This value should be one of the available options."],
+        "fiscalCode": ["Invalid fiscal code"],
+        "instalments": ["The number of installments must be between 3 and 60"],
+        "postalCode": [BLANK],
+        "privacy": ["This value should be equal to 'true'."],
+        "city": [5],
+    }},
+    {"errors": {"domain": ["User not found"]}},
+    {"errors": {"domain": ["User already evaluated for approval"]}},
+    {"errors": {"domain": ["This sales point cannot apply for a loan"]}},
+    {"errors": {"domain": ["Invalid fiscalCode."]}},
+    {"error": "Access denied"},
+    {"errors": {"system": ["System error"]}},
+)  # fmt: skip
+
+
+def problems_of_checks() -> Iterator[Problem]:
+    """Yield problems with every code of the checks before a request."""
+    for limits in (Limits(), STRICT):
+        yield from _broken(rules.approval_rules(limits), APPROVAL_NAMES)
+        yield from _broken(rules.additional_rules(limits), APPROVAL_NAMES)
+        yield from _broken(rules.user_data_rules(limits), USER_DATA_NAMES)
+    for code in (None, 5, " ", "\ud800", "a\nb", "short", "TSTXYZ80A01A000A"):
+        yield from rules.check_fiscal_code(code, strict=True)
+    extra: Any
+    for extra in (5, {"a": 1j}, {5: 5}, {"email": "a"}):
+        yield from _check(approval_request(extra=extra))
+        yield from rules.check_user_data(UserData(extra=extra))
+        yield from rules.check_payload(extra)
+    additional: Any = 5
+    yield from _check(approval_request(iban="IT00", payment_day_of_month=5))
+    yield from _check(approval_request(additional=additional))
+    yield from _check(approval_request(), needed=True)
+    yield from _check(5)
+    yield from rules.check_user_data(5)
+    yield from rules.check_scope(5)
+    yield _NO_ORDER_TOKEN
+    row: Any = 5
+    for received in (5, {"a": 1, "request": 5, "additional_data_needed": 5}):
+        yield from _raised(lambda received=received: arguments_of_message(received))
+    yield from _raised(lambda: arguments_of_row(row))
+    yield from _raised(lambda: ApprovalRequest(nonsense=5))  # type: ignore[call-arg]
+
+
+def _broken(table: Mapping[str, Rule], names: Mapping[str, str]) -> Iterator[Problem]:
+    for field, rule in table.items():
+        for violation in filter(None, map(rule, VALUES)):
+            yield violation.problem(field, names[field])
+
+
+def _check(request: object, *, needed: bool = False) -> Iterator[Problem]:
+    return rules.check_approval(request, additional_data_needed=needed, dialect=DEMANDING, limits=Limits())
+
+
+def _raised(call: Any) -> tuple[Problem, ...]:
+    try:
+        call()
+    except InvalidRequestError as error:
+        return error.problems
+    raise AssertionError("the call found no problem")
+
+
+def problems_of_service() -> Iterator[Problem]:
+    """Yield problems with every code of the service's messages."""
+    for body in FROM_SERVICE:
+        yield from read_problems(body)
+
+
+def _template(language: str, code: str) -> str:
+    catalogue = CATALOGUES[language]
+    return catalogue.get(code) or catalogue[code.rpartition(".")[2]]
+
+
+def table() -> str:
+    """Return a line for each rule and each text of it."""
+    fields: dict[tuple[str, str, str], list[str]] = {}
+    params: dict[tuple[str, str, str], set[str]] = {}
+    for each in (*problems_of_checks(), *problems_of_service()):
+        name, _, rule = each.code.rpartition(".")
+        row = (rule, _template("en", each.code), _template("it", each.code))
+        names = fields.setdefault(row, [])
+        if name and name not in names:
+            names.append(name)
+        params.setdefault(row, set()).update(each.params)
+    lines = ["| rule | fields | params | English | Italian |", "|---|---|---|---|---|"]
+    for row in sorted(fields):
+        rule, english, italian = row
+        cells = (f"`{rule}`", _codes(fields[row]), _codes(sorted(params[row])), english, italian)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def with_table(page: str) -> str:
+    """Return a page with the current table."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write the table into the page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.parse_args()
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

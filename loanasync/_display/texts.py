@@ -1,0 +1,163 @@
+"""Texts of problems for shoppers, in English and Italian."""
+
+from collections.abc import Mapping
+from string import Formatter
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias
+
+Param: TypeAlias = int | str | tuple[str, ...] | None
+
+
+class Params(dict[str, Param]):
+    """The values of a problem's texts: a read-only dict, which `json.dumps` accepts.
+
+    Example:
+        >>> Params(least=3)["least"]
+        3
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("the params of a problem are read-only; change a copy: dict(problem.params)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type["Params"], tuple[dict[str, Param]]]:
+        return Params, (dict(self),)
+
+
+# Templates by code, such as ``amount.range``, or by rule, such as ``range``.
+_ENGLISH: Mapping[str, str] = {
+    "accepted": "This must be accepted.",
+    "access_denied": "The service does not accept this shop.",
+    "address.comma": "Enter only the name of the street, without commas and without the number.",
+    "already_evaluated": "A loan was already requested for this customer.",
+    "amount.range": "Enter an amount between {least:0.00} and {most:0.00} euros.",
+    "amount.type": "Enter an amount between {least:0.00} and {most:0.00} euros.",
+    "blank": "This field must not be blank.",
+    "choice": "Choose one of the options.",
+    "control_characters": "Remove line breaks and control characters.",
+    "country_calling_code.format": "Enter a valid international prefix, such as +39.",
+    "date": "Enter a valid date.",
+    "dialect": "This field cannot be sent: leave it empty.",
+    "digits": "This number has too many digits.",
+    "email.format": "Enter a valid e-mail address.",
+    "encoding": "Remove the characters that cannot be sent.",
+    "error": "The service has a fault.",
+    "fiscal_code.check_letter": "The check letter is wrong: type the fiscal code again.",
+    "fiscal_code.format": "Enter the 16 letters and digits of the fiscal code.",
+    "format": "This value has the wrong form.",
+    "instalments.type": "Enter a whole number between {least} and {most}.",
+    "json": "This field has a value that cannot be sent.",
+    "keys": "This field has a name that cannot be sent.",
+    "known": "{member} has a separate field.",
+    "mobile_phone.format": "Enter a valid mobile number.",
+    "mobile_phone.prefix": "Enter the mobile number without the international prefix.",
+    "not_accepted": "This value is not accepted.",
+    "object": "These data have the wrong form.",
+    "payment_day_of_month.type": "Enter a whole number between {least} and {most}.",
+    "postal_code.format": "Enter the five digits of the postal code.",
+    "province.format": "Enter the two capital letters of the province, such as RM.",
+    "range": "Enter a whole number between {least} and {most}.",
+    "required": "This field is required.",
+    "salary.range": "Enter a whole number of euros between {least} and {most}.",
+    "salary.type": "Enter a whole number of euros, without cents.",
+    "shop_not_allowed": "This shop cannot request loans.",
+    "street_number.format": "Enter a valid street number.",
+    "time": "Enter a date without a time.",
+    "type": "Enter a text.",
+    "unknown_field": "This field is not known.",
+    "user_not_found": "The fiscal code is not known.",
+    "yes_no": "Choose yes or no.",
+}
+_ITALIAN: Mapping[str, str] = {
+    "accepted": "È necessario accettare.",
+    "access_denied": "Il servizio non accetta questo negozio.",
+    "address.comma": "Inserire solo il nome della via, senza virgole e senza numero civico.",
+    "already_evaluated": "Per questo cliente è già stato richiesto un finanziamento.",
+    "amount.range": "Inserire un importo tra {least:0,00} e {most:0,00} euro.",
+    "amount.type": "Inserire un importo tra {least:0,00} e {most:0,00} euro.",
+    "blank": "Questo campo non può essere vuoto.",
+    "choice": "Scegliere una delle opzioni.",
+    "control_characters": "Eliminare gli a capo e i caratteri di controllo.",
+    "country_calling_code.format": "Inserire un prefisso internazionale valido, per esempio +39.",
+    "date": "Inserire una data valida.",
+    "dialect": "Questo campo non può essere inviato: lasciarlo vuoto.",
+    "digits": "Questo numero ha troppe cifre.",
+    "email.format": "Inserire un indirizzo e-mail valido.",
+    "encoding": "Eliminare i caratteri che non possono essere inviati.",
+    "error": "Il servizio ha un guasto.",
+    "fiscal_code.check_letter": "Il carattere di controllo è errato: ricontrollare il codice fiscale.",
+    "fiscal_code.format": "Inserire le 16 lettere e cifre del codice fiscale.",
+    "format": "Il formato di questo valore è errato.",
+    "instalments.type": "Inserire un numero intero tra {least} e {most}.",
+    "json": "Questo campo ha un valore che non può essere inviato.",
+    "keys": "Questo campo ha un nome che non può essere inviato.",
+    "known": "{member} ha un campo separato.",
+    "mobile_phone.format": "Inserire un numero di cellulare valido.",
+    "mobile_phone.prefix": "Inserire il numero di cellulare senza il prefisso internazionale.",
+    "not_accepted": "Questo valore non è accettato.",
+    "object": "Il formato di questi dati è errato.",
+    "payment_day_of_month.type": "Inserire un numero intero tra {least} e {most}.",
+    "postal_code.format": "Inserire le cinque cifre del CAP.",
+    "province.format": "Inserire la sigla della provincia in lettere maiuscole, per esempio RM.",
+    "range": "Inserire un numero intero tra {least} e {most}.",
+    "required": "Questo campo è obbligatorio.",
+    "salary.range": "Inserire un numero intero di euro tra {least} e {most}.",
+    "salary.type": "Inserire un numero intero di euro, senza centesimi.",
+    "shop_not_allowed": "Questo negozio non può richiedere finanziamenti.",
+    "street_number.format": "Inserire un numero civico valido.",
+    "time": "Inserire una data senza ora.",
+    "type": "Inserire un testo.",
+    "unknown_field": "Questo campo non è previsto.",
+    "user_not_found": "Il codice fiscale non risulta registrato.",
+    "yes_no": "Scegliere sì o no.",
+}
+EMPTY_CATALOGUE: Mapping[str, str] = MappingProxyType({})
+CATALOGUES: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH, "it": _ITALIAN}
+
+
+def text_of(
+    code: str, params: Mapping[str, Param], message: str, language: str, catalogue: Mapping[str, str]
+) -> str:
+    """Return the text of a problem: from the catalogue, else from the language, else its message.
+
+    Raises:
+        ValueError: There are no texts in this language, or a template has a wrong form.
+    """
+    if not isinstance(language, str) or language not in CATALOGUES:
+        raise ValueError(
+            "there are no texts in this language: pass 'en' or 'it', and texts of your own as the catalogue, "
+            'such as problem.text("en", {"amount.range": "..."})'
+        )
+    rule = code.rpartition(".")[2]
+    for templates in (catalogue, CATALOGUES[language]):
+        for name in (code, rule):
+            if (template := templates.get(name)) is not None:
+                try:
+                    return _Template().vformat(template, (), params)
+                except KeyError:  # messages of the service do not have all params
+                    continue
+                except (AttributeError, IndexError, TypeError, ValueError):
+                    raise ValueError(
+                        f"the template of {name!r} has a wrong form; write placeholders as {{least}}, "
+                        "{least:0.00} or {least:0,00}"
+                    ) from None
+    return message
+
+
+class _Template(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401  (as in the base class)
+        match format_spec:
+            case "0.00":
+                return f"{value / 100:,.2f}"
+            case "0,00":
+                return f"{value / 100:,.2f}".translate(_COMMA)
+        if isinstance(value, tuple):
+            value = ", ".join(value)
+        return str(super().format_field(value, format_spec))
+
+
+_COMMA = str.maketrans(",.", ".,")
