@@ -155,7 +155,7 @@ class _Template(Formatter):
                 return f"{value / 100:,.2f}"
             case "0,00":
                 return f"{value / 100:,.2f}".translate(_COMMA)
-        if isinstance(value, tuple):
+        if isinstance(value, list | tuple):  # a list if the params were JSON
             value = ", ".join(value)
         return str(super().format_field(value, format_spec))
 

@@ -20,6 +20,7 @@ from loanasync import (
     RetryPolicy,
     Timeout,
 )
+from loanasync._results import Problems
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 
@@ -114,6 +115,14 @@ async def test_invalid_input_is_reported_and_not_sent(
         await call(client)  # type: ignore[operator]
     assert caught.value.problems
     assert not sandbox.journal
+
+
+def test_check_returns_a_tuple_that_notebooks_show_as_a_table() -> None:
+    found = create_client().check(FISCAL_CODE, approval_request(amount=1))
+    assert isinstance(found, Problems)
+    assert found == tuple(found)
+    assert "amount.range</td>" in found._repr_html_()
+    assert create_client().check(FISCAL_CODE, approval_request()) == ()
 
 
 def test_check_accepts_user_data() -> None:

@@ -44,7 +44,9 @@ def test_catalogue_precedes_the_language(catalogue: dict[str, str], text: str) -
 
 
 def test_options_are_joined_in_a_template() -> None:
-    assert CHOICE.text("en", {"choice": "One of {options}."}) == "One of a, b."
+    received = Problem(**json.loads(json.dumps(attrs.asdict(CHOICE))))
+    for problem in (CHOICE, received):
+        assert problem.text("en", {"choice": "One of {options}."}) == "One of a, b."
 
 
 @pytest.mark.parametrize("code", ["", "rejected", "city.rejected", "city."])

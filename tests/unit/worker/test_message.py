@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError
+from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError, Problem
 from loanasync.testing import approved, scripted_client
 from loanasync.worker import handle, message
 from loanasync.worker.handler import arguments_of
@@ -71,4 +71,4 @@ async def test_message_values_are_checked_by_the_request_rules() -> None:
         *("amount.type", "fiscal_code.required", "residence_start_date.date", "scope.type"),
     }
     [amount] = [each for each in reported if each["field"] == "amount"]
-    assert amount["params"] == {"least": 5_000, "most": 1_500_000}
+    assert Problem(**amount).text("it") == "Inserire un importo tra 50,00 e 15.000,00 euro."
