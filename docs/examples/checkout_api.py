@@ -124,7 +124,7 @@ def http_error(error: LoanError) -> HTTPException | RequestValidationError:
 def validation_error(problems: Sequence[Problem]) -> RequestValidationError:
     """Convert problems to the error that FastAPI raises for an invalid body."""
     return RequestValidationError(
-        [{"type": "value_error", "loc": ("body", each.field), "msg": each.text("en")} for each in problems]
+        [{"type": each.code, "loc": ("body", each.field), "msg": each.text("en")} for each in problems]
     )
 
 

@@ -16,8 +16,8 @@ from loanasync._schema.json_schema import schema
 from loanasync._settings import Limits
 from loanasync._validation.rules import check_additional, check_approval, check_user_data
 
-# Place of a value in the JSON body, and the type and message of the error there.
-Found: TypeAlias = dict[tuple[str, ...], tuple[str, str]]
+# The problem at each place in the JSON body.
+Found: TypeAlias = dict[tuple[str, ...], Problem]
 
 
 @frozen(kw_only=True)
@@ -27,7 +27,7 @@ class RequestRules:
     `ApprovalRequest`, `AdditionalData` and `UserData` can be types of pydantic fields and of FastAPI bodies.
     They are checked with the default settings of `LoanClient`. If the client has other settings, annotate the
     type with the same settings. The error lists all missing, unknown and invalid fields at once, and contains
-    no value.
+    no value. Its types are the codes of `Problem`, such as ``amount.range``.
 
     Args:
         dialect: Dialect of the client.
@@ -76,17 +76,21 @@ class RequestRules:
         instance, found = _read(model, value)
         if instance is not None:
             for problem in self._check(instance):
-                found.setdefault(_location(model, problem.field), ("value_error", problem.message))
+                found.setdefault(_location(model, problem.field), problem)
         if not found:
             return instance
         from pydantic_core import PydanticCustomError, ValidationError  # noqa: PLC0415  (see above)
 
-        # The message is no template without a context, and `input` replaces the value, which is personal.
+        # `input` replaces the value, which is personal.
         raise ValidationError.from_exception_data(
             model.__name__,
             [
-                {"type": PydanticCustomError(kind, message), "loc": place, "input": "***"}
-                for place, (kind, message) in found.items()
+                {
+                    "type": PydanticCustomError(each.code, each.message, {**each.params}),
+                    "loc": place,
+                    "input": "***",
+                }
+                for place, each in found.items()
             ],
             hide_input=True,
         )
@@ -112,25 +116,25 @@ def _read(model: type[Any], value: object) -> tuple[object, Found]:
     if isinstance(value, model):
         return value, {}
     if not isinstance(value, Mapping):
-        return None, {(): ("dict_type", f"must be an object with the fields of {model.__name__}")}
+        return None, {(): Problem("", "", f"must be an object with the fields of {model.__name__}", "object")}
     found: Found = {}
     fields = {each.name: each for each in attrs.fields(model) if each.name not in ("extra", "unread")}
     members: dict[str, Any] = {}
     for name, each in fields.items():
         if name in value:
-            members[name], problems = _read_member(each.type, value[name])
+            members[name], problems = _read_member(name, each.type, value[name])
             found |= {(name, *place): problem for place, problem in problems.items()}
         elif each.default is attrs.NOTHING:
             members[name] = None
-            found[name,] = ("missing", "is required")
+            found[name,] = Problem(name, name, "is required", f"{name}.required")
     for name in map(str, value):
         if name not in fields:
             message = f"is not a field of {model.__name__}; {did_you_mean(name, fields)}".rstrip("; ")
-            found[name,] = ("extra_forbidden", message)
+            found[name,] = Problem(name, name, message, "unknown_field")
     return model(**members), found
 
 
-def _read_member(kind: object, value: object) -> tuple[object, Found]:
+def _read_member(name: str, kind: object, value: object) -> tuple[object, Found]:
     kinds = get_args(kind)  # of a union, such as `date | None`
     if AdditionalData in kinds and isinstance(value, Mapping):
         return _read(AdditionalData, value)
@@ -138,7 +142,7 @@ def _read_member(kind: object, value: object) -> tuple[object, Found]:
         return value, {}
     if date in kinds:
         day = _day(value)
-        return day, {} if day else {(): ("date_type", "must be a date as YYYY-MM-DD")}
+        return day, {} if day else {(): Problem(name, name, "must be a date as YYYY-MM-DD", f"{name}.date")}
     options = {option.value: option for each in kinds if issubclass(each, StrEnum) for option in each}
     return options.get(value, value), {}
 
