@@ -1,9 +1,13 @@
-"""A FastAPI route that returns a decision, a result or an error sends no personal data."""
+"""A route that returns a decision, a result or an error sends no personal data."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
+import orjson
+import pydantic_core
 import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
@@ -60,6 +64,15 @@ async def test_route_without_annotation_sends_the_masked_form(name: str) -> None
     body = await body_of(route)
     assert "***" in body
     assert not found_in(body)
+
+
+@pytest.mark.parametrize("encode", [json.dumps, orjson.dumps, msgspec.json.encode, pydantic_core.to_json])
+@pytest.mark.parametrize("name", ["approved", "refused", "list", "member", "row result"])
+def test_encoder_of_another_framework_refuses_a_decision(encode: Callable[[Any], Any], name: str) -> None:
+    """Litestar encodes with msgspec, which knows attrs classes, but not the body in a decision."""
+    with pytest.raises((TypeError, pydantic_core.PydanticSerializationError)) as caught:
+        encode(RETURNED[name])
+    assert not found_in(str(caught.value))
 
 
 @pytest.mark.parametrize("returned", [planted(ApprovalRequest), planted(UserData), ROW])
