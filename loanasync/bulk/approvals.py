@@ -5,17 +5,21 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sized
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from loanasync._lifecycle import caller_line
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync.bulk.frame import frame_of, require_pandas
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
 from loanasync.bulk.worker_pool import WorkerPool
 from loanasync.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
 """True for a progress bar (needs tqdm), or a function that is called with each result as it arrives."""
@@ -73,6 +77,7 @@ class Approvals:
         self._created_at = caller_line()
         self._tally = Tally()
         self._bar = _progress_bar(rows) if progress is True else None
+        self._framed: list[RowResult] = []  # results that `to_frame` has read
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
@@ -113,6 +118,38 @@ class Approvals:
             ()
         """
         return self._pool.inspect_unread()
+
+    async def to_frame(self, *, personal: bool = False) -> "DataFrame":
+        """Read all results, and return them as a pandas DataFrame: a line for each `RowResult.as_row`.
+
+        Its index is the number of the row, in the order of the rows. Call it instead of a loop, which keeps
+        no results. If a cell is interrupted, call it again: results that it has read are not lost.
+
+        Args:
+            personal: Add ``fiscal_code`` and ``redirect_url``. Do not save them with a notebook.
+
+        Raises:
+            ConfigurationError: pandas is not installed, or a loop has read results.
+            Exception: The error that the rows or `progress` raised. Call it again to get the results.
+
+        Example:
+            >>> results = client.approve_many([(fiscal_code, request)])
+            >>> frame = run(results.to_frame())
+            >>> frame[["status", "amount", "net_amount"]]
+                     status  amount  net_amount
+            index...
+            0      approved   45000       43650
+        """
+        require_pandas()
+        if self._pool.number_read != len(self._framed):
+            sentence = (
+                "a loop has read results, which are not kept; call to_frame() without a loop, "
+                "or in the loop collect result.as_row()"
+            )
+            raise ConfigurationError("to_frame", sentence)
+        async for result in self:
+            self._framed.append(result)
+        return frame_of(self._framed, personal=personal)
 
     def stop(self) -> None:
         """Take no more rows. Calls in progress finish, and the iteration ends with their results.
@@ -207,7 +244,15 @@ def _progress_bar(rows: object) -> _ProgressBar:
     return _ProgressBar(len(rows) if isinstance(rows, Sized) else None)
 
 
+_DATA_FRAME = (
+    "must be rows, not a DataFrame; if its columns have the names of the fields, pass "
+    '[Row(order.pop("fiscal_code"), ApprovalRequest(**order)) for order in frame.to_dict("records")]'
+)
+
+
 def _check_arguments(rows: object, concurrency: object, rate: object, progress: object) -> None:
+    if hasattr(rows, "itertuples"):
+        raise ConfigurationError("rows", _DATA_FRAME)
     if not isinstance(rows, Iterable | AsyncIterable):
         raise ConfigurationError("rows", "must be an iterable or an asynchronous iterable of rows")
     if type(concurrency) is not int or concurrency < 1:

@@ -8,15 +8,18 @@ from loanasync._display.masking import MaskedPairs, mask, masked_unless
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.errors import (
+    AlreadyEvaluatedError,
     DecisionNotRecordedError,
     InvalidRequestError,
     LoanError,
+    OutcomeUnknownError,
     RejectedError,
     TransportError,
 )
 from loanasync.errors.root import Outcome
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
+_DECIDED = ("approved", "refused")
 
 
 @frozen
@@ -49,17 +52,16 @@ RowLike: TypeAlias = Row | tuple[str, ApprovalRequest]
 class RowResult(MaskedPairs):
     """The result of one row of `LoanClient.approve_many`.
 
-    ====================  =================================================  ===============================
-    status                meaning                                            next step
-    ====================  =================================================  ===============================
-    ``approved``          `decision` is `Approved`                           redirect the customer
-    ``refused``           `decision` is `Refused`                            none: a refusal is final
-    ``rejected``          the client or the service rejected fields;         correct `error.problems`
-                          `outcome` is not_sent or not_evaluated
-    ``unknown``           the service may have evaluated the customer;       ask the service for the outcome
-                          `outcome` is unknown
-    ``error``             any other `error`; see its `outcome`               see `error` and `repeatable`
-    ====================  =================================================  ===============================
+    ============  ==============================  ====================================================
+    status        outcome                         meaning and next step
+    ============  ==============================  ====================================================
+    ``approved``  approved                        `decision` is `Approved`: redirect the customer
+    ``refused``   refused                         `decision` is `Refused`, which is final
+    ``rejected``  not_sent, not_evaluated         wrong fields: correct `error.problems`
+    ``unknown``   unknown                         the service may have evaluated the customer: ask it
+    ``error``     not_sent, not_evaluated,        any other error: see `error` and `repeatable`
+                  approved, refused
+    ============  ==============================  ====================================================
 
     A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be sent again after the cause of its error
     was corrected. Only a `repeatable` row may be sent again unchanged.
@@ -70,7 +72,8 @@ class RowResult(MaskedPairs):
         status: See the table.
         decision: The service's decision, if there is one.
         error: The error that left the row without a decision, or the ledger's error when the decision could
-            not be recorded. It has no traceback.
+            not be recorded. It has no traceback. A cancelled call, and an exception that is not a
+            `LoanError`, are a `TransportError` with an unknown outcome and the exception as `cause_type`.
 
     Example:
         >>> from loanasync.bulk import Row
@@ -87,7 +90,7 @@ class RowResult(MaskedPairs):
     row: RowLike = field(repr=mask)
     status: Status
     decision: Decision | None = None
-    error: Exception | None = field(
+    error: LoanError | None = field(
         default=None, repr=lambda error: "None" if error is None else type(error).__name__
     )
 
@@ -117,31 +120,91 @@ class RowResult(MaskedPairs):
     @property
     def is_decided(self) -> bool:
         """True if the service has approved or refused the request."""
-        return self.status in ("approved", "refused")
+        return self.status in _DECIDED
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome, as in `LoanError.outcome`.
-
-        It is ``unknown`` for an error that is not a `LoanError`.
-        """
+        """The outcome, as in `LoanError.outcome`."""
         if self.decision is not None:
             return "approved" if self.decision.approved else "refused"
-        return self.error.outcome if isinstance(self.error, LoanError) else "unknown"
+        return "unknown" if self.error is None else self.error.outcome
 
     @property
     def repeatable(self) -> bool:
         """True if a program may send the same row again unchanged."""
-        return self.decision is None and isinstance(self.error, LoanError) and self.error.repeatable
+        return self.decision is None and self.error is not None and self.error.repeatable
+
+    @property
+    def already_decided(self) -> bool:
+        """True if `error` says that the service decided earlier. This result does not have that decision.
+
+        For example, a new client without a ledger runs the same rows again. Ask the service for the decision,
+        or call with the original data. Tables show ``already decided`` as the status of such a row.
+
+        Example:
+            >>> async def read_one(shop):
+            ...     return await anext(shop.approve_many([(fiscal_code, request)]))
+            >>> first, restarted = run(read_one(client)), sandbox.client()
+            >>> again = run(read_one(restarted))
+            >>> first.status, again.status, again.already_decided
+            ('approved', 'unknown', True)
+            >>> run(restarted.aclose())
+        """
+        if self.decision is not None or self.error is None:
+            return False
+        is_lost = isinstance(self.error, OutcomeUnknownError) and self.error.state == "lost"
+        return is_lost or isinstance(self.error, AlreadyEvaluatedError) or self.outcome in _DECIDED
+
+    @property
+    def _shown_status(self) -> str:
+        return "already decided" if self.already_decided else self.status
+
+    def as_row(self, *, personal: bool = False) -> dict[str, Any]:
+        """Return the result as a flat dict, for a table. By default it contains no personal data.
+
+        Its `id` is yours. ``status`` is `status`, or ``already decided`` (see `already_decided`).
+        ``amount`` is the requested amount if the service returned none. Values that are not known are None.
+
+        Args:
+            personal: Add ``fiscal_code`` and ``redirect_url``. Do not save them with a notebook.
+
+        Example:
+            >>> async def read_all(rows):
+            ...     return [result async for result in client.approve_many(rows)]
+            >>> [result] = run(read_all([(fiscal_code, request)]))
+            >>> row = result.as_row()
+            >>> row["status"], row["amount"], row["net_amount"], row["error"]
+            ('approved', 45000, 43650, None)
+            >>> result.as_row(personal=True).keys() - row.keys() == {"fiscal_code", "redirect_url"}
+            True
+        """
+        decision, error = self.decision, self.error
+        source = error if decision is None else decision
+        meta = getattr(source, "meta", source)  # errors without a response have some of these attributes
+        requested = getattr(self.request, "amount", None)
+        row = {
+            "index": self.index,
+            "id": self.id,
+            "status": self._shown_status,
+            "outcome": self.outcome,
+            "repeatable": self.repeatable,
+            "amount": getattr(decision, "amount", None) or (requested if type(requested) is int else None),
+            "net_amount": getattr(decision, "net_amount", None),
+            "instalments": getattr(decision, "instalments", None),
+            "error": None if error is None else type(error).__name__,
+            "message": None if error is None else str(error),
+            **{name: getattr(meta, name, None) for name in ("entry", "attempts", "elapsed", "trace_id")},
+        }
+        if personal:
+            row |= {"fiscal_code": self.fiscal_code, "redirect_url": getattr(decision, "redirect_url", None)}
+        return row
 
     def _repr_html_(self) -> str:
         from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
 
         amounts = (getattr(self.decision, name, None) for name in ("amount", "net_amount"))
-        error = "" if self.error is None else type(self.error).__name__
-        if isinstance(self.error, LoanError):  # other errors may contain personal data in their text
-            error += f": {self.error}"
-        row = (self.index, self.status, *map(notebook.euro, amounts), error)
+        error = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        row = (self.index, self._shown_status, *map(notebook.euro, amounts), error)
         return notebook.table("Result of a row", ("row", "status", "amount", "net amount", "error"), [row])
 
 
@@ -170,7 +233,7 @@ def result_of(index: int, row: RowLike, outcome: Decision | BaseException) -> Ro
     """Return the result of a row from its decision, or from the exception that its call raised."""
     if isinstance(outcome, Approved | Refused):
         return RowResult(index, row, _status_of(outcome), outcome)
-    error = outcome if isinstance(outcome, Exception) else _cancelled_error(outcome)
+    error = outcome if isinstance(outcome, LoanError) else _error_of(outcome)
     # The frames of a traceback contain personal data, and a result may be kept for a long time.
     error.__traceback__ = error.__cause__ = error.__context__ = None
     # The service decided and the ledger could not record it: this may be the only copy of the decision.
@@ -179,17 +242,19 @@ def result_of(index: int, row: RowLike, outcome: Decision | BaseException) -> Ro
     return RowResult(index, row, _status_without_decision(error), None, error)
 
 
-def _cancelled_error(cancellation: BaseException) -> TransportError:
-    """Return the error of a cancelled call. Its request may have been sent."""
-    return TransportError("approve", type(cancellation).__name__, "unknown", 1)
+def _error_of(exception: BaseException) -> TransportError:
+    """Return the error for a cancelled call, or for a defect. Its request may have been sent.
+
+    The text of the exception may contain personal data, so only its type is kept.
+    """
+    return TransportError("approve", type(exception).__name__, "unknown", 1)
 
 
 def _status_of(decision: Decision) -> Status:
     return "approved" if decision.approved else "refused"
 
 
-def _status_without_decision(error: Exception) -> Status:
-    outcome = error.outcome if isinstance(error, LoanError) else "unknown"
-    if outcome == "unknown":
+def _status_without_decision(error: LoanError) -> Status:
+    if error.outcome == "unknown":
         return "unknown"
     return "rejected" if isinstance(error, InvalidRequestError | RejectedError) else "error"

@@ -29,6 +29,7 @@ class Summary:
         rejected: Number of rows whose fields the client or the service rejected.
         unknown: Number of rows whose outcome is unknown.
         error: Number of rows with another error.
+        already_decided: Number of those rows, with status unknown or error, that an earlier call decided.
         amount_approved: Sum of the approved amounts, in euro cents.
         amount_refused: Sum of the refused amounts, in euro cents.
         amount_unknown: Sum of the amounts whose outcome is unknown, in euro cents.
@@ -51,6 +52,7 @@ class Summary:
     rejected: int = 0
     unknown: int = 0
     error: int = 0
+    already_decided: int = 0
     amount_approved: int = 0
     amount_refused: int = 0
     amount_unknown: int = 0
@@ -77,7 +79,11 @@ class Summary:
         half, most = f"{self.latency_50:.3g} s", f"{self.latency_99:.3g} s"
         latency = f"half of the decisions within {half}, 99 % within {most}"
         failures = "; failures: " + self._failures_by_type if self.failures else ""
-        return f"<{self._title}: {counts}; {euro}; {latency}{failures}>"
+        return f"<{self._title}: {counts}{self._earlier}; {euro}; {latency}{failures}>"
+
+    @property
+    def _earlier(self) -> str:
+        return f", {self.already_decided} of them already decided" if self.already_decided else ""
 
     @property
     def _failures_by_type(self) -> str:
@@ -106,7 +112,7 @@ class Summary:
         ]
         if len(self.failures) > _MOST_NOTES:
             notes.append(f"and {len(self.failures) - _MOST_NOTES} other causes, see failures")
-        return notebook.table(self._title, ("status", "rows", "amount"), rows, notes)
+        return notebook.table(self._title + self._earlier, ("status", "rows", "amount"), rows, notes)
 
 
 class Tally:
@@ -123,6 +129,7 @@ class Tally:
             "approved": 0, "refused": 0, "rejected": 0, "unknown": 0, "error": 0
         }  # fmt: skip
         self._amounts: dict[Status, int] = dict.fromkeys(self._counts, 0)
+        self._already_decided = 0
         self._net = 0
         self._failures = FailureTally()
         self._latencies: dict[int, int] = defaultdict(int)  # number of decisions by logarithmic bucket
@@ -139,6 +146,7 @@ class Tally:
         decision = result.decision
         if decision is None:
             self._failures.add(result, result.index)
+            self._already_decided += result.already_decided
             if status == "unknown" and type(result.request.amount) is int:
                 self._amounts[status] += result.request.amount
             return
@@ -152,6 +160,7 @@ class Tally:
         """Return the summary of all results so far."""
         return Summary(
             **self._counts,
+            already_decided=self._already_decided,
             amount_approved=self._amounts["approved"],
             amount_refused=self._amounts["refused"],
             amount_unknown=self._amounts["unknown"],

@@ -91,6 +91,11 @@ class WorkerPool:
         return self._taken
 
     @property
+    def number_read(self) -> int:
+        """Number of results that were read."""
+        return self._read
+
+    @property
     def unread(self) -> tuple[RowResult, ...]:
         """The results that were not read yet."""
         return (*self._ready, *(self._out_of_order or {}).values())

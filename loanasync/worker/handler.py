@@ -219,21 +219,19 @@ def _decision(decision: Decision) -> dict[str, Any]:
     return {"approved": decision.approved, **members, "redirect_url": redirect}
 
 
-def _error(error: Exception) -> dict[str, Any]:
-    known = error if isinstance(error, LoanError) else None
+def _error(error: LoanError) -> dict[str, Any]:
     members: dict[str, Any] = {
         "type": type(error).__name__,
-        # The message of any other exception may contain personal data.
-        "message": str(known) if known else "not an error of loanasync: see its type",
+        "message": str(error),
         "problems": [attrs.asdict(each) for each in getattr(error, "problems", ())],
-        "entry": known.entry if known else None,
+        "entry": error.entry,
     }
     if isinstance(error, DecisionNotRecordedError):
         members["file"] = error.file
     return members
 
 
-def _meta(result: Decision | Exception | None) -> dict[str, Any]:
+def _meta(result: Decision | LoanError | None) -> dict[str, Any]:
     if isinstance(result, Approved | Refused | ServiceError | UnexpectedResponseError):
         meta = result.meta
         return {
@@ -245,10 +243,10 @@ def _meta(result: Decision | Exception | None) -> dict[str, Any]:
         }
     return {
         "status": None,
-        "attempts": getattr(result, "attempts", 0) if isinstance(result, LoanError) else None,
+        "attempts": getattr(result, "attempts", 0),
         "elapsed": None,
         "trace_id": getattr(result, "trace_id", None) or _current_trace(),
-        "entry": result.entry if isinstance(result, LoanError) else None,
+        "entry": None if result is None else result.entry,
     }
 
 

@@ -1,9 +1,15 @@
 """Tests of docs/reference/errors.md: the classes have the values of its table, and it names every class."""
 
+import re
+
 import pytest
 
 from errors_page import ABSTRACT, GROUPS, PAGE, Row, with_table
-from loanasync import Meta, errors
+from loanasync import Approved, Meta, Refused, errors
+from loanasync.bulk import Row as BulkRow
+from loanasync.bulk import RowResult
+from loanasync.bulk.rows import result_of
+from support.builders import FISCAL_CODE, approval_request
 
 ROWS = [row for rows in GROUPS.values() for row in rows]
 UNREPEATABLE = {"not_evaluated", "unknown", "approved", "refused", "done"}
@@ -71,3 +77,39 @@ def test_outcome_unknown_error_is_unknown_in_each_state(state: str) -> None:
 def test_unexpected_response_of_a_completion_can_be_done() -> None:
     error = errors.UnexpectedResponseError("complete", (), "done", Meta(200, 1, 0.1))
     assert (error.outcome, error.repeatable) == ("done", False)
+
+
+BULK_PAGE = (PAGE.parents[1] / "howto" / "bulk.md").read_text(encoding="utf-8")
+
+
+def documented_outcomes(table: str) -> dict[str, set[str]]:
+    """Return the outcomes by status in a table of a page or docstring. A line may continue the last one."""
+    found: dict[str, set[str]] = {}
+    status = ""
+    for line in table.splitlines():
+        first, outcomes, *_ = [*re.split(r" ?\| ?|  +", line.strip("| ")), ""]
+        if re.fullmatch("`+[a-z]+`+", first):
+            status = first.strip("`")
+        else:
+            outcomes = first
+        found.setdefault(status, set()).update(re.findall(r"\w+", outcomes))
+    return found
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        re.search(r"\| status \| outcome .*\n\|---.*\n((?:\|.*\n)+)", BULK_PAGE),
+        re.search(r"status        outcome .*\n *=+ .*\n((?:.*\n)+?) *=====", RowResult.__doc__ or ""),
+    ],
+    ids=["bulk.md", "RowResult"],
+)
+def test_status_table_has_the_outcomes_of_the_errors(table: re.Match[str]) -> None:
+    meta = Meta(201, 1, 0.1)
+    ends: list[Approved | Refused | errors.LoanError] = [Approved(meta=meta), Refused(meta=meta)]
+    ends += (each for row in ROWS for each in row.examples)
+    found: dict[str, set[str]] = {}
+    for end in ends:
+        result = result_of(0, BulkRow(FISCAL_CODE, approval_request()), end)
+        found.setdefault(result.status, set()).add(result.outcome)
+    assert documented_outcomes(table[1]) == found

@@ -21,12 +21,14 @@ from loanasync import (
     InvalidRequestError,
     LedgerUnavailableError,
     LoanClient,
+    LoanError,
     Meta,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
     RejectedError,
     RetryPolicy,
+    TransportError,
     UnexpectedResponseError,
     UserNotFoundError,
 )
@@ -134,8 +136,11 @@ async def test_error_that_is_not_a_loan_error_is_unknown() -> None:
 
     row = (FISCAL_CODE, approval_request(amount="?"))
     [result] = [result async for result in approvals_of(approve, [row])]
-    assert (result.status, type(result.error)) == ("unknown", LookupError)
-    assert (result.outcome, result.repeatable) == ("unknown", False)
+    assert (result.status, result.outcome, result.repeatable) == ("unknown", "unknown", False)
+    assert result.error == TransportError("approve", "LookupError", "unknown", 1)
+    assert "no response (LookupError)" in str(result.error)
+    assert "Anna" not in result._repr_html_()
+    assert (result.error.__cause__, result.error.__context__) == (None, None)
 
 
 async def test_results_are_masked_and_can_be_pickled() -> None:
@@ -187,6 +192,7 @@ def test_result_of_an_error_has_its_outcome_and_a_status(
 ) -> None:
     result = result_of(0, Row(FISCAL_CODE, approval_request()), error)
     assert (result.status, result.outcome, result.repeatable) == (status, outcome, repeatable)
+    assert isinstance(result.error, LoanError)
     assert not result.is_decided
 
 

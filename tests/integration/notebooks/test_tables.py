@@ -137,13 +137,11 @@ async def test_columns_read_as_text_are_sent_unchanged(sandbox: Sandbox) -> None
     }  # fmt: skip
 
 
-async def test_data_frame_rows_are_rejected_and_not_sent(
-    sandbox: Sandbox,
-) -> None:
+async def test_rows_of_a_data_frame_are_rejected_and_not_sent(sandbox: Sandbox) -> None:
     orders: Any = pd.read_csv(StringIO(FILE), dtype=str)
     bad = Row(float("nan"), approval_request(amount=np.float64(45_000)), id=np.int64(7))  # type: ignore[arg-type]
     async with sandbox.client() as client:
-        for rows in (orders, orders.itertuples(), orders.to_dict("records"), [bad]):
+        for rows in (orders.itertuples(), orders.to_dict("records"), [bad]):
             results = [result async for result in client.approve_many(rows)]
             assert {result.status for result in results} == {"rejected"}
     error = str(results[0].error)

@@ -250,6 +250,7 @@ async def test_result_hides_the_text_of_foreign_exceptions() -> None:
     shop = Shop()
     shop.client.approve = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
     ended = await result(shop)
-    assert (ended["status"], ended["error"]["type"]) == ("unknown", "KeyError")
+    assert (ended["status"], ended["error"]["type"]) == ("unknown", "TransportError")
+    assert "no response (KeyError)" in ended["error"]["message"]
     assert (ended["outcome"], ended["repeatable"]) == ("unknown", False)
     assert FISCAL_CODE not in json.dumps(ended)

@@ -1,0 +1,141 @@
+"""`RowResult`: its flat row, and the display of customers who were decided before."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    ConnectError,
+    ConnectionLostError,
+    DecisionNotRecordedError,
+    DomainError,
+    InvalidRequestError,
+    LoanError,
+    Meta,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    Problem,
+    Refused,
+)
+from loanasync.bulk import Row, RowResult
+from loanasync.bulk.rows import result_of
+from loanasync.bulk.summary import Tally
+from support.builders import FISCAL_CODE, approval_request
+
+META = Meta(status=201, attempts=2, elapsed=0.5, trace_id="7" * 32, entry="c0ffee")
+DECISION = Approved(
+    amount=45_000, net_amount=43_650, instalments=12, redirect_url="https://pay.example.com/#t", meta=META
+)
+
+
+def result(outcome: Approved | Refused | LoanError, **changes: Any) -> RowResult:
+    return result_of(3, Row(FISCAL_CODE, approval_request(**changes), id="A0001"), outcome)
+
+
+def test_row_of_a_decision_is_flat_and_not_personal() -> None:
+    approved = result(DECISION)
+    row = {
+        "index": 3, "id": "A0001", "status": "approved", "outcome": "approved", "repeatable": False,
+        "amount": 45_000, "net_amount": 43_650, "instalments": 12, "error": None, "message": None,
+        "entry": "c0ffee", "attempts": 2, "elapsed": 0.5, "trace_id": "7" * 32,
+    }  # fmt: skip
+    assert approved.as_row() == row
+    personal = {"fiscal_code": FISCAL_CODE, "redirect_url": "https://pay.example.com/#t"}
+    assert approved.as_row(personal=True) == row | personal
+    refused = result(Refused(meta=META), amount=70_000).as_row(personal=True)
+    assert (refused["status"], refused["amount"], refused["redirect_url"]) == ("refused", 70_000, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectError("approve", "OSError", "not_sent", 1), {"repeatable": True, "attempts": 1}),
+        (ConnectionLostError("approve", "OSError", "unknown", 2, "7" * 32, "c0ffee"), {
+            "status": "unknown", "outcome": "unknown", "attempts": 2, "trace_id": "7" * 32, "entry": "c0ffee",
+        }),
+        (DomainError("approve", (), META), {"attempts": 2, "elapsed": 0.5, "trace_id": "7" * 32}),
+        (InvalidRequestError((Problem("amount", "amount", "must be less"),)), {
+            "status": "rejected", "amount": 45_000, "attempts": None, "elapsed": None, "entry": None,
+        }),
+        (PayloadMismatchError("approve", "c0ffee", "inflight"), {"entry": "c0ffee", "attempts": None}),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_row_of_an_error_has_its_message_and_facts(error: LoanError, expected: dict[str, Any]) -> None:
+    row = result(error).as_row(personal=True)
+    assert row | expected == row
+    assert (row["error"], row["message"]) == (type(error).__name__, str(error))
+    assert (row["amount"], row["net_amount"], row["fiscal_code"]) == (45_000, None, FISCAL_CODE)
+
+
+def test_row_of_an_unrecorded_decision_has_decision_and_error() -> None:
+    error = DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError")
+    row = result(error).as_row()
+    assert (row["status"], row["net_amount"], row["error"]) == ("approved", 43_650, type(error).__name__)
+
+
+@pytest.mark.parametrize("row", [None, {"fiscal_code": FISCAL_CODE}, (FISCAL_CODE, None)])
+def test_row_that_is_no_row_has_no_amount(row: Any) -> None:
+    flat = result_of(0, row, InvalidRequestError(())).as_row(personal=True)
+    assert (flat["id"], flat["amount"], flat["redirect_url"]) == (None, None, None)
+
+
+def test_amount_that_is_no_int_is_not_in_the_row() -> None:
+    for amount in ("450", 450.0, True, None):
+        assert result(InvalidRequestError(()), amount=amount).as_row()["amount"] is None
+
+
+DECIDED_BEFORE: list[LoanError] = [
+    AlreadyEvaluatedError("approve", (), META),
+    PayloadMismatchError("approve", "c0ffee", "approved"),
+    PayloadMismatchError("approve", "c0ffee", "refused"),
+    OutcomeUnknownError("approve", "c0ffee", "lost", ""),
+]
+OPEN: list[LoanError] = [
+    DomainError("approve", (), META),
+    PayloadMismatchError("approve", "c0ffee", "inflight"),
+    OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
+    OutcomeUnknownError("approve", "c0ffee", "held", ""),
+    ConnectError("approve", "OSError", "not_sent", 1),
+]
+
+
+@pytest.mark.parametrize("error", DECIDED_BEFORE, ids=lambda error: f"{type(error).__name__}-{error.outcome}")
+def test_customer_decided_before_is_shown_as_already_decided(error: LoanError) -> None:
+    again = result(error)
+    assert again.already_decided
+    assert again.status in ("unknown", "error")
+    assert again.as_row()["status"] == "already decided"
+    assert ">already decided</td>" in again._repr_html_()
+    assert again.as_row()["outcome"] == error.outcome
+
+
+@pytest.mark.parametrize("error", OPEN, ids=lambda error: f"{type(error).__name__}-{error.outcome}")
+def test_open_outcome_is_not_shown_as_already_decided(error: LoanError) -> None:
+    again = result(error)
+    assert not again.already_decided
+    assert again.as_row()["status"] == again.status
+    assert f">{again.status}</td>" in again._repr_html_()
+
+
+def test_decision_is_not_shown_as_already_decided() -> None:
+    replayed = result(attrs.evolve(DECISION, meta=attrs.evolve(META, attempts=0)))
+    assert (replayed.already_decided, replayed.as_row()["status"]) == (False, "approved")
+    unrecorded = result(DecisionNotRecordedError("approve", "c", "approved", DECISION, None, "OSError"))
+    assert (unrecorded.already_decided, unrecorded.as_row()["status"]) == (False, "approved")
+
+
+def test_summary_counts_customers_decided_before() -> None:
+    tally = Tally()
+    outcomes: list[Approved | LoanError] = [DECISION, *DECIDED_BEFORE, *OPEN]
+    for outcome in outcomes:
+        tally.add(result(outcome))
+    summary = tally.summary()
+    assert (summary.already_decided, summary.unknown, summary.error, summary.rows) == (4, 6, 3, 10)
+    counts = "<Summary of 10 rows: 1 approved, 6 unknown, 3 error, 4 of them already decided; 450.00 euro"
+    assert repr(summary).startswith(counts)
+    assert "<strong>Summary of 10 rows, 4 of them already decided</strong>" in summary._repr_html_()
+    assert "already decided" not in repr(Tally().summary()) + Tally().summary()._repr_html_()
