@@ -139,7 +139,7 @@ class RowResult(MaskedPairs):
         """True if `error` says that the service decided earlier. This result does not have that decision.
 
         For example, a new client without a ledger runs the same rows again. Ask the service for the decision,
-        or call with the original data. Tables show ``already decided`` as the status of such a row.
+        or call with the original data. Tables show ``already decided`` as the status of this row.
 
         Example:
             >>> async def read_one(shop):

@@ -7,6 +7,7 @@ import webbrowser
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -428,6 +429,17 @@ class Sandbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def __repr__(self) -> str:
+        if not self._address:
+            return "<Sandbox that is not running>"
+        return f"<Sandbox at {self._address}, inspector: {self._address}/_sandbox/>"
+
+    def _repr_html_(self) -> str:
+        if not self._address:
+            return escape(repr(self))
+        address = escape(self._address)
+        return f'Sandbox at {address}: <a href="{address}/_sandbox/" target="_blank">open the inspector</a>'
 
 
 async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -52,6 +53,24 @@ def test_in_thread_serves_blocking_clients_and_several_loops() -> None:
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="the sandbox is not running"):
         _ = sandbox.base_url
+
+
+def test_repr_and_notebook_output_lead_to_the_inspector() -> None:
+    stopped = Sandbox()
+    assert repr(stopped) == "<Sandbox that is not running>"
+    assert stopped._repr_html_() == "&lt;Sandbox that is not running&gt;"
+    with Sandbox.in_thread() as sandbox:
+        assert send(sandbox.base_url, "POST", "", {"fiscalCode": CODE})[0] == 201
+        shown = sandbox._repr_html_()
+        [url] = re.findall(r'<a href="(\S+)" target="_blank">open the inspector</a>', shown)
+        assert repr(sandbox) == f"<Sandbox at {sandbox.base_url}, inspector: {url}>"
+        with urllib.request.urlopen(url) as page:  # noqa: S310  (a local URL)
+            assert (page.status, page.headers.get_content_type()) == (200, "text/html")
+            assert "/_sandbox/journal.jsonl" in page.read().decode()
+        for output in (shown, repr(sandbox)):
+            assert CODE not in output
+            assert "sandbox-token" not in output
+    assert repr(sandbox) == "<Sandbox that is not running>"
 
 
 def test_in_thread_start_failure_is_raised_in_the_caller() -> None:
