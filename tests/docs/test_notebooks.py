@@ -71,20 +71,20 @@ def day(cells: list[Any]) -> None:
 
 def unknown(cells: list[Any]) -> None:
     """Check that outcomes are resolved, and that only customers never evaluated are requested again."""
-    first_run = below(cells, "table(first_run)")
+    first_run = below(cells, "first_run[columns]")
     assert [first_run.count(f" {word} {word}") for word in ("unknown", "approved", "refused")] == [4, 2, 1]
-    assert below(cells, "table(again)").count("unknown unknown OutcomeUnknownError") == 4
+    assert below(cells, "again[columns]").count("unknown unknown OutcomeUnknownError") == 4
     assert below(cells, "pd.Timestamp(").count("ConnectionLostError") == 3
     assert "released" in below(cells, "def service_outcome(")
-    settled = below(cells, "table(last_run)").splitlines()
-    assert [line.split()[1:] for line in settled[1:]] == [
-        ["A0001", "approved", "approved"],
-        ["A0002", "refused", "refused"],
-        ["A0003", "approved", "approved"],
-        ["A0004", "refused", "refused"],
-        ["A0005", "approved", "approved"],
-        ["A0006", "approved", "approved"],
-        ["A0007", "approved", "approved"],
+    settled = below(cells, "last_run[columns]").splitlines()[2:]  # below the names of columns and index
+    assert [line.split()[1:] for line in settled] == [
+        ["A0001", "approved", "approved", "None"],
+        ["A0002", "refused", "refused", "None"],
+        ["A0003", "approved", "approved", "None"],
+        ["A0004", "refused", "refused", "None"],
+        ["A0005", "approved", "approved", "None"],
+        ["A0006", "approved", "approved", "None"],
+        ["A0007", "approved", "approved", "None"],
     ]
 
 
