@@ -21,6 +21,7 @@ from loanasync import (
 from loanasync._display import notebook
 from loanasync._results import Problems
 from loanasync.bulk import Row, RowResult, Summary
+from loanasync.bulk.rows import result_of
 from loanasync.testing import approval_request, fiscal_code
 
 META = Meta(status=201, attempts=1, elapsed=0.01234, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
@@ -120,8 +121,9 @@ def test_error_html_does_not_show_its_decision() -> None:
 
 
 def test_foreign_error_html_shows_only_its_class() -> None:
-    result = RowResult(3, (SECRET, approval_request()), "unknown", None, ValueError(SECRET))
-    assert Page(shown(result)).text.endswith("error3unknownValueError")
+    result = result_of(3, (SECRET, approval_request()), ValueError(SECRET))
+    assert "3unknownTransportError: approve: no response (ValueError): " in Page(shown(result)).text
+    assert SECRET not in shown(result)
 
 
 def test_row_result_html_shows_the_result() -> None:
