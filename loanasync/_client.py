@@ -536,7 +536,8 @@ class LoanClient(Closing):
             retry: Retries of each call instead of the client's.
 
         Returns:
-            A `loanasync.bulk.Approvals`. Iterate over it with ``async for``, preferably in ``async with``.
+            A `loanasync.bulk.Approvals`. Iterate over it with ``async for``, preferably in ``async with``, or
+            call its `to_frame` for a pandas DataFrame.
 
         Raises:
             ConfigurationError: An argument is invalid; the error names it.
