@@ -2,15 +2,16 @@
 
 import asyncio
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
-from attrs import Factory, define, field, frozen
+from attrs import field, frozen
 from jinja2 import Environment, FileSystemLoader
+from shop_orders import Order, Orders
 
 from loanasync import (
     AdditionalData,
@@ -19,13 +20,15 @@ from loanasync import (
     Approved,
     Decision,
     DecisionNotRecordedError,
+    InFlightError,
     InvalidFiscalCodeError,
     InvalidRequestError,
     LoanClient,
     LoanError,
+    PayloadMismatchError,
     Problem,
-    Refused,
     RejectedError,
+    Timeout,
     UnexpectedResponseError,
     UserData,
     UserNotFoundError,
@@ -34,23 +37,13 @@ from loanasync.ledger import LedgerPolicy, SqliteLedger
 
 Form: TypeAlias = Mapping[str, str]
 
+# A shopper waits at most 20 seconds for a page, because each page makes one call of each kind at most.
+APPROVAL = Timeout(total=15, attempt=14, connect=2)  # approvals and uploads
+SHORT = Timeout(total=5, attempt=4, connect=2)  # a lost response to these calls loses no decision
 _MAX_DIGITS = 20  # int() raises ValueError for thousands of digits
 NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 CART = {"Bicycle": 43_500, "Bicycle bell": 1_500}  # euro cents
 PAGES = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent))
-
-
-@define
-class Order:
-    """A shopper's order. A real shop keeps it in its database."""
-
-    number: str = Factory(secrets.token_urlsafe)  # the cookie's value: must be unguessable
-    fiscal_code: str = field(default="", repr=False)
-    additional_data_needed: bool = False
-    decision: Decision | None = field(default=None, repr=False)
-    has_documents: bool = False
-    is_completed: bool = False
-    lock: asyncio.Lock = Factory(asyncio.Lock)  # a second click waits for the first
 
 
 @frozen
@@ -66,35 +59,49 @@ def open_client() -> LoanClient:
     """Return a client with a ledger, configured by environment variables."""
     key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
     policy = LedgerPolicy(key=key.encode()) if key else None
-    return LoanClient.from_env(ledger=SqliteLedger("decisions.db"), ledger_policy=policy)
+    return LoanClient.from_env(ledger=SqliteLedger(_ledger_file()), ledger_policy=policy, timeout=APPROVAL)
+
+
+def open_orders() -> Orders:
+    """Return the orders, in a file beside the ledger."""
+    return Orders(_ledger_file().with_name("orders.db"))
+
+
+def _ledger_file() -> Path:
+    return Path(os.environ.get("LOANASYNC_LEDGER", "decisions.db"))
 
 
 class Checkout:
     """The handlers of the shop's four routes. Double clicks and reloads send one approval."""
 
-    def __init__(self, client: LoanClient) -> None:
+    def __init__(self, client: LoanClient, orders: Orders) -> None:
         self._client = client
-        self._orders: dict[str, Order] = {}
+        self._orders = orders
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def cart(self, number: str | None) -> PageResponse:
         """Show the cart and the loan form."""
-        order = self._order(number)
-        return _render(order, "loan") if order.decision is None else _redirect(order, "/order")
+        order = self._orders.get(number)
+        return _render(order, "loan") if order.state == "undecided" else _redirect(order, "/order")
 
     async def pay(self, number: str | None, form: Form) -> PageResponse:
         """Request approval and redirect the shopper to the service's web application."""
-        order = self._order(number)
+        order = self._orders.get(number)
         try:
-            async with order.lock:
-                if order.decision is None:
-                    order.decision = await self._request_approval(order, form)
+            async with self._lock(order):
+                order = self._orders.get(order.number)
+                if order.state == "undecided":
+                    decision = await self._request_approval(order, form)
+                    order.state = "approved" if decision.approved else "refused"
+                    order.redirect_url = decision.redirect_url if isinstance(decision, Approved) else None
+                    self._orders.save(order)
         except LoanError as error:
             return _error_page(order, "loan", form, error)
-        match order.decision:
-            case Approved(redirect_url=str(url)):
-                return _redirect(order, url)  # contains a token: do not log it
-            case Approved() | Refused():
-                return _redirect(order, "/order")
+        return _redirect(order, order.redirect_url or "/order")  # contains a token: do not log it
+
+    def _lock(self, order: Order) -> asyncio.Lock:
+        """Return the order's lock: a second click that reaches this worker waits for the first."""
+        return self._locks.setdefault(order.number, asyncio.Lock())
 
     async def _request_approval(self, order: Order, form: Form) -> Decision:
         code = form.get("fiscal_code", "").strip().upper()
@@ -103,11 +110,12 @@ class Checkout:
             if problems := self._client.check(code, request):
                 raise InvalidRequestError(problems)  # create no request for an invalid form
             with suppress(AlreadyEvaluatedError):  # evaluated before: the ledger has the decision
-                created = await self._client.create_request({"fiscalCode": code})
+                created = await self._client.create_request({"fiscalCode": code}, timeout=SHORT)
                 # spec §4.3: the shape of the response is open, so it need not be an object
                 needed = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
                 order.additional_data_needed = needed is True
             order.fiscal_code = code
+            self._orders.save(order)
         try:
             return await self._client.approve(
                 code, request, additional_data_needed=order.additional_data_needed
@@ -117,23 +125,24 @@ class Checkout:
 
     def order_status(self, number: str | None) -> PageResponse:
         """Show the state of the order. The service's web application redirects here."""
-        order = self._order(number)
-        match order.decision:
-            case None:
+        order = self._orders.get(number)
+        match order.state:
+            case "undecided":
                 return _redirect(order, "/")
-            case Refused():
+            case "refused":
                 return _render(order, "refused")
-            case Approved():
+            case "approved":
                 return _render(order, "completed" if order.is_completed else "data")
 
     async def complete(self, number: str | None, form: Form) -> PageResponse:
         """Send the shopper's documents and data. Omit this if the web application does it."""
-        order = self._order(number)
-        if not isinstance(order.decision, Approved):
+        order = self._orders.get(number)
+        if order.state != "approved":
             return _redirect(order, "/")
         data = _user_data(form)
         try:
-            async with order.lock:
+            async with self._lock(order):
+                order = self._orders.get(order.number)
                 if not order.is_completed:
                     if problems := self._client.check(order.fiscal_code, data):
                         raise InvalidRequestError(problems)
@@ -141,37 +150,39 @@ class Checkout:
                         scans = {"front": form.get("front", ""), "back": form.get("back", "")}
                         await self._client.upload_documents(order.fiscal_code, scans)
                         order.has_documents = True
+                        self._orders.save(order)
                     await self._complete_data(order.fiscal_code, data)
                     order.is_completed = True
+                    self._orders.save(order)
         except LoanError as error:
             return _error_page(order, "data", form, error)
         return _redirect(order, "/order")
 
     async def _complete_data(self, fiscal_code: str, data: UserData) -> None:
         try:
-            await self._client.complete(fiscal_code, data)
+            await self._client.complete(fiscal_code, data, timeout=SHORT)
         except UnexpectedResponseError as error:
             if error.outcome != "done":  # "done": the data were saved, only the response is unreadable
                 raise
 
-    def _order(self, number: str | None) -> Order:
-        order = self._orders.get(number or "") or Order()
-        return self._orders.setdefault(order.number, order)
-
 
 def _error_page(order: Order, page: str, form: Form, error: LoanError) -> PageResponse:
-    is_approval = getattr(error, "operation", "") == "approve"
-    if is_approval and error.outcome not in ("not_sent", "not_evaluated"):
-        return _render(order, "unknown", 202)  # the service may have decided
     match error:
+        case InFlightError():  # another worker requests it, or was killed
+            shown = "in_progress", 202
+        case PayloadMismatchError(state="inflight" | "approved" | "refused"):
+            shown = "other_data", 409
+        case LoanError(outcome="unknown") if getattr(error, "operation", "") == "approve":
+            shown = "unknown", 202  # the service may have decided
         case UserNotFoundError() | InvalidFiscalCodeError():
             return _render(order, page, 422, form, [NOT_KNOWN])
         case InvalidRequestError() | RejectedError():
             return _render(order, page, 422, form, error.problems)
         case _ if error.repeatable or error.outcome == "unknown":
-            return _render(order, "retry_later", 503)
+            shown = "retry_later", 503
         case _:
-            return _render(order, "unavailable", 503)  # alert the shop's staff
+            shown = "unavailable", 503  # alert the shop's staff
+    return _render(order, *shown, form)
 
 
 def _headers(order: Order) -> dict[str, str]:

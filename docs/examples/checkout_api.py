@@ -16,6 +16,7 @@ from loanasync import (
     Approved,
     Decision,
     DecisionNotRecordedError,
+    InFlightError,
     InvalidFiscalCodeError,
     InvalidRequestError,
     LoanClient,
@@ -24,10 +25,14 @@ from loanasync import (
     Problem,
     Refused,
     RejectedError,
+    Timeout,
     UserNotFoundError,
 )
 from loanasync.ledger import LedgerPolicy, SqliteLedger
 
+# A shopper waits at most 20 seconds: 5 for creating the request, 15 for its approval.
+CREATION = Timeout(total=5, attempt=4, connect=2)
+APPROVAL = Timeout(total=15, attempt=14, connect=2)
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
 NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 
@@ -54,7 +59,7 @@ class LoanForm(BaseModel):
 class LoanResult(BaseModel):
     """The JSON response of the route: no personal data except the redirect URL."""
 
-    status: Literal["approved", "refused", "unknown"]
+    status: Literal["approved", "refused", "in_progress", "unknown"]
     redirect_url: str | None = None
 
 
@@ -62,7 +67,8 @@ def app() -> FastAPI:
     """Return the application, with a client configured by environment variables."""
     key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
     policy = LedgerPolicy(key=key.encode()) if key else None
-    return make_app(LoanClient.from_env(ledger=SqliteLedger("decisions.db"), ledger_policy=policy))
+    ledger = SqliteLedger(os.environ.get("LOANASYNC_LEDGER", "decisions.db"))
+    return make_app(LoanClient.from_env(ledger=ledger, ledger_policy=policy, timeout=APPROVAL))
 
 
 def make_app(client: LoanClient) -> FastAPI:
@@ -82,6 +88,9 @@ def make_app(client: LoanClient) -> FastAPI:
             raise validation_error(problems)
         try:
             decision = await request_approval(client, code, request)
+        except InFlightError:  # another worker requests the approval, or was killed
+            response.status_code = 202  # the browser may send the same body again
+            return LoanResult(status="in_progress")
         except LoanError as error:
             if getattr(error, "operation", "") == "approve" and error.outcome == "unknown":
                 response.status_code = 202  # the service may have decided: do not offer a retry
@@ -100,7 +109,7 @@ async def request_approval(client: LoanClient, code: str, request: ApprovalReque
     """Create the request and return the decision on it."""
     created: object = None
     with suppress(AlreadyEvaluatedError):  # evaluated before: approve returns the known decision
-        created = await client.create_request({"fiscalCode": code})
+        created = await client.create_request({"fiscalCode": code}, timeout=CREATION)
     needed = isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
     try:
         return await client.approve(code, request, additional_data_needed=needed)

@@ -1,20 +1,21 @@
 """The example shop on aiohttp.web."""
 
 from aiohttp import web
-from checkout import Checkout, PageResponse, open_client
+from checkout import Checkout, PageResponse, open_client, open_orders
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
 
 def app(argv: list[str]) -> web.Application:
-    """Return the application, with a client configured by environment variables."""
+    """Return the application, configured by environment variables."""
     del argv
-    return make_app(open_client())
+    return make_app(open_client(), open_orders())
 
 
-def make_app(client: LoanClient) -> web.Application:
+def make_app(client: LoanClient, orders: Orders) -> web.Application:
     """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client)
+    checkout = Checkout(client, orders)
     app = web.Application()
     app.cleanup_ctx.append(client.cleanup_ctx)
 

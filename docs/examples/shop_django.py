@@ -1,12 +1,13 @@
 """The example shop on Django."""
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from checkout import Checkout, PageResponse, open_client
+from checkout import Checkout, PageResponse, open_client, open_orders
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
@@ -14,13 +15,13 @@ settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1", "localhost
 
 
 def app() -> ASGI3Application:
-    """Return the application, with a client configured by environment variables."""
-    return make_app(open_client())
+    """Return the application, configured by environment variables."""
+    return make_app(open_client(), open_orders())
 
 
-def make_app(client: LoanClient) -> ASGI3Application:
+def make_app(client: LoanClient, orders: Orders) -> ASGI3Application:
     """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client)
+    checkout = Checkout(client, orders)
     django = get_asgi_application()
 
     async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -1,19 +1,20 @@
 """The example shop on FastAPI."""
 
-from checkout import Checkout, PageResponse, open_client
+from checkout import Checkout, PageResponse, open_client, open_orders
 from fastapi import FastAPI, Request, Response
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
 
 def app() -> FastAPI:
-    """Return the application, with a client configured by environment variables."""
-    return make_app(open_client())
+    """Return the application, configured by environment variables."""
+    return make_app(open_client(), open_orders())
 
 
-def make_app(client: LoanClient) -> FastAPI:
+def make_app(client: LoanClient, orders: Orders) -> FastAPI:
     """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client)
+    checkout = Checkout(client, orders)
     app = FastAPI(lifespan=client.lifespan)
 
     @app.get("/")

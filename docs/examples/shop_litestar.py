@@ -2,20 +2,21 @@
 
 from typing import Any
 
-from checkout import Checkout, PageResponse, open_client
+from checkout import Checkout, PageResponse, open_client, open_orders
 from litestar import Litestar, Request, Response, get, post
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
 
 def app() -> Litestar:
-    """Return the application, with a client configured by environment variables."""
-    return make_app(open_client())
+    """Return the application, configured by environment variables."""
+    return make_app(open_client(), open_orders())
 
 
-def make_app(client: LoanClient) -> Litestar:
+def make_app(client: LoanClient, orders: Orders) -> Litestar:
     """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client)
+    checkout = Checkout(client, orders)
 
     @get("/")
     async def cart(request: Request[Any, Any, Any]) -> Response[str]:

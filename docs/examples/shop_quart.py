@@ -1,19 +1,20 @@
 """The example shop on Quart."""
 
-from checkout import Checkout, PageResponse, open_client
+from checkout import Checkout, PageResponse, open_client, open_orders
 from quart import Quart, Response, request
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
 
 def app() -> Quart:
-    """Return the application, with a client configured by environment variables."""
-    return make_app(open_client())
+    """Return the application, configured by environment variables."""
+    return make_app(open_client(), open_orders())
 
 
-def make_app(client: LoanClient) -> Quart:
+def make_app(client: LoanClient, orders: Orders) -> Quart:
     """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client)
+    checkout = Checkout(client, orders)
     app = Quart(__name__)
     app.after_serving(client.aclose)  # no startup hook: the client opens its session on first use
 

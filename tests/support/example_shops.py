@@ -2,18 +2,22 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import uvicorn
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from shop_orders import Orders
 
 from loanasync import LoanClient
 
+HOST = "http://127.0.0.1"
 SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
 FORM = {
     "fiscal_code": "tstxyz00a00a000a",  # lower case: the shop normalizes it
@@ -40,8 +44,11 @@ DATA = {
 }
 
 
-def make_app(name: str, client: LoanClient) -> Any:
-    return import_module(f"shop_{name}").make_app(client)
+@contextmanager
+def opened(name: str, client: LoanClient) -> Iterator[Any]:
+    """Make the application of a shop, with a new file of orders."""
+    with TemporaryDirectory() as folder:
+        yield import_module(f"shop_{name}").make_app(client, Orders(Path(folder) / "orders.db"))
 
 
 @asynccontextmanager
@@ -64,14 +71,17 @@ async def lifespan(app: Any) -> AsyncIterator[None]:
 @asynccontextmanager
 async def shopper(name: str, client: LoanClient) -> AsyncIterator[httpx.AsyncClient]:
     """Yield an HTTP client for a shop in this process."""
-    app = make_app(name, client)
-    if isinstance(app, web.Application):
-        async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url(""))) as browser:
-            yield browser
-    else:
-        client_of_app = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
-        async with lifespan(app), client_of_app as browser:
-            yield browser
+    with opened(name, client) as app:
+        if isinstance(app, web.Application):
+            async with (
+                TestServer(app) as server,
+                httpx.AsyncClient(base_url=str(server.make_url(""))) as browser,
+            ):
+                yield browser
+        else:
+            transport = httpx.ASGITransport(app)
+            async with lifespan(app), httpx.AsyncClient(transport=transport, base_url=HOST) as browser:
+                yield browser
 
 
 def listen() -> socket.socket:
@@ -85,10 +95,13 @@ def address_of(sock: socket.socket) -> str:
     return f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
-def serving(name: str, client: LoanClient, sock: socket.socket) -> AbstractAsyncContextManager[None]:
+@asynccontextmanager
+async def serving(name: str, client: LoanClient, sock: socket.socket) -> AsyncIterator[None]:
     """Serve a shop on a socket with the server that docs/howto/web.md names."""
-    app = make_app(name, client)
-    return _aiohttp(app, sock) if isinstance(app, web.Application) else _uvicorn(app, sock)
+    with opened(name, client) as app:
+        is_aiohttp = isinstance(app, web.Application)
+        async with _aiohttp(app, sock) if is_aiohttp else _uvicorn(app, sock):
+            yield
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The FastAPI route of docs/howto/fastapi.md, in process, against a sandbox."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,12 +12,12 @@ from checkout import open_client
 from checkout_api import app, make_app
 
 from loanasync import ConfigurationError
-from loanasync.ledger import MemoryLedger
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
-BODY = {**FORM, "instalments": 12}
+BODY: dict[str, Any] = {**FORM, "instalments": 12}
 ROUTE = "/orders/1001/loan"
 
 
@@ -115,6 +116,36 @@ async def test_other_data_of_an_evaluated_customer_is_not_sent(
     sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
 
 
+async def test_request_of_another_worker_is_reported_as_in_progress(sandbox: Sandbox) -> None:
+    go = asyncio.Event()
+
+    class BusyLedger(MemoryLedger):
+        async def settle(self, key: str, **options: Any) -> Entry:
+            await go.wait()
+            return await super().settle(key, **options)
+
+    ledger, policy = BusyLedger(), LedgerPolicy(wait=0, patience=600.0)
+    application = make_app(sandbox.client(ledger=ledger, ledger_policy=policy))
+    transport = httpx.ASGITransport(application)
+    async with (
+        sandbox.client(ledger=ledger, ledger_policy=policy) as other_worker,
+        lifespan(application),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as api,
+    ):
+        fields = {name: value for name, value in BODY.items() if name != "fiscal_code"}
+        await other_worker.create_request({"fiscalCode": CODE})
+        request = ApprovalRequest(amount=45_000, **fields)
+        first = asyncio.create_task(other_worker.approve(CODE, request))
+        await sandbox.journal.wait_for(2, timeout=60)
+        busy = await api.post(ROUTE, json=BODY)
+        go.set()
+        await first
+        decided = await api.post(ROUTE, json=BODY)
+    assert (busy.status_code, busy.json()["status"]) == (202, "in_progress")
+    assert decided.json()["status"] == "approved"
+    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
+
+
 @pytest.mark.parametrize("tag", ["forbidden", "noshop"])
 async def test_denied_shop_is_reported_as_unavailable(api: httpx.AsyncClient, tag: str) -> None:
     assert (await api.post(ROUTE, json=tagged(tag))).status_code == 503
@@ -133,8 +164,9 @@ async def test_required_additional_data_is_reported(api: httpx.AsyncClient, sand
     sandbox.journal.assert_never(operation="approve")
 
 
+@pytest.mark.parametrize("name", ["decisions.db", "ledger.db"])
 async def test_app_of_the_page_is_configured_by_environment(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert command == f"{app.__module__}:{app.__name__}"
@@ -142,12 +174,14 @@ async def test_app_of_the_page_is_configured_by_environment(
     monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
     monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
+    if name != "decisions.db":  # the default
+        monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / name))
     application = app()
     transport = httpx.ASGITransport(application)
     async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
         assert (await api.post(ROUTE, json=BODY)).json()["status"] == "approved"
         assert "LoanForm" in (await api.get("/openapi.json")).text
-    assert (tmp_path / "decisions.db").exists()
+    assert (tmp_path / name).exists()
 
 
 async def test_apps_use_the_ledger_key_of_the_environment(

@@ -4,14 +4,19 @@ import asyncio
 import errno
 import logging
 import os
+import re
+import stat
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from checkout import open_client
+from shop_orders import Orders
 
-from loanasync import ClientClosedError, LoanClient, RetryPolicy
+from loanasync import ClientClosedError, LoanClient, RetryPolicy, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, DATA, FORM, SHOPS, shopper
@@ -181,6 +186,61 @@ async def test_unknown_outcome_is_shown_and_not_requested_again(
     assert not [each for each in sandbox.findings if each.rule != "post-after-201"]
 
 
+@pytest.mark.parametrize("name", SHOPS)
+async def test_request_of_another_worker_is_shown_as_in_progress(
+    name: str, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    file, go = tmp_path / "decisions.db", asyncio.Event()
+    policy = LedgerPolicy(key=b"the same for all workers", wait=0, patience=600.0)
+
+    class BusyLedger(SqliteLedger):
+        async def settle(self, key: str, **options: Any) -> Entry:
+            await go.wait()
+            return await super().settle(key, **options)
+
+    async with (
+        BusyLedger(file) as busy_ledger,
+        SqliteLedger(file) as ledger,
+        shopper(name, sandbox.client(ledger=busy_ledger, ledger_policy=policy)) as busy,
+        shopper(name, sandbox.client(ledger=ledger, ledger_policy=policy)) as other,
+    ):
+        first = asyncio.create_task(busy.post("/pay", data=FORM))
+        await sandbox.journal.wait_for(2, timeout=60)
+        page = await other.post("/pay", data=FORM)
+        assert page.status_code == 202
+        assert "Your request is still being decided" in page.text
+        hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
+        assert hidden == FORM
+        other_data = await other.post("/pay", data={**FORM, "instalments": "24"})
+        assert (other_data.status_code, "You have already applied" in other_data.text) == (409, True)
+        go.set()
+        decided = await first
+        again = await other.post("/pay", data=hidden)
+    assert again.headers["Location"] == decided.headers["Location"]
+    sandbox.journal.assert_once(operation="approve")
+
+
+@pytest.mark.parametrize(
+    ("tag", "status", "heading"),
+    [
+        ("approved", 409, "You have already applied"),
+        ("refused", 409, "You have already applied"),
+        ("resetafter", 202, "Decision not received yet"),
+    ],
+)
+async def test_other_data_of_an_evaluated_customer_is_explained(
+    shop: httpx.AsyncClient, sandbox: Sandbox, tag: str, status: int, heading: str
+) -> None:
+    first = await shop.post("/pay", data=tagged(tag))
+    shop.cookies.clear()  # another browser
+    other = await shop.post("/pay", data={**tagged(tag), "instalments": "24"})
+    assert other.status_code == status
+    assert f"<h1>{heading}</h1>" in other.text
+    same = await shop.post("/pay", data=tagged(tag))
+    assert same.headers.get("Location") == first.headers.get("Location")
+    sandbox.journal.assert_once(operation="approve")
+
+
 @pytest.mark.parametrize("operation", ["create_request", "upload_documents"])
 async def test_failed_creation_or_upload_can_be_repeated(
     shop: httpx.AsyncClient, sandbox: Sandbox, operation: str
@@ -250,6 +310,42 @@ async def test_get_requests_to_form_routes_are_rejected(shop: httpx.AsyncClient,
     for page in ("/pay", "/complete"):
         assert (await shop.get(page)).status_code == 405
     assert calls(sandbox) == []
+
+
+async def test_pages_wait_at_most_twenty_seconds(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Read the limits of the requests: waiting for them would take 20 seconds."""
+    limits: dict[str, float] = {}
+
+    class LimitedClient(LoanClient):
+        async def _run(self, call: Any, timeout: Timeout | None, *rest: Any, **options: Any) -> Any:
+            limits[call.endpoint.operation] = (timeout or self.timeout).total
+            return await super()._run(call, timeout, *rest, **options)
+
+    monkeypatch.setattr("checkout.LoanClient", LimitedClient)
+    for name, value in (("BASE_URL", sandbox.base_url), ("SHOP_ID", sandbox.shop_id)):
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
+    monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / "shop.db"))
+    async with shopper("fastapi", open_client()) as browser:
+        await browser.post("/pay", data=FORM)
+        await browser.post("/complete", data=DATA)
+    assert limits.keys() == {"create_request", "approve", "upload_documents", "complete"}
+    assert limits["create_request"] + limits["approve"] == 20
+    assert limits["upload_documents"] + limits["complete"] == 20
+    assert (tmp_path / "shop.db").exists()
+
+
+async def test_order_is_known_to_all_workers_and_private(tmp_path: Path) -> None:
+    file = tmp_path / "orders.db"
+    worker, other_worker = Orders(file), Orders(file)
+    order = worker.get(None)
+    order.state, order.has_documents = "approved", True
+    worker.save(order)
+    assert other_worker.get(order.number) == order
+    assert other_worker.get("guessed") != order
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 async def test_order_is_not_shown_without_its_cookie(shop: httpx.AsyncClient) -> None:

@@ -1,0 +1,121 @@
+"""The example shop with two worker processes, one of which is killed during an approval."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from checkout import APPROVAL
+
+from loanasync.sandbox import Sandbox
+from support.example_shops import FORM
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+PAGE = EXAMPLES.parent / "howto" / "web.md"
+HANGING = {**FORM, "fiscal_code": "TSTXYZ00A00A000B", "email": "anna+hangafter@example.com"}
+
+
+@contextmanager
+def serving(served: Sandbox, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start uvicorn with the FastAPI shop; yield its process and its address."""
+    # No coverage in the subprocess: it would not be written after a kill.
+    env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
+    env |= {"LOANASYNC_BASE_URL": served.base_url, "LOANASYNC_SHOP_ID": served.shop_id}
+    env |= {"LOANASYNC_AUTH_TOKEN": served.auth_token, "LOANASYNC_LEDGER": str(folder / "decisions.db")}
+    command = ["-m", "uvicorn", "--factory", "shop_fastapi:app", "--app-dir", str(EXAMPLES), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *command, *options], env=env, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as running:
+        assert running.stderr is not None
+        try:
+            for line in running.stderr:
+                if found := re.search(r"unning on (http://127\.0\.0\.1:[0-9]+)", line):
+                    break
+            else:
+                pytest.fail("the shop has not started")
+            yield running, found[1]
+        finally:
+            running.terminate()
+            running.stderr.read()
+
+
+def approvals_of(served: Sandbox, form: dict[str, str]) -> int:
+    return len(served.journal.calls(operation="approve", fiscal_code=form["fiscal_code"].upper()))
+
+
+def heading(response: httpx.Response) -> str:
+    return "".join(re.findall("<h1>(.*)</h1>", response.text))
+
+
+def test_click_after_a_kill_is_answered_by_another_worker(served: Sandbox, tmp_path: Path) -> None:
+    """Both workers know the orders and the approval, and the second one does not wait for the first."""
+    with ExitStack() as stack:
+        (first, address), (_, other_address) = (
+            stack.enter_context(serving(served, tmp_path)) for _ in range(2)
+        )
+        browser = stack.enter_context(httpx.Client(base_url=address, timeout=60))
+        other = stack.enter_context(httpx.Client(base_url=other_address, timeout=60))
+        browser.get("/")
+        assert browser.post("/pay", data=FORM).status_code == 303
+        other.cookies = browser.cookies
+        assert "Your loan is approved." in other.get("/order").text
+
+        browser.cookies.clear()
+        browser.get("/")
+        click = stack.enter_context(ThreadPoolExecutor()).submit(browser.post, "/pay", data=HANGING)
+        while not approvals_of(served, HANGING):
+            time.sleep(0.05)
+            assert not click.done()
+        first.kill()
+        assert isinstance(click.exception(), httpx.RemoteProtocolError)
+        other.cookies = browser.cookies
+        started = time.monotonic()
+        page = other.post("/pay", data=HANGING)
+        assert (page.status_code, heading(page)) == (202, "Your request is still being decided")
+        assert time.monotonic() - started < APPROVAL.total  # the default is 2 seconds
+    assert approvals_of(served, HANGING) == 1
+    assert len(served.journal.calls(operation="create_request")) == 2  # one for each order
+
+
+@pytest.mark.scheduled
+def test_approval_of_killed_workers_is_unknown_after_its_lease(served: Sandbox, tmp_path: Path) -> None:
+    """Run the command of the page. Uvicorn starts new workers, which find the orders and the entry."""
+    [options] = re.findall(r"^uvicorn --factory \S+ --port 8000 (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    headings = []
+    with ExitStack() as stack:
+        running, address = stack.enter_context(serving(served, tmp_path, *options.split()))
+        starting = httpx.HTTPTransport(retries=8)  # the server prints its address before workers listen
+        browser = stack.enter_context(httpx.Client(base_url=address, timeout=60, transport=starting))
+        browser.get("/")
+        click = stack.enter_context(ThreadPoolExecutor()).submit(browser.post, "/pay", data=HANGING)
+        while not approvals_of(served, HANGING):
+            time.sleep(0.05)
+        for worker in workers_of(running.pid):
+            os.kill(worker, signal.SIGKILL)
+        assert isinstance(click.exception(), httpx.HTTPError)
+        until = time.monotonic() + 300
+        while "Decision not received yet" not in headings:
+            assert time.monotonic() < until
+            try:
+                headings.append(heading(browser.post("/pay", data=HANGING)))
+            except httpx.TransportError:  # the new workers are starting
+                time.sleep(0.5)
+    assert set(headings[:-1]) == {"Your request is still being decided"}
+    assert approvals_of(served, HANGING) == 1
+
+
+def workers_of(process: int) -> list[int]:
+    """Return the process ids of the workers that uvicorn started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()
+    commands = {child: Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8") for child in children}
+    found = [int(child) for child, command in commands.items() if "spawn_main" in command]
+    assert len(found) == 2
+    return found
