@@ -12,6 +12,7 @@ from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.dead_letters import app as dead_letters
 from loanasync.cli.ledger.commands import app as ledger
+from loanasync.cli.ledger.reconcile import reconcile
 from loanasync.cli.rows.orders import DialectName
 from loanasync.cli.schema import schema
 
@@ -28,6 +29,7 @@ app.command()(check)
 app.command()(approve)
 app.command()(complete)
 app.command("approve-many")(approve_many)
+app.command()(reconcile)
 app.command()(schema)
 app.add_typer(ledger, name="ledger")
 app.add_typer(dead_letters, name="dead-letters")

@@ -63,6 +63,7 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
     shop = {"LOANASYNC_BASE_URL": "https://loans.example.com", "LOANASYNC_SHOP_ID": "shop"}
     for name, value in {**shop, "LOANASYNC_AUTH_TOKEN": "token", "LOANASYNC_LEDGER": str(file)}.items():
         monkeypatch.setenv(name, value)
+    Path("outcomes.csv").write_text("cf;esito\nTSTXYZ00A00A000A;approvato\n", encoding="utf-8")
     exit_codes = {}
     lines = "".join(commands for commands, _ in page_commands.steps(RESOLVE_PAGE)).splitlines()
     for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
@@ -78,6 +79,8 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger resolve c7ee1cbfc005": 0,
         "ledger resolve --customer": 2,
         "ledger import-orphans": 0,
+        "reconcile outcomes.csv --dry-run": 2,
+        "reconcile outcomes.csv --source": 2,
         "ledger ls --state": 0,
         "ledger ls --without-redirect": 0,
         "ledger export -o": 0,
