@@ -7,6 +7,7 @@ import argparse
 import inspect
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -65,9 +66,14 @@ def section(name: str, command: Command) -> str:
     ]
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
+    groups: dict[str, list[str]] = {}  # in the order of `--help`
     for parameter in inspect.signature(command).parameters.values():
         kind, info = get_args(hints[parameter.name])
-        lines.append(row(parameter, kind, info, spellings[parameter.name]))
+        title = info.rich_help_panel or ""
+        groups.setdefault(title, [f"| **{title}** | |"] if title else []).append(
+            row(parameter, kind, info, spellings[parameter.name])
+        )
+    lines += chain.from_iterable(groups.values())
     return "\n".join([*lines, ""])
 
 

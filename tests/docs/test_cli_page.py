@@ -54,6 +54,27 @@ def test_cli_page_has_the_options_of_each_command(name: str) -> None:
     assert on_page == typed - {"--help"}
 
 
+def test_options_of_commands_with_many_are_in_groups() -> None:
+    large = {}
+    for name, command in COMMANDS.items():
+        on_page = section(name, command)
+        groups = re.findall(r"^\| \*\*(.*)\*\* \| \|$", on_page, re.MULTILINE)
+        options = re.findall(r"^\| `-", on_page, re.MULTILINE)
+        if len(options) > 10:
+            large[name] = groups
+            output = help_of(name)
+            positions = [output.index(f"─ {group} ─") for group in groups]
+            assert positions == sorted(positions), "the page has the order of the help"
+            first = output.partition("─ Options ─")[2].partition(f"─ {groups[0]} ─")[0]
+            assert re.findall("--[a-z-]+", first) == ["--help"], "every other option is in a group"
+    assert large == {
+        "loanasync approve-many": [
+            *("Output", "Service and ledger", "Reading of the rows", "Checks", "Speed and limits"),
+        ],
+        "loanasync sandbox": ["Address", "Shop", "Behaviour", "Memory"],
+    }
+
+
 def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -21,6 +21,13 @@ from loanasync.cli.rows.orders import DialectName, Orders, dialect_of, offline_c
 from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import Source, UnreadableError
 
+# The groups of options in the help.
+_INPUT = "Reading of the rows"
+_CHECK = "Checks"
+_OUTPUT = "Output"
+_LIMITS = "Speed and limits"
+_SERVICE = "Service and ledger"
+
 
 def approve_many(
     rows: Annotated[
@@ -37,6 +44,7 @@ def approve_many(
             metavar="OUT",
             help="Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
             " - is standard output.",
+            rich_help_panel=_OUTPUT,
         ),
     ] = None,
     ledger: Annotated[
@@ -46,12 +54,15 @@ def approve_many(
             envvar="LOANASYNC_LEDGER",
             help="Ledger to use instead of OUT.ledger: a file's path, redis://...?prefix=... or"
             " postgresql://...?table=...",
+            rich_help_panel=_SERVICE,
         ),
     ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=NAME", help="Read FIELD from the column or JSON member NAME. Can be repeated."
+            metavar="FIELD=NAME",
+            help="Read FIELD from the column or JSON member NAME. Can be repeated.",
+            rich_help_panel=_INPUT,
         ),
     ] = None,
     mapping: Annotated[
@@ -59,35 +70,62 @@ def approve_many(
         typer.Option(
             metavar="FILE",
             help="TOML file with the names of columns, and with values to replace or to add. --column wins.",
+            rich_help_panel=_INPUT,
         ),
     ] = None,
     encoding: Annotated[
-        str | None, typer.Option(help="Encoding of the file if it is not UTF-8, such as cp1252.")
+        str | None,
+        typer.Option(
+            help="Encoding of the file if it is not UTF-8, such as cp1252.",
+            rich_help_panel=_INPUT,
+        ),
     ] = None,
     dead_letters: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
             help="File for rows that may be sent again after a correction, with line and reason.",
+            rich_help_panel=_OUTPUT,
         ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the summary as JSON to this file; - is standard output."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the summary as JSON to this file; - is standard output.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
     problems: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
             help="List all problems of the rows in this file, one per line; - is standard output.",
+            rich_help_panel=_CHECK,
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of calls in progress.")] = 64,
-    rate: Annotated[float | None, typer.Option(help="Maximum number of calls started per second.")] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Maximum number of calls in progress.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 64,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum number of calls started per second.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
     canary: Annotated[
         int,
         typer.Option(
-            min=0, metavar="N", help="Send N rows first; send the others only if all N are decided."
+            min=0,
+            metavar="N",
+            help="Send N rows first; send the others only if all N are decided.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 0,
     max_errors: Annotated[
@@ -97,6 +135,7 @@ def approve_many(
             metavar="N",
             help="Stop when N rows have failed. Calls in progress finish, so some more rows may fail. Without"
             " this option, the run stops if its first 20 rows all fail for the same cause.",
+            rich_help_panel=_LIMITS,
         ),
     ] = None,
     deadline: Annotated[
@@ -104,34 +143,64 @@ def approve_many(
         typer.Option(
             metavar="SECONDS",
             help="Send no further row after this number of seconds. Calls in progress finish.",
+            rich_help_panel=_LIMITS,
         ),
     ] = None,
     dialect: Annotated[
         DialectName,
-        typer.Option(help="Which description the service follows, named after its street number field."),
+        typer.Option(
+            help="Which description the service follows, named after its street number field.",
+            rich_help_panel=_SERVICE,
+        ),
     ] = DialectName.STREET_NUMBER,
     *,
     euro: Annotated[
-        bool, typer.Option("--euro", help="Amounts are in euro (450,50) instead of euro cents (45050).")
+        bool,
+        typer.Option(
+            "--euro",
+            help="Amounts are in euro (450,50) instead of euro cents (45050).",
+            rich_help_panel=_INPUT,
+        ),
     ] = False,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Skip unknown columns and JSON members.")
+        bool,
+        typer.Option(
+            "--ignore-unknown",
+            help="Skip unknown columns and JSON members.",
+            rich_help_panel=_INPUT,
+        ),
     ] = False,
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Send the valid rows of a file that has invalid ones.")
+        bool,
+        typer.Option(
+            "--skip-invalid",
+            help="Send the valid rows of a file that has invalid ones.",
+            rich_help_panel=_CHECK,
+        ),
     ] = False,
     validate_only: Annotated[
         bool,
         typer.Option(
-            "--validate-only", help="List all problems of the file and send nothing. Needs no service."
+            "--validate-only",
+            help="List all problems of the file and send nothing. Needs no service.",
+            rich_help_panel=_CHECK,
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan: what would be sent. Send nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show the plan: what would be sent. Send nothing.",
+            rich_help_panel=_CHECK,
+        ),
     ] = False,
     sandbox: Annotated[
         bool,
-        typer.Option("--sandbox", help="Start a sandbox and use it as the service, without a ledger."),
+        typer.Option(
+            "--sandbox",
+            help="Start a sandbox and use it as the service, without a ledger.",
+            rich_help_panel=_SERVICE,
+        ),
     ] = False,
 ) -> None:
     """Request the approval of every row of a file, each customer once.

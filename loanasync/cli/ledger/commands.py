@@ -78,7 +78,7 @@ _PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[OpenLedger]:
+def opened(name: str) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
     try:
         with open_ledger(name) as use:
@@ -116,7 +116,7 @@ def ls(
 
     Example: loanasync ledger ls --ledger decisions.db --state unknown --state lost
     """
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         counts: Counter[str] = Counter()
         for entry in use.entries(*(state or ()), without_redirect=without_redirect):
             counts[entry.state.value] += 1
@@ -150,7 +150,7 @@ def show(
     if (key is None) != customer:
         raise typer.BadParameter("give either KEY or --customer")
 
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         entry = _entry_of_customer(use, scope, by_order=order_token) if key is None else use.entry(key)
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
@@ -243,7 +243,7 @@ def resolve_entries(
             param_hint="--as",
         )
 
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         if customer:
             entries = [_entry_of_customer(use, scope, by_order=order_token)]
         else:
@@ -268,7 +268,7 @@ def sweep(ledger: Name, *, as_json: Json = False) -> None:
 
     Example: loanasync ledger sweep --ledger decisions.db
     """
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         swept = use.run(sweep_ledger(use.ledger))
         entries = _entries_to_resolve(use)
         if as_json:
@@ -310,7 +310,7 @@ def purge(
     if not seconds:
         raise typer.BadParameter("must be an age such as 52w, 400d, 12h, 30m", param_hint="--older-than")
 
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         if dry_run or not yes:
             before = time.time() - seconds
             number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
@@ -340,7 +340,7 @@ def export(
 
     Example: loanasync ledger export -o entries.jsonl --ledger decisions.db
     """
-    with _opened(ledger) as use, closing(AppendFile(out, overwrite_with="")) as file:
+    with opened(ledger) as use, closing(AppendFile(out, overwrite_with="")) as file:
         number = 0
         for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (the number is printed below)
             response = {"response": response_members(entry, reveal=True)} if responses else {}
@@ -368,7 +368,7 @@ def import_orphans(
 
     Example: loanasync ledger import-orphans --ledger decisions.db
     """
-    with _opened(ledger) as use:
+    with opened(ledger) as use:
         folders = folder or default_orphan_folders()
         imported = use.run(import_from_folders(use.ledger, folders))
         others = () if folder else orphan_folders_of_others()

@@ -11,7 +11,7 @@ import pytest
 from checkout import open_client
 from checkout_api import app, make_app
 
-from loanasync import ConfigurationError
+from loanasync import ApprovalRequest, ConfigurationError
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
