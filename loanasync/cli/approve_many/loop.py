@@ -83,12 +83,14 @@ class _Pending:
 
     Args:
         order: The row.
-        number: Number of the row among the new rows of this run, from 0. None for a row that is not new: the
-            client only reads its result from the ledger.
+        is_new: False for a row whose result the client only reads from the ledger.
+        is_first: One of the first rows of this run that have no result of an earlier run. Rows that failed
+            before are sent again first, and often fail again for one cause.
     """
 
     order: Order
-    number: int | None
+    is_new: bool
+    is_first: bool
 
 
 @define
@@ -154,7 +156,7 @@ class RequestLoop:
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield the rows for `approve_many`, which takes one when its call can start."""
-        sent = 0
+        sent = first = 0
         for order, row, status in self._selected_rows():
             if status == "new":
                 if self._options.canary and sent == self._options.canary:
@@ -164,8 +166,10 @@ class RequestLoop:
                 if self._options.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
             is_new = status == "new"
-            yield evolve(row, id=_Pending(order, sent if is_new else None))
+            is_first = is_new and first < _FIRST_ROWS and not self._earlier.has_result(order.code)
             sent += is_new
+            first += is_first
+            yield evolve(row, id=_Pending(order, is_new, is_first))
 
     def _selected_rows(self) -> Iterator[tuple[Order, Row, PastStatus]]:
         """Yield the rows that need a result. Those in progress in another command come last: they wait."""
@@ -206,11 +210,11 @@ class RequestLoop:
         if self._results.failure:
             result.used_fallback = True
             self._stop(self._results.failure)
-        if pending.number is not None:
+        if pending.is_new:
             self._finished += 1
             result.decided += row_result.is_decided
             self._failed += not row_result.is_decided
-            if pending.number < _FIRST_ROWS and not row_result.is_decided:
+            if pending.is_first and not row_result.is_decided:
                 self._first_failures.add(row_result, order.line)
             self._check_limits()
 

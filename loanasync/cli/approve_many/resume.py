@@ -329,6 +329,10 @@ class PastRequests:
         """Return False if the ledger knows a status that the results lack, as after a kill."""
         return self.status(fiscal_code) == self._reported.get(fiscal_code, "new")
 
+    def has_result(self, fiscal_code: str) -> bool:
+        """Return True if the results of earlier runs contain the customer."""
+        return fiscal_code in self._reported
+
     def entry_key(self, fiscal_code: str) -> str | None:
         """Return the start of the customer's key, by which a person finds the entry in the ledger."""
         return None if self._ledger is None else short(self._key_of(fiscal_code))

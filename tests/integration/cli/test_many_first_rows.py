@@ -82,6 +82,27 @@ def test_run_with_a_decision_or_another_cause_continues(
     assert len(read(out)) == len(rows)
 
 
+def test_rows_that_failed_in_an_earlier_run_do_not_stop_the_next(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row(tag) for tag in ["approved", *["forbidden"] * 25, *["approved"] * 30]]
+    create(served, rows)
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out, "--concurrency", "1")
+    write(file, rows[:26])
+    assert run(served, *command).returncode == 1
+    write(file, rows)
+    done = run(served, *command)
+    assert "stopped" not in done.stderr
+    assert sorted(statuses(out).values()) == ["approved"] * 31 + ["error"] * 25
+
+
+def test_run_that_failed_and_still_fails_stops_again(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(60)]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    for sent in (20, 60):  # 20 rows again, and 20 others
+        done = run(served, "approve-many", file, "-o", out, "--concurrency", "1")
+        assert (STOPPED in done.stderr, approve_calls(served)) == (True, sent)
+
+
 def test_run_with_max_errors_ignores_the_first_rows(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("forbidden") for _ in range(30)]
     create(served, rows)
