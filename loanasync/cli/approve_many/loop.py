@@ -71,6 +71,16 @@ class RunResult:
     unknown_lines: list[int] = field(factory=list)
     failures: tuple[FailureGroup, ...] = ()  # their `rows` are line numbers
 
+    def reasons(self, unsent: int) -> list[str]:
+        """Return why the run ended early. A limit that is reached after the last row stops nothing.
+
+        Args:
+            unsent: Number of rows that were not sent.
+        """
+        is_deadline = self.interrupt_code is Exit.DEADLINE
+        reasons = (self.interrupted if unsent or not is_deadline else "", self.stopped if unsent else "")
+        return [reason for reason in reasons if reason]
+
     @property
     def repeatable(self) -> int:
         """Number of failed rows that the next run sends again."""

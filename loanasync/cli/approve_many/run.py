@@ -273,7 +273,7 @@ def _report_result(options: RunOptions, plan: Plan, result: RunResult, console: 
     code = _exit_code(plan, result, unsent)
     if options.report is not None:
         report = report_members(summary, result.failures, **numbers) | {
-            "interrupted": result.interrupted or (result.stopped if unsent else "") or None,
+            "interrupted": next(iter(result.reasons(unsent)), None),
             "unknown_lines": sorted(result.unknown_lines),
             "exit_code": int(code),
         }
@@ -299,9 +299,8 @@ def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: 
     """Yield why the run ended early, and what the user has to do."""
     summary = result.summary
     can_resume = options.ledger is not None or _is_file(options.out or STANDARD_OUTPUT)
-    for reason in (result.interrupted, result.stopped if unsent else ""):
-        if reason:
-            yield f"{reason}; run the same command to resume" if can_resume and unsent else reason
+    for reason in result.reasons(unsent):
+        yield f"{reason}; run the same command to resume" if can_resume and unsent else reason
     evaluated = plan.decided + plan.unknown + plan.failed + plan.busy + summary.rows - result.repeatable
     if result.stopped and unsent and not evaluated and can_resume:
         yield (

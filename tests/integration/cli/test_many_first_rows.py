@@ -1,5 +1,6 @@
 """``approve-many`` stops if its first rows all fail for the same cause, and only then."""
 
+import json
 from pathlib import Path
 from unittest import mock
 
@@ -115,8 +116,10 @@ def test_run_that_has_sent_every_row_prints_no_stop(tmp_path: Path, served: Sand
     rows = [make_row("forbidden") for _ in range(25)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out)
+    report = tmp_path / "report.json"
+    done = run(served, "approve-many", file, "-o", out, "--report", report)
     assert (len(read(out)), "stopped" in done.stderr) == (25, False)
+    assert json.loads(report.read_text(encoding="utf-8"))["interrupted"] is None
     assert "25 failed rows were not evaluated" in done.stderr
 
 

@@ -251,6 +251,16 @@ def test_deadline_stops_the_run_and_the_same_command_resumes(tmp_path: Path, ser
     assert approve_calls(served) == len(read(out)) == 40
 
 
+def test_deadline_after_the_last_row_has_stopped_nothing(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("slow500"), make_row("resetafter")]
+    create(served, rows)
+    file, report = write(tmp_path / "rows.jsonl", rows), tmp_path / "report.json"
+    options = ("-o", tmp_path / "out.jsonl", "--deadline", "0.1", "--report", report)
+    done = run(served, "approve-many", file, *options)
+    assert (done.returncode, "--deadline" in done.stderr) == (3, False)
+    assert json.loads(report.read_text(encoding="utf-8"))["interrupted"] is None
+
+
 def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("approved"), make_row("invalid.city"), make_row("refused")]
     create(served, rows)

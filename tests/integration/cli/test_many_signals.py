@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_first_signal_waits_for_calls_and_the_same_command_resumes(
     assert run(served, *command).returncode == 0
     assert len(read(out)) == approve_calls(served) == 20
     assert served.findings == []
+
+
+def test_deadline_after_a_signal_keeps_the_exit_code_of_the_signal(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("hangafter") for _ in range(4)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    process = start(served, "approve-many", file, "-o", out, "--concurrency", "2", "--deadline", "1")
+    wait_for_calls(served, 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.5)  # a deadline before the signal has the same result
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert (code, len(read(out))) == (130, 2)
+    assert "\ninterrupted; run the same command to resume" in errors
+    assert "stopped by --deadline" not in errors
 
 
 def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: Sandbox) -> None:
