@@ -10,6 +10,7 @@ from rich.console import Console
 from loanasync import __version__
 from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
+from loanasync.cli.create import create
 from loanasync.cli.dead_letters import app as dead_letters
 from loanasync.cli.ledger.commands import app as ledger
 from loanasync.cli.ledger.reconcile import reconcile
@@ -34,6 +35,7 @@ app: typer.Typer = typer.Typer(
 app.command()(check)
 app.command()(approve)
 app.command()(complete)
+app.command()(create)
 app.command("approve-many")(approve_many)
 app.command()(reconcile)
 app.command()(schema)

@@ -1,6 +1,5 @@
 """Shell commands of pages run unchanged, and print the shown output."""
 
-import asyncio
 import csv
 import json
 import shlex
@@ -39,17 +38,14 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("loanasync ")]
 
 
-async def create_files(folder: Path, sandbox: Sandbox) -> None:
-    """Create the files that a page assumes: orders in euro with created requests, and one in euro cents."""
+def create_files(folder: Path) -> None:
+    """Create the files that a page assumes: orders in euro, and one in euro cents."""
     orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
     with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ORDER)
         writer.writeheader()
         writer.writerows(orders)
     (folder / "order.json").write_text(json.dumps({**ORDER, "amount": 45_000}), encoding="utf-8")
-    async with sandbox.client() as client:
-        for order in orders:
-            await client.create_request({"fiscalCode": str(order["fiscal_code"])})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +63,7 @@ def test_commands_on_page_have_existing_options(page: Path) -> None:
 def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert page_commands.steps(DOCS / name)
     with Sandbox.in_thread() as sandbox:
-        asyncio.run(create_files(tmp_path, sandbox))
+        create_files(tmp_path)
         environment = {
             "LOANASYNC_BASE_URL": sandbox.base_url,
             "LOANASYNC_SHOP_ID": sandbox.shop_id,

@@ -7,10 +7,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from loanasync._validation.rules import normalize_fiscal_code
-from loanasync.cli.approve_many.results import Format
+from loanasync.cli.approve_many.results import DECIDED, Format
 from loanasync.cli.rows.append import AppendFile, read_lines
 
-_DECIDED = ("approved", "refused")
 _NOT_EVALUATED = ("not_sent", "not_evaluated")
 
 
@@ -69,7 +68,7 @@ def _superseded_lines(path: str, form: Format, earlier_lines: int) -> Collection
             continue
         record = form.record(line)
         if customer := normalize_fiscal_code(record.get("fiscal_code", "")):
-            is_decided = record["status"] in _DECIDED
+            is_decided = record["status"] in DECIDED
             previous = by_customer.get(customer, -1)
             if previous in decided and not is_decided:
                 superseded.add(number)

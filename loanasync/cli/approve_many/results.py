@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from loanasync import ServiceError, TransportError, UnexpectedResponseError
+from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
 from loanasync._results import described
 from loanasync.bulk import RowResult
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, read_lines
@@ -21,6 +21,7 @@ _COLUMNS = (
     *("amount", "net_amount", "instalments", "redirect_url", "error", "message", "problems"),
     *("status_code", "attempts", "elapsed", "trace_id"),
 )
+DECIDED = ("approved", "refused", "created")  # statuses that no later run changes
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -167,9 +168,9 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
         problems = [
             {"field": each.field, "message": each.message, "code": each.code} for each in order.problems
         ]
-        return {**record, **_outcome_members("rejected", "not_sent"), "problems": problems}
+        return {**record, **outcome_members("rejected", "not_sent"), "problems": problems}
     record |= {"fiscal_code": result.fiscal_code, "entry": entry}
-    record |= _outcome_members(result.status, result.outcome, repeatable=result.repeatable)
+    record |= outcome_members(result.status, result.outcome, repeatable=result.repeatable)
     decision = result.decision
     if decision is not None:
         record |= {
@@ -180,24 +181,32 @@ def record_of(order: Order, result: RowResult | None, entry: str | None = None) 
         }
         if decision.approved and "body" in decision.meta.unread:
             record["message"] = "approved without a redirect: ask the service where to send the customer"
-    meta = None if decision is None else decision.meta
-    error = result.error
-    if error is not None:
-        record |= {"error": type(error).__name__, "message": str(error)}
-        if found := getattr(error, "problems", ()):
-            record["problems"] = [
-                {"field": each.field, "message": described(each), "code": each.code} for each in found
-            ]
-        if isinstance(error, ServiceError | UnexpectedResponseError):
-            meta = error.meta
-        elif isinstance(error, TransportError):
-            record["attempts"] = error.attempts
-    if meta is not None:
-        record |= {
-            "status_code": meta.status, "attempts": meta.attempts,
-            "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
-        }  # fmt: skip
+    if decision is not None:
+        record |= _meta_members(decision.meta)
+    if result.error is not None:
+        record |= error_members(result.error)
     return {name: value for name, value in record.items() if value is not None}
+
+
+def error_members(error: Exception) -> dict[str, Any]:
+    """Return the members of a record that describe an error."""
+    members: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
+    if found := getattr(error, "problems", ()):
+        members["problems"] = [
+            {"field": each.field, "message": described(each), "code": each.code} for each in found
+        ]
+    if isinstance(error, ServiceError | UnexpectedResponseError):
+        members |= _meta_members(error.meta)
+    elif isinstance(error, TransportError):
+        members["attempts"] = error.attempts
+    return members
+
+
+def _meta_members(meta: Meta) -> dict[str, Any]:
+    return {
+        "status_code": meta.status, "attempts": meta.attempts,
+        "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
+    }  # fmt: skip
 
 
 def reason_of(record: Mapping[str, Any]) -> str:
@@ -211,6 +220,7 @@ def _problems_text(problems: Iterable[Mapping[str, str]]) -> str:
     return "; ".join(": ".join(filter(None, (each["field"], each["message"]))) for each in problems)
 
 
-def _outcome_members(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
+def outcome_members(status: str, outcome: str, *, repeatable: bool = False) -> dict[str, Any]:
+    """Return the members of a record that each row has, with the current time."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": at}

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from attrs import define, field
 
 from loanasync._validation.rules import normalize_fiscal_code
-from loanasync.cli.approve_many.results import Format
+from loanasync.cli.approve_many.results import DECIDED, Format
 from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.cli.rows.append import has_content, read_lines
 from loanasync.ledger import DecisionLedger, Settlement, State
@@ -229,7 +229,7 @@ def read_results(out: str, form: Format) -> tuple[dict[str, PastStatus], int]:
 
 
 def _past_status(record: Mapping[str, Any]) -> PastStatus:
-    if record["status"] in ("approved", "refused"):
+    if record["status"] in DECIDED:
         return "decided"
     if record["outcome"] == "unknown":
         return "unknown"

@@ -161,7 +161,7 @@ class Orders:
         """Convert and validate one row."""
         if parsed.problem:
             return Order(parsed, None, (self.table.problem(parsed.problem, parsed.line),))
-        values, columns, messages = self._values(parsed)
+        values, columns, messages = self.values(parsed)
         row = Row(
             cast("str", values.get("fiscal_code")),  # the validation reports None
             _request_of(values),
@@ -186,8 +186,8 @@ class Orders:
         )
         return Order(parsed, None if problems else row, problems, is_duplicate, row.id)
 
-    def _values(self, parsed: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-        """Return values, columns and problem messages, each by field."""
+    def values(self, parsed: ParsedRow) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+        """Return the values of a row, their columns and the problems of their conversion, each by field."""
         values: dict[str, Any] = {}
         columns: dict[str, str] = {}
         messages: dict[str, str] = {}

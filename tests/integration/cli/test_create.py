@@ -1,0 +1,222 @@
+"""``loanasync create``: one creation call for each row, and never a second one after an unknown outcome."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from loanasync.sandbox import Sandbox
+from support.cli import RunningCommand, make_row, read, run, start, statuses, wait_for, write
+
+
+def created(sandbox: Sandbox) -> list[str]:
+    return [each.fiscal_code for each in sandbox.journal.calls(operation="create_request")]
+
+
+def test_created_requests_can_be_approved_and_are_not_created_again(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved", id=f"order {number}") for number in range(3)]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "created.jsonl"
+    for _ in range(2):
+        done = run(served, "create", file, "-o", out)
+        assert done.returncode == 0, done.stderr
+        assert sorted(created(served)) == sorted(row["fiscal_code"] for row in rows)
+        lines = sorted(read(out), key=lambda line: int(line["line"]))
+        assert [(line["line"], line["id"], line["fiscal_code"]) for line in lines] == [
+            (number + 1, f"order {number}", row["fiscal_code"]) for number, row in enumerate(rows)
+        ]
+        assert {(line["status"], line["outcome"]) for line in lines} == {("created", "done")}
+    assert "0 requests to create; in an earlier run 3 were created, and 0 are unknown" in done.stderr
+    assert run(served, "approve-many", file, "-o", tmp_path / "out.jsonl").returncode == 0
+    for row in rows:
+        assert row["fiscal_code"] not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["created.csv", "created.jsonl.gz"])
+def test_body_has_the_chosen_columns_only(tmp_path: Path, served: Sandbox, name: str) -> None:
+    file = tmp_path / "rows.csv"
+    text = "Codice Cliente;Importo;Consenso\r\n tstxyz00a00a000a;450,00;true\r\nTSTXYZ00A00A000B;1;\r\n"
+    file.write_bytes(text.encode("cp1252"))
+    options = (
+        "--column",
+        "fiscal_code=Codice Cliente",
+        "--member",
+        "privacy=Consenso",
+        "--encoding",
+        "cp1252",
+    )
+    assert run(served, "create", file, "-o", tmp_path / name, *options).returncode == 0
+    bodies = [each.request for each in served.journal.calls(operation="create_request")]
+    assert sorted(bodies, key=str) == [
+        {"fiscalCode": "TSTXYZ00A00A000A", "privacy": "true"},
+        {"fiscalCode": "TSTXYZ00A00A000B"},
+    ]
+    assert run(served, "create", file, "-o", tmp_path / name, *options).returncode == 0
+    assert len(created(served)) == 2
+
+
+def test_json_member_is_sent_unchanged_and_mapping_names_the_fiscal_code(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    row = {"cliente": "TSTXYZ00A00A000A", "privacy": True, "shop": {"name": "x"}, "note": None}
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text('[columns]\nfiscal_code = "cliente"\n', encoding="utf-8")
+    members = ("--member", "privacy=privacy", "--member", "origin=shop", "--member", "note=note")
+    file = write(tmp_path / "rows.jsonl", [row])
+    done = run(served, "create", file, "-o", tmp_path / "created.jsonl", "--mapping", mapping, *members)
+    assert done.returncode == 0, done.stderr
+    [call] = served.journal.calls(operation="create_request")
+    assert call.request == {"fiscalCode": "TSTXYZ00A00A000A", "privacy": True, "origin": {"name": "x"}}
+
+
+def test_invalid_rows_are_all_reported_and_nothing_is_created(tmp_path: Path, served: Sandbox) -> None:
+    rows = [
+        {"fiscal_code": "TSTXYZ00A00A000A"},
+        {"fiscal_code": "TST"},
+        {"fiscalCode": "tstxyz00a00a000a"},
+        {},
+    ]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "created.jsonl"
+    with file.open("a", encoding="utf-8") as more:
+        more.write("5\n")
+    done = run(served, "create", file, "-o", out)
+    assert (done.returncode, out.exists()) == (2, False)
+    duplicate = "duplicate of line 1: each customer may appear only once"
+    assert done.stderr.splitlines() == [
+        f"{file}: line 2: fiscal_code: must be 16 letters and digits",
+        f"{file}: line 3, member 'fiscalCode': fiscal_code: {duplicate}",
+        f"{file}: line 4: fiscal_code: is required",
+        f"{file}: line 5: must be a JSON object",
+        "nothing was sent: correct these rows",
+    ]
+    assert served.journal.calls() == []
+
+
+def test_wrong_files_columns_and_options_send_nothing(tmp_path: Path, served: Sandbox) -> None:
+    file, out = tmp_path / "rows.csv", tmp_path / "created.jsonl"
+    file.write_text("Nome\nAnna\n", encoding="utf-8")
+    for options, message in (
+        (
+            (file, "-o", out),
+            f"{file}: line 1: fiscal_code: no column for this field; if it has another name, add",
+        ),
+        ((file, "-o", out, "--member", "a=B"), "line 1: --member a=B: there is no column 'B'"),
+        ((file, "-o", out, "--member", "a"), "'a' must be NAME=COLUMN"),
+        ((file, "-o", out, "--member", "fiscalCode=Nome"), "use --column fiscal_code=COLUMN"),
+        ((file, "-o", "-"), "name a file: it is the memory of what was sent"),
+        ((file, "-o", out, "--rate", "0"), "must be a number of calls per second greater than 0"),
+        ((tmp_path / "none", "-o", out), f"{tmp_path / 'none'}: file not found"),
+    ):
+        done = run(served, "create", *options)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert not out.exists()
+    file.write_text("Codice fiscale\n", encoding="utf-8")
+    assert "nothing was sent: the file contains no rows" in run(served, "create", file, "-o", out).stderr
+    file.write_text("Codice fiscale\nTSTXYZ00A00A000A\n", encoding="utf-8")
+    missing = run(served, "create", file, "-o", tmp_path / "none" / "created.jsonl")
+    assert (missing.returncode, "No such file or directory" in missing.stderr) == (2, True)
+    assert "LOANASYNC_BASE_URL" in run(None, "create", file, "-o", out).stderr
+    assert served.journal.calls() == []
+
+
+def test_results_of_approve_many_are_not_continued(tmp_path: Path, served: Sandbox) -> None:
+    file, out = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / "out.jsonl"
+    assert run(served, "approve-many", file, "-o", out).returncode == 1
+    done = run(served, "create", file, "-o", out)
+    assert (done.returncode, "contains results of another service or shop" in done.stderr) == (2, True)
+    assert created(served) == []
+
+
+def test_dry_run_counts_the_requests_and_sends_nothing(tmp_path: Path, served: Sandbox) -> None:
+    file = write(tmp_path / "rows.jsonl", [make_row("approved"), make_row("approved")])
+    done = run(served, "create", file, "-o", tmp_path / "created.jsonl", "--dry-run")
+    assert (done.returncode, done.stderr.partition(";")[0]) == (0, "2 requests to create")
+    assert created(served) == []
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_unknown_creation_is_not_repeated_and_a_failed_one_is(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(3)]
+    codes = [row["fiscal_code"] for row in rows]
+    served.on("create_request", fiscal_code=codes[0]).respond("reset", phase="after")
+    served.on("create_request", fiscal_code=codes[1], call=1).respond(403)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "created.jsonl"
+    done = run(served, "create", file, "-o", out)
+    assert (done.returncode, "1 created, 1 failed, 1 unknown, 0 not sent" in done.stderr) == (3, True)
+    assert statuses(out) == dict(zip(codes, ("unknown", "error", "created"), strict=True))
+    assert len(read(out)) == 3
+    unknown, failed = (line for line in sorted(read(out), key=lambda line: line["line"])[:2])
+    assert (failed["outcome"], failed["status_code"]) == ("not_evaluated", 403)
+    assert (unknown["outcome"], unknown["repeatable"]) == ("unknown", False)
+
+    done = run(served, "create", file, "-o", out)
+    assert (done.returncode, f"remove its line from {out}" in done.stderr) == (3, True)
+    assert [created(served).count(code) for code in codes] == [1, 2, 1]
+    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
+    out.write_text("".join(line for line in lines if codes[0] not in line), encoding="utf-8")
+    run(served, "create", file, "-o", out)
+    assert [created(served).count(code) for code in codes] == [2, 2, 1]
+
+
+def test_run_stops_if_the_first_rows_all_fail(tmp_path: Path, served: Sandbox) -> None:
+    served.on("create_request").respond(403)
+    file = write(tmp_path / "rows.jsonl", [make_row("approved") for _ in range(30)])
+    done = run(served, "create", file, "-o", tmp_path / "created.jsonl", "--concurrency", "1")
+    assert (done.returncode, "0 created, 20 failed, 0 unknown, 10 not sent" in done.stderr) == (1, True)
+    assert "stopped: the first 20 rows failed; run the same command to resume" in done.stderr
+
+
+def begin(
+    tmp_path: Path, sandbox: Sandbox, rows: int = 10
+) -> tuple[RunningCommand, tuple[object, ...], Path]:
+    """Start a command whose fifth call hangs, and wait for that call."""
+    file, out = tmp_path / "rows.jsonl", tmp_path / "created.jsonl"
+    orders = [make_row("approved") for _ in range(rows)]
+    sandbox.on("create_request", fiscal_code=orders[4]["fiscal_code"]).respond("hang", phase="after")
+    write(file, orders)
+    command = ("create", file, "-o", out, "--concurrency", "1")
+    process = start(sandbox, *command)
+    wait_for(lambda: len(created(sandbox)) == 5)
+    return process, command, out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_killed_run_leaves_the_call_in_progress_unknown(tmp_path: Path, served: Sandbox) -> None:
+    process, command, out = begin(tmp_path, served)
+    process.kill()
+    process.communicate()
+    assert [line["status"] for line in read(out)] == ["unknown", "created"] * 4 + ["unknown"]
+    assert run(served, *command).returncode == 3
+    assert len(created(served)) == len({*created(served)}) == 10
+    assert sorted(line["status"] for line in read(out)) == ["created"] * 9 + ["unknown"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_second_ctrl_c_gives_up_the_call_in_progress(tmp_path: Path, served: Sandbox) -> None:
+    process, command, out = begin(tmp_path, served)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "10 requests to create" in process.stderr.readline()
+    assert "no further row is sent; waiting for the calls" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, "4 created, 0 failed, 1 unknown, 5 not sent" in errors) == (130, True), errors
+    assert "interrupted; run the same command to resume" in errors
+    assert sorted(line["status"] for line in read(out)) == ["created"] * 4 + ["unknown"]
+    assert run(served, *command).returncode == 3
+    assert len(created(served)) == 10
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_results_that_cannot_be_written_stop_the_run_before_a_call(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    out = tmp_path / "created.jsonl"
+    out.symlink_to("/dev/full")
+    file = write(tmp_path / "rows.jsonl", [make_row("approved")])
+    done = run(served, "create", file, "-o", out)
+    assert (done.returncode, "cannot be written (No space left on device)" in done.stderr) == (1, True), (
+        done.stderr
+    )
+    assert created(served) == []
