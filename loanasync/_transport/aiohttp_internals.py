@@ -1,7 +1,7 @@
 """Undocumented parts of aiohttp, each with the reason for its use.
 
-`SessionTransport` and the direct path use this module. The package `fast` uses further undocumented parts of
-aiohttp. No other module depends on undocumented parts of aiohttp.
+`SessionTransport` and the direct path use this module. The package `fast` and the module `agents` use further
+undocumented parts of aiohttp. No other module depends on undocumented parts of aiohttp.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ from yarl import URL
 from loanasync._lifecycle import Waits, expire
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
+from loanasync._transport.agents import send_method
 from loanasync._transport.aiohttp_internals import RequestBody, buffered_body
 from loanasync._transport.instrumentation import HTTP_KEY
 from loanasync.errors import ConfigurationError, ConnectError
@@ -114,7 +115,7 @@ class SessionTransport:
         try:
             async with limit:
                 self._waits.add(limit)
-                returned = await self._session.request(
+                returned = await send_method(self._session)(
                     request.method,
                     URL(request.url, encoded=True),
                     data=body,

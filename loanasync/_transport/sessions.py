@@ -8,6 +8,7 @@ import aiohttp
 
 from loanasync._config import require
 from loanasync._transport import tls
+from loanasync._transport.agents import agent_in
 from loanasync._transport.aiohttp_internals import belongs_to_other_loop, tls_setting
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
@@ -49,7 +50,7 @@ def transport_factory(
             "session", "must verify certificates and host names; its connector does not, or it is unknown"
         )
     suppression_key = GENERAL_KEY if suppress_instrumentation else HTTP_KEY
-    _check_instrumentation(session, suppression_key)
+    _check_hooks(session, suppression_key)
     return partial(_use, session, suppression_key)
 
 
@@ -72,14 +73,20 @@ def _use(session: aiohttp.ClientSession, suppression_key: str) -> SessionTranspo
         raise ConfigurationError(
             "session", "belongs to another event loop: create it in this event loop, or omit session"
         )
-    _check_instrumentation(session, suppression_key)  # again, because hooks may have been added
+    _check_hooks(session, suppression_key)  # again, because hooks may have been added
     return SessionTransport(session, owned=False, suppression_key=suppression_key)
 
 
-def _check_instrumentation(session: aiohttp.ClientSession, suppression_key: str) -> None:
+def _check_hooks(session: aiohttp.ClientSession, suppression_key: str) -> None:
     if records_requests(session, suppression_key):
         raise ConfigurationError(
             "session",
             "has OpenTelemetry instrumentation that records the fiscal code: upgrade opentelemetry-"
             "instrumentation-aiohttp-client to 0.60b0, omit session, or pass suppress_instrumentation=True",
+        )
+    if agent := agent_in(session):
+        raise ConfigurationError(
+            "session",
+            f"has hooks of {agent} that record the fiscal code: omit session, use aiohttp.ClientSession "
+            f"instead of a subclass, or disable the aiohttp integration of {agent}",
         )
