@@ -7,7 +7,7 @@ from attrs import define, frozen
 
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.rows.convert import CellError, to_bool
-from loanasync.cli.rows.orders import normalize_name
+from loanasync.cli.rows.mapping import normalize_name
 from loanasync.cli.rows.parse import ParsedRow, Table
 from loanasync.cli.rows.source import InputProblem, UnreadableError
 from loanasync.ledger.model import State
