@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 from attrs import define, field, frozen
 
 from loanasync.bulk.rows import RowResult
-from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
 
 _EXAMPLES = 3  # rows that are kept of each group
@@ -23,7 +22,6 @@ class FailureGroup:
 
     Args:
         cause: Type and message of the error. Numbers and ids that differ between the rows are shown as "…".
-            An error that is not a `LoanError` is shown without its message, which may contain personal data.
         count: Number of rows.
         outcome: The rows' `RowResult.outcome`: rows with ``not_sent`` or ``not_evaluated`` may be sent again
             after the cause was corrected.
@@ -104,12 +102,9 @@ class FailureTally:
             row: The number of the row to keep as an example.
         """
         error = result.error
-        message, detail = type(error).__name__, None
-        if isinstance(error, LoanError):  # other errors may contain personal data in their text
-            message += f": {error}"
-            # A number that makes a difference: the status of a response, the errno of a connection.
-            detail = getattr(error, "status", None) or getattr(error, "cause_type", None)
-        self._tally.add((result.outcome, detail), message, row)
+        # A number that makes a difference: the status of a response, the errno of a connection.
+        detail = getattr(error, "status", None) or getattr(error, "cause_type", None)
+        self._tally.add((result.outcome, detail), f"{type(error).__name__}: {error}", row)
 
     def groups(self) -> tuple[FailureGroup, ...]:
         """Return the groups, the largest one first."""
