@@ -120,7 +120,7 @@ class AdditionalData(PydanticType):
     Args:
         residence: Housing situation, a `Residence` or its wire value.
         residence_start_date: Start of the residence. Only month and year are sent (MM/YYYY).
-        educational_qualification: An `EducationalQualification` or its wire value.
+        educational_qualification: Highest qualification, an `EducationalQualification` or its wire value.
         children: Number of children, ``"0"`` to ``"4"`` or ``"5+"``.
         salary_type: Meaning of `salary`, a `SalaryType` or its wire value.
         salary: Whole euros, not cents.
@@ -179,11 +179,11 @@ class ApprovalRequest(PydanticType):
         province: Two upper-case letters, such as ``RM``.
         postal_code: Five digits as a string.
         street_number: For example ``12`` or ``12/A``. Sent as ``streetNumber`` or ``civicNumber``.
-        citizenship: A `Citizenship` or its wire value.
+        citizenship: Citizenship of the customer, a `Citizenship` or its wire value.
         iban: Bank account identifier.
-        zero_interest_rate: True or False, or None for the setting of the shop (not sent).
+        zero_interest_rate: Zero interest rate, True or False. None for the setting of the shop (not sent).
         order_token: Token of an existing order. One of the two descriptions requires it.
-        payment_day_of_month: 1 to 31, sent as a string.
+        payment_day_of_month: Day of the month for payment, 1 to 31. Sent as a string.
         additional: The additional data, if the service asked for them.
         extra: Further members to send unchanged, for fields that this version does not know.
 
@@ -258,7 +258,8 @@ class UserData(PydanticType):
     (spec §4.2).
 
     Args:
-        document_type: A `DocumentType` or its wire value, sent as ``documentOfType``.
+        document_type: Type of identity document, a `DocumentType` or its wire value. Sent as
+            ``documentOfType``.
         document_code: Code of the document.
         document_city: City that issued the document.
         document_issue_date: Date of issue.
@@ -267,7 +268,7 @@ class UserData(PydanticType):
         politically_exposed: True for a politically exposed person.
         us_person: True for a US citizen.
         marketing: True if the data may be used for marketing.
-        payment_day_of_month: 1 to 31, sent as an integer.
+        payment_day_of_month: Day of the month for payment, 1 to 31. Sent as an integer.
         profession: Profession of the customer.
         extra: Further members to send unchanged. In a response, the members that this version does not know.
         unread: In a response, wire names of members that could not be read and are None. Neither sent nor
