@@ -18,6 +18,7 @@ from loanasync import (
     UnexpectedResponseError,
     UserNotFoundError,
 )
+from loanasync._display.masking import Body, Items
 from loanasync._validation import rules
 from loanasync.ledger import MemoryLedger, State
 from loanasync.sandbox import Readings, Sandbox
@@ -129,10 +130,10 @@ async def test_completion_of_any_shape_is_saved(completion: Any, dates: Any) -> 
         assert saved.document_issue_date == user_data().document_issue_date
 
 
-@pytest.mark.parametrize(("shape", "kind"), [("object", "Body"), ("array", "Items"), ("empty", "Body")])
-async def test_prerequisite_responses_are_any_json(shape: Any, kind: str) -> None:
+@pytest.mark.parametrize(("shape", "kind"), [("object", Body), ("array", Items), ("empty", Body)])
+async def test_prerequisite_responses_are_any_json(shape: Any, kind: type) -> None:
     readings = Readings(creation=shape, documents=shape)
     async with Sandbox(readings=readings) as sandbox, sandbox.client() as client:
         created = await client.create_request({"fiscalCode": FISCAL_CODE})
         files = await client.upload_documents(FISCAL_CODE, {"front": "x"})
-    assert {type(created).__name__, type(files).__name__} == {kind}
+    assert {type(created), type(files)} == {kind}
