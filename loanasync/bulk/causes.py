@@ -54,7 +54,7 @@ class Cause(Generic[Kind]):
     kind: Kind
     _parts: list[str]
     count: int = 0
-    rows: list[int] = field(factory=list)  # the first ones
+    rows: list[int] = field(factory=list)  # the lowest numbers, in order
 
     @property
     def text(self) -> str:
@@ -65,8 +65,7 @@ class Cause(Generic[Kind]):
         """Count a row."""
         self._parts = [own if own == other else "…" for own, other in zip(self._parts, parts, strict=True)]
         self.count += 1
-        if len(self.rows) < _EXAMPLES:
-            self.rows.append(row)
+        self.rows = sorted((*self.rows, row))[:_EXAMPLES]
 
 
 class CauseTally(Generic[Kind]):

@@ -74,7 +74,7 @@ def listed_lines(first: Iterable[int], count: int) -> str:
         first: The first line numbers.
         count: The number of all lines.
     """
-    numbers = [f"{line:,}" for line in sorted(first)]
+    numbers = [f"{line:,}" for line in first]
     if others := count - len(numbers):
         numbers.append(f"{others:,} other{'s' if others > 1 else ''}")
     *most, last = numbers

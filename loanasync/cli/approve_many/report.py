@@ -156,7 +156,7 @@ def report_members(
                 "cause": group.cause,
                 "count": group.count,
                 "outcome": group.outcome,
-                "lines": sorted(group.rows),
+                "lines": group.rows,
                 "advice": _ADVICE.get(group.outcome, _OTHER_ADVICE),
             }
             for group in failures

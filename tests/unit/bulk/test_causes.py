@@ -70,6 +70,14 @@ def test_failures_with_another_status_errno_or_outcome_are_other_causes(
     assert [group.count for group in summary_of(*errors).failures] == [1, 1]
 
 
+def test_group_has_the_first_rows_of_the_file_in_any_order_of_arrival() -> None:
+    tally: CauseTally[str] = CauseTally()
+    for row in (9, 4, 7, 1, 8, 2):
+        tally.add("field", "amount", row)
+    (cause,) = tally.causes()
+    assert cause.rows == [1, 2, 4]
+
+
 def test_rejected_rows_are_grouped_by_their_problems() -> None:
     city, postal = (Problem(name, name, "This value should not be blank.") for name in ("city", "postal"))
     errors = [RejectedError("approve", (each,), Meta(400, 1, 0.1)) for each in (city, postal, city)]

@@ -107,10 +107,10 @@ def test_duration_line_has_latencies_only_with_decisions() -> None:
     ("lines", "count", "text"),
     [
         ((7,), 1, "line 7"),
-        ((7, 3), 2, "lines 3 and 7"),
-        ((7, 3, 9), 3, "lines 3, 7 and 9"),
-        ((7, 3, 9), 4, "lines 3, 7, 9 and 1 other"),
-        ((7_000, 3, 9), 2_003, "lines 3, 9, 7,000 and 2,000 others"),
+        ((3, 7), 2, "lines 3 and 7"),
+        ((3, 7, 9), 3, "lines 3, 7 and 9"),
+        ((3, 7, 9), 4, "lines 3, 7, 9 and 1 other"),
+        ((3, 9, 7_000), 2_003, "lines 3, 9, 7,000 and 2,000 others"),
     ],
 )
 def test_listed_lines_names_the_first_and_counts_the_others(
@@ -123,7 +123,7 @@ def test_listed_lines_names_the_first_and_counts_the_others(
     ("number", "end"), [(10, []), (11, ["and 1 other cause in out"]), (13, ["and 3 other causes in out"])]
 )
 def test_failure_lines_are_ten_and_a_count(number: int, end: list[str]) -> None:
-    groups = [FailureGroup(f"Error{each}: no", 54, "unknown", (9, 3, 7)) for each in range(number)]
+    groups = [FailureGroup(f"Error{each}: no", 54, "unknown", (3, 7, 9)) for each in range(number)]
     first, *others = failure_lines(groups, "out")
     assert first == "54 × Error0: no (lines 3, 7, 9 and 51 others)"
     assert others[9:] == end
@@ -131,7 +131,7 @@ def test_failure_lines_are_ten_and_a_count(number: int, end: list[str]) -> None:
 
 def test_report_has_the_causes_with_advice() -> None:
     groups = [
-        FailureGroup("ConnectError: no", 3, "not_sent", (9, 3, 7)),
+        FailureGroup("ConnectError: no", 3, "not_sent", (3, 7, 9)),
         FailureGroup("PayloadMismatchError: no", 1, "approved", (12,)),
     ]
     members = report_members(Summary(), groups, invalid=0, plan=Plan(), unsent=0)
@@ -140,14 +140,14 @@ def test_report_has_the_causes_with_advice() -> None:
             "cause": "ConnectError: no",
             "count": 3,
             "outcome": "not_sent",
-            "lines": [3, 7, 9],
+            "lines": (3, 7, 9),
             "advice": "correct the cause, then send these rows again",
         },
         {
             "cause": "PayloadMismatchError: no",
             "count": 1,
             "outcome": "approved",
-            "lines": [12],
+            "lines": (12,),
             "advice": "the customers were decided before; do not send these rows again",
         },
     ]
