@@ -203,6 +203,7 @@ def test_second_ctrl_c_gives_up_the_call_in_progress(tmp_path: Path, served: San
     assert (process.returncode, "4 created, 0 failed, 1 unknown, 5 not sent" in errors) == (130, True), errors
     assert "interrupted; run the same command to resume" in errors
     assert sorted(line["status"] for line in read(out)) == ["created"] * 4 + ["unknown"]
+    assert read(out)[-1]["message"] == "in progress when the run ended"
     assert run(served, *command).returncode == 3
     assert len(created(served)) == 10
 
@@ -220,3 +221,10 @@ def test_results_that_cannot_be_written_stop_the_run_before_a_call(
         done.stderr
     )
     assert created(served) == []
+
+
+def test_rate_limits_the_starts_of_calls(tmp_path: Path, served: Sandbox) -> None:
+    file = write(tmp_path / "rows.jsonl", [make_row("approved") for _ in range(6)])
+    assert run(served, "create", file, "-o", tmp_path / "created.jsonl", "--rate", "20").returncode == 0
+    times = [each.at for each in served.journal.calls(operation="create_request")]
+    assert max(times) - min(times) > 5 / 20 - 0.03, "at least five intervals, apart from the timer's delay"
