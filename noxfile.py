@@ -71,7 +71,7 @@ PURE_TESTS = ["tests/unit", "tests/integration/client"]  # tests that cover them
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
     *(f"full-{python}" for python in PYTHONS),
-    *("fleet", "soak", "mutants", "readings", "floors", "latest", "instrumentation", "audit"),
+    *("fleet", "soak", "mutants", "readings", "floors", "latest", "instrumentation", "agents", "audit"),
 ]
 # Old versions of OpenTelemetry's instrumentation of aiohttp, each with those that have the same code.
 # Since 0.60b0 it respects the suppression of HTTP instrumentation. Other sessions test the newest version.
@@ -251,6 +251,14 @@ def instrumentation(session: nox.Session) -> None:
         session.run(
             "pytest", "tests/integration/telemetry/test_instrumentation.py", *session.posargs, env=env
         )
+
+
+@nox.session(python=ONE_PYTHON)
+def agents(session: nox.Session) -> None:
+    """Run a shop with each monitoring agent, and search what it sends (`-- --write` writes the table)."""
+    install(session, "unit", "zstandard", ".")
+    env = {**SUPPORT, "PYTHONPATH": os.pathsep.join(("tests", "docs/_generate"))}
+    session.run("python", "-m", "support.agents", session.create_tmp(), *session.posargs, env=env)
 
 
 @nox.session(python=ONE_PYTHON)

@@ -1,9 +1,12 @@
 """Generates the tables of docs/explanation/privacy.md from the planted values and the scanner of the tests.
 
+The table of monitoring agents shows docs/figures/agents.json, which `nox -s agents` compares with the agents.
+
 Run `python docs/_generate/privacy_page.py --write`.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +15,11 @@ import attrs
 from support.privacy.plants import FORMS, MODELS, NOT_PERSONAL
 from support.privacy.scanner import OUTPUT_KINDS
 
-__all__ = ["PAGE", "with_tables"]
+__all__ = ["AGENTS", "PAGE", "with_tables", "write"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "privacy.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "explanation" / "privacy.md"
+AGENTS = DOCS / "figures" / "agents.json"
 
 
 def fields() -> Iterator[str]:
@@ -43,7 +48,19 @@ def forms() -> Iterator[str]:
     yield from (f"- {form}" for form in FORMS)
 
 
-TABLES = {"fields": fields, "reasons": reasons, "outputs": outputs, "forms": forms}
+def agents() -> Iterator[str]:
+    record = json.loads(AGENTS.read_text(encoding="utf-8"))
+    sessions = list(next(iter(record["sentry"]["results"].values())))
+    yield f"| agent | settings of the agent | {' | '.join(f'session: {each}' for each in sessions)} |"
+    yield f"|---|---|{'---|' * len(sessions)}"
+    for agent in record.values():
+        name = ", ".join(f"{package} {version}" for package, version in agent["versions"].items())
+        for setting, results in agent["results"].items():
+            cells = ("**personal data**" if each["personal"] else "nothing" for each in results.values())
+            yield f"| {name} | {setting} | {' | '.join(cells)} |"
+
+
+TABLES = {"fields": fields, "reasons": reasons, "outputs": outputs, "forms": forms, "agents": agents}
 
 
 def with_tables(page: str) -> str:
@@ -57,12 +74,17 @@ def with_tables(page: str) -> str:
     return page
 
 
+def write() -> None:
+    """Write the tables into the page."""
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def main() -> None:
     """Write the tables into the page."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--write", action="store_true", required=True)
     parser.parse_args()
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    write()
 
 
 if __name__ == "__main__":
