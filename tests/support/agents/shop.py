@@ -101,6 +101,8 @@ def newrelic(collector: str, setting: str) -> tuple[Begin, End]:
     from newrelic import agent
 
     agent.initialize()
+    for cloud in ("aws", "azure", "gcp", "pcf"):  # do not ask a cloud for its metadata
+        setattr(agent.global_settings().utilization, f"detect_{cloud}", False)
     if setting != DEFAULT:
         settings = agent.global_settings()
         settings.transaction_tracer.transaction_threshold = 0.0  # keep a trace of fast transactions, too
@@ -119,6 +121,7 @@ def elastic(collector: str, setting: str) -> tuple[Begin, End]:
     from elasticapm.handlers.logging import LoggingHandler
 
     options: dict[str, Any] = {"SERVICE_NAME": "shop", "SERVER_URL": f"http://{collector}"}
+    options["CLOUD_PROVIDER"] = "none"  # do not ask a cloud for its metadata
     if setting != DEFAULT:
         options |= {
             "CAPTURE_BODY": "all",
