@@ -472,8 +472,8 @@ class LoanClient(Closing):
             repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been
                 evaluated.
             wait: With a ledger, seconds to wait for another process that is requesting the same approval,
-                never longer than ``timeout.total``. By default ``LedgerPolicy.wait``, 2 seconds. Calls of
-                this client wait for each other in any case, and so have no use for it without a ledger.
+                never longer than ``timeout.total``. By default ``LedgerPolicy.wait``, 2 seconds. It does
+                not apply to other calls of this client, so it has no effect without a ledger.
             timeout: Time limits of this call instead of the client's.
             retry: Retries of this call instead of the client's.
 
@@ -519,6 +519,7 @@ class LoanClient(Closing):
 
         Memory use does not depend on the number of rows. A row is read when its call starts. At most
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
+        With a ledger, a row waits for another process that is requesting it until ``timeout.total``.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or

@@ -1,6 +1,7 @@
 """Workers killed at any point: the request is sent at most once, and an unknown outcome stays unknown."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,12 +58,14 @@ async def sandbox_client_creates(sandbox: Sandbox) -> None:
 async def result_of_next_worker(
     sandbox: Sandbox, file: Path, email: str, **policy: Any
 ) -> tuple[Decision | LoanError, State]:
-    """Return the result of the next worker, and the state of the entry after it."""
+    """Return the result of the next worker, which waits for the lease, and the state of its entry."""
     ledger = SqliteLedger(file)
     policies = attrs.evolve(stopping_worker.POLICY, **policy)
     async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=LONG_TIMEOUT) as client:
         try:
-            ended: Decision | LoanError = await client.approve(FISCAL_CODE, approval_request(email=email))
+            ended: Decision | LoanError = await client.approve(
+                FISCAL_CODE, approval_request(email=email), wait=math.inf
+            )
         except LoanError as error:
             ended = error
         (entry,) = [each async for each in ledger.scan()]

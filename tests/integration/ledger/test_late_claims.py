@@ -78,6 +78,39 @@ async def test_late_claim_is_released_in_the_background(store: HangingLedger) ->
     await shop.client.aclose()
 
 
+class HangingInWait:
+    """The ledger of a store that starts to hang when a call waits for another owner."""
+
+    def __init__(self, store: HangingLedger) -> None:
+        self._store = store
+        self.blocked: list[asyncio.Task[Entry]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store.ledger, name)
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        await self._store.hang()
+        # In SQLite, a read waits for a write of the same process, and not for one of another process.
+        writing = self._store.ledger.claim("of another", token="t", payload="p", lease=60)
+        self.blocked.append(asyncio.create_task(writing))
+        await asyncio.sleep(0)
+        return await self._store.ledger.wait(key, within)
+
+
+async def test_hanging_store_does_not_lengthen_the_wait_for_an_owner(store: HangingLedger) -> None:
+    ledger = HangingInWait(store)
+    shop = Shop(approved(), ledger=ledger, patience=3600.0)
+    await shop.put(State.INFLIGHT)
+    assert isinstance(await shop.result(wait=0), InFlightError)
+    async with asyncio.timeout(30):  # less than `patience`, and much more than the wait
+        assert isinstance(await shop.result(wait=0.05), InFlightError)
+    [writing] = ledger.blocked
+    assert not writing.done()
+    await store.resume()
+    await asyncio.wait([writing])
+    assert shop.script.left == 1
+
+
 class LateLedger(FailingLedger):
     """A ledger that can be down: claims wait and arrive later, settlements fail."""
 
