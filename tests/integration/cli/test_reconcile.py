@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import Entry, Settlement, SqliteLedger, State, Subject
+from loanasync.ledger.orphans import Orphan, write_orphan
 from loanasync.testing import (
     ScriptedResponse,
     SentRequest,
@@ -196,6 +197,23 @@ def test_reconcile_during_a_request_leaves_the_row_for_later() -> None:
     assert done.stderr == "1 row with a request in progress: line 2; run the command again later\n"
 
 
+@pytest.mark.parametrize("outcome", ["approved", "refused"])
+def test_reconcile_imports_the_response_in_a_file_first(outcome: str, tmp_path: Path) -> None:
+    Simulation(lost=[1]).approve([1])
+    [entry] = entries()
+    settlement = Settlement(state=State.APPROVED, status=201, body=b'{"approved": true}')
+    orphan = Orphan(key=entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+    file = write_orphan([tmp_path / "state" / "loanasync" / "orphans"], orphan)
+    assert reconcile(f"cf,outcome\n{code(1)},{outcome}\n", "--dry-run").returncode == 0
+    assert file is not None
+    assert file.exists()
+    done = reconcile(f"cf,outcome\n{code(1)},{outcome}\n")
+    assert done.returncode == (0 if outcome == "approved" else 1)
+    [entry] = entries()
+    assert (entry.state, entry.source, entry.body) == (State.APPROVED, "service", settlement.body)
+    assert not file.exists()
+
+
 def test_reconcile_releases_a_request_only_once() -> None:
     simulation = Simulation(lost=[1])
     simulation.approve([1])
@@ -266,7 +284,15 @@ def test_reconcile_of_an_invalid_row_names_line_and_field(row: str) -> None:
 
 @pytest.mark.parametrize(
     "member",
-    ['"scope": 7', '"order_token": 7', '"note": 7', '"approved": 1', '"outcome": true', '"ambto": "a"'],
+    [
+        '"scope": 7',
+        '"order_token": 7',
+        '"note": 7',
+        '"approved": 1',
+        '"outcome": true',
+        '"ambto": "a"',
+        f'"cf": "{code(3)}"',
+    ],
 )
 def test_reconcile_of_an_invalid_member_writes_nothing(member: str) -> None:
     Simulation(lost=[1]).approve([1])
@@ -286,6 +312,7 @@ def test_reconcile_of_an_invalid_member_writes_nothing(member: str) -> None:
         ("cf,outcome,ambto\na,b,c\n", (), "line 1, column 'ambto': unknown column. Map it, for example"),
         ("cf,codice_fiscale,esito\na,b,c\n", (), "column 'cf': fiscal_code: this field has two columns"),
         ("cf,outcome\n", ("--column", "scope=ambito x"), "there is no column 'ambito x'"),
+        ("cf,Cliente,outcome\n", ("--column", "fiscal_code=Cliente"), "column 'cf': unknown column"),
         ("cf,outcome\n", ("--column", "name=cf"), "'name=cf' must be FIELD=NAME"),
         ("cf,outcome\n", ("--source", "service"), "must name the source"),
         ("cf,outcome\n", ("--report", "outcomes.csv"), "is also the file of outcomes or the ledger"),
