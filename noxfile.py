@@ -154,7 +154,7 @@ def instructions(session: nox.Session) -> None:
 def pages(session: nox.Session) -> None:
     """Rewrite the generated tables of the documentation."""
     install(session, "tests", ".")
-    for page in ("cli_page", "errors_page", "faults_page", "privacy_page", "tags_page"):
+    for page in ("cli_page", "errors_page", "faults_page", "privacy_page", "problems_page", "tags_page"):
         session.run("python", f"docs/_generate/{page}.py", "--write", env=SUPPORT)
 
 
