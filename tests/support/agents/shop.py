@@ -1,7 +1,7 @@
-"""A shop that runs with one monitoring agent, in a process and an environment of its own.
+"""A shop that runs with one monitoring agent, in a separate process and environment.
 
-It reads one JSON object from standard input. Nothing in its own frames and log records is personal, because
-agents may show these: only functions that have returned, and frames of loanasync and aiohttp, have the
+It reads one JSON object from standard input. Its own frames and log records contain nothing personal, because
+agents may show them. Only frames of loanasync and aiohttp, and of functions that have returned, have the
 customer's data.
 """
 
