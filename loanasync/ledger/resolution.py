@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, cast
 from attrs import frozen
 
 from loanasync._results import Problem
+from loanasync._transport.failures import was_cancelled
 from loanasync.errors import InFlightError, LedgerUnavailableError, LoanError, NotResolvedError
 from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.ledger.keys import Place
@@ -208,6 +209,11 @@ async def resolve_customer(
                 )
     except LoanError as error:  # for example ConfigurationError: the file is not a ledger
         return type(error)(*error.args)
+    except asyncio.CancelledError as error:
+        if was_cancelled():
+            raise
+        # raised by the backend, for example when it was closed meanwhile
+        return LedgerUnavailableError(_OPERATION, key, type(error).__name__)
     except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
         unsuitable = unsuitable_driver_error(ledger, error)
         return unsuitable or LedgerUnavailableError(_OPERATION, key, type(error).__name__)

@@ -321,6 +321,44 @@ async def test_resolve_with_a_hanging_ledger_ends() -> None:
         await stated(shop, "refused")
 
 
+async def test_resolve_with_a_ledger_that_cancels_is_an_error() -> None:
+    def closed() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(LedgerUnavailableError, match="CancelledError"):
+        await stated(Shop(ledger=FailingLedger(get=closed)), "refused")
+
+
+async def test_resolve_that_is_cancelled_is_cancelled() -> None:
+    hanging = asyncio.Event()
+    resolving = asyncio.create_task(stated(Shop(ledger=FailingLedger(get=hanging.wait)), "refused"))
+    await asyncio.sleep(0)
+    resolving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await resolving
+
+
+@pytest.mark.parametrize("late", [State.APPROVED, State.REFUSED])
+async def test_resolve_after_a_response_during_its_write_keeps_the_response(late: State) -> None:
+    """The late response is written between the read and the claim of the statement."""
+    ledger = FailingLedger()
+    shop = Shop(connection_lost(), ledger=ledger)
+    await shop.result()
+    entry = await shop.entry()
+
+    async def respond() -> None:
+        ledger.faults = {}
+        settlement = Settlement(state=late, status=201, body=b"{}")
+        await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+
+    ledger.faults = {"claim": respond}
+    if late is State.REFUSED:
+        assert (await stated(shop, "refused")).source == "service"
+    else:
+        assert (await error_of(shop, "refused")).state == "approved"
+    assert (await shop.entry()).source == "service"
+
+
 async def unwritten_decision(tmp_path: Path) -> Shop:
     """Return a shop whose approved response is in an orphan file, and whose entry is unknown."""
     ledger = FailingLedger()
