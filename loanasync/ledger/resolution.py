@@ -53,10 +53,13 @@ def problem_of_source(source: object) -> str | None:
 def statement_problems(outcome: object, source: object, note: object) -> Iterator[Problem]:
     """Yield the problems of a stated outcome."""
     if not (isinstance(outcome, str) and outcome in STATES):
-        yield Problem("outcome", "", "must be 'approved', 'refused' or 'not_evaluated'")
+        options = {"options": tuple(STATES)}
+        yield Problem(
+            "outcome", "", "must be 'approved', 'refused' or 'not_evaluated'", "outcome.choice", options
+        )
     for field, message in (("source", problem_of_source(source)), ("note", problem_of_note(note))):
         if message is not None:
-            yield Problem(field, "", message)
+            yield Problem(field, "", message, f"{field}.format")
 
 
 @frozen
