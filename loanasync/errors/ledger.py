@@ -212,7 +212,8 @@ class PayloadMismatchError(LedgerError):
 class NotResolvedError(LedgerError):
     """`LoanClient.resolve` wrote nothing, because the entry does not permit the stated outcome.
 
-    A person has to look at the entry, or the arguments name another customer, scope or order.
+    Check the customer, the scope and the order token. If they are right, ask the service for the outcome, and
+    look at the entry with ``loanasync ledger show``.
 
     Args:
         state: ``missing``: the customer has no entry. ``ambiguous``: the customer has entries of this order

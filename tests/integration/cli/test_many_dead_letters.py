@@ -43,7 +43,7 @@ def test_dead_letters_keep_encoding_mark_line_ends_and_quotes(
     options = (*options, "-o", str(out), "--skip-invalid", "--dead-letters", str(dead))
     assert run(served, "approve-many", file, *options).returncode == 1, "no request is created yet"
     lines = text.splitlines()
-    reason = "amount: must be between 5000 and 1500000 (euro cents)"
+    reason = "amount: must be a whole number between 5000 and 1500000 (euro cents)"
     expected = {f"4;{reason};{lines[3]}", *(f"{n};{NOT_CREATED};{lines[n - 1]}" for n in (3, 5))}
     raw = content(dead)
     mark = len("\ufeff".encode(codec)) if codec in ("utf-8-sig", "utf-16") else 0
@@ -78,7 +78,7 @@ def test_dead_letters_of_json_lines_keep_the_text_of_the_row(tmp_path: Path, ser
     assert run(served, "approve-many", file, *options).returncode == 1
     letters = dead.read_bytes().decode().split("\r\n")
     assert letters.pop() == ""
-    reason = "amount: must be between 5000 and 1500000 (euro cents)"
+    reason = "amount: must be a whole number between 5000 and 1500000 (euro cents)"
     assert letters[0] == f'{{"loanasync_line": 2, "loanasync_reason": "{reason}", {text[1:]}'
     assert letters[1].endswith(f'a JSON member appears more than once", {broken[1:]}')
     assert letters[2] == "5"
@@ -165,5 +165,5 @@ def test_resume_writes_each_dead_letter_once(tmp_path: Path, served: Sandbox) ->
         (letter[OWN[0]], letter[OWN[1]]) for letter in sorted(letters, key=lambda each: each[OWN[0]])
     ] == [
         (1, "AccessDeniedError: Access denied"),
-        (2, "amount: must be between 5000 and 1500000 (euro cents)"),
+        (2, "amount: must be a whole number between 5000 and 1500000 (euro cents)"),
     ]
