@@ -290,7 +290,8 @@ def test_truncated_body_with_many_names_is_read_once() -> None:
         body = b'{"x":[%s' % (b"0," * 10_000) + b'"approved":1,' * count
         return lines_run(lambda: read(APPROVE, 201, body, fault="truncated"))
 
-    assert work(10) < work(1) + 1_000
+    once = work(1)  # first: the first reading also compiles regular expressions
+    assert work(10) < once + 1_000
 
 
 @pytest.mark.parametrize(
