@@ -42,11 +42,11 @@ class Problem:
     message: str
     """Description of the problem, without the value (spec §7)."""
     code: str = attrs.field(default="", eq=False)
-    """Field and rule, such as ``amount.range``."""
+    """Field and rule, such as ``amount.range`` (spec §7, §8)."""
     params: Mapping[str, Param] = attrs.field(default=Params(), converter=Params, eq=False)
-    """The values in the texts, without personal data; read-only."""
+    """The values in the texts, without personal data; read-only (spec §8)."""
     hint: str = attrs.field(default="", eq=False)
-    """Advice for the developer."""
+    """Advice for the developer, beyond the rule of the specification (spec §7)."""
 
     def __str__(self) -> str:
         # spec §7: the message of a 403 or 409 has no field
