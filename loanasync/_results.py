@@ -246,20 +246,23 @@ class _Echo(MaskedPairs):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the decision that `to_dict` wrote, also in an older or newer version of this package.
 
-        Unknown members are ignored, and missing ones have their default. For a row of either kind, select the
-        class first: ``kind = Approved if data["approved"] else Refused``.
+        Unknown members are ignored. Missing members have their default, except those that every version
+        writes, such as ``raw``, ``meta`` and ``redirect_url``. For a row of either kind, select the class
+        first: ``kind = Approved if data["approved"] else Refused``.
 
         Raises:
-            ValueError: ``data`` is not a mapping, has no ``approved``, is a decision of the other kind, or a
-                member has a wrong type. The message contains no personal data.
+            ValueError: ``data`` is not a mapping, is a part of a stored decision or the body in ``raw``, is a
+                decision of the other kind, or a member has a wrong type. The message contains no personal
+                data.
 
         Example:
-            >>> Refused.from_dict({"approved": False, "amount": 45_000}).amount
-            45000
-            >>> Approved.from_dict({"approved": False, "amount": 45_000})
+            >>> decision = run(client.approve(fiscal_code, request))
+            >>> Approved.from_dict(decision.to_dict()).redirect_url == decision.redirect_url
+            True
+            >>> Approved.from_dict(dict(decision.raw))
             Traceback (most recent call last):
                 ...
-            ValueError: Approved.from_dict: approved is False: use Refused.from_dict for this decision
+            ValueError: Approved.from_dict: the member raw is missing: pass the whole dict of to_dict()
         """
         members = _restored_members(cls, data)
         if isinstance(members, str):
@@ -334,22 +337,33 @@ def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
     if not isinstance(data, Mapping):
         found = type(data).__name__
         return f"data must be the dict that to_dict() returned, not {found}; read a JSON text with json.loads"
-    if "approved" not in data:
-        return "the member approved is missing: pass the whole dict that to_dict() returned"
-    if wrong := _wrong_member(kind, data) or _wrong_member(Meta, data.get("meta", {})):
-        return wrong
+    meta = data.get("meta", {})
+    if (
+        unusable := _missing_member(data, "approved")
+        or _wrong_member(kind, data)
+        or _wrong_member(Meta, meta)
+    ):
+        return unusable
     if data["approved"] is not issubclass(kind, Approved):
         other = Refused if issubclass(kind, Approved) else Approved
         return f"approved is {data['approved']}: use {other.__name__}.from_dict for this decision"
+    names = ("raw", "meta", "redirect_url") if issubclass(kind, Approved) else ("raw", "meta")
+    if missing := _missing_member(data, *names) or _missing_member(meta, "status", "attempts", "elapsed"):
+        return missing
     members = {each.name: data[each.name] for each in fields(kind) if each.init and each.name in data}
     if members.get("citizenship") in _CITIZENSHIPS:
         members["citizenship"] = Citizenship(members["citizenship"])
-    stored = data.get("meta", {})
-    # Without `meta`, the status is that of spec §3.
-    meta: dict[str, Any] = {"status": 201 if data["approved"] else 422, "attempts": 0, "elapsed": 0.0}
-    meta |= {each.name: stored[each.name] for each in fields(Meta) if each.name in stored}
-    meta["unread"] = tuple(meta.get("unread", ()))
-    return {**members, "raw": Body(data.get("raw")), "meta": Meta(**meta)}
+    known = {each.name: meta[each.name] for each in fields(Meta) if each.name in meta}
+    known["unread"] = tuple(known.get("unread", ()))
+    return {**members, "raw": Body(data["raw"]), "meta": Meta(**known)}
+
+
+def _missing_member(data: Mapping[str, Any], *names: str) -> str | None:
+    """Return a sentence about the first missing member of those that every version stores."""
+    for name in names:
+        if name not in data:
+            return f"the member {name} is missing: pass the whole dict of to_dict()"
+    return None
 
 
 def _wrong_member(model: type, data: Mapping[str, Any]) -> str | None:

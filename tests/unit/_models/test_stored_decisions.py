@@ -75,13 +75,32 @@ def test_missing_and_unknown_members_are_accepted() -> None:
     stored = WHOLE.to_dict() | {"added_later": {"a": 1}}
     stored["meta"] |= {"added_later": "x"}
     assert Approved.from_dict(stored) == WHOLE
-    for name in stored.keys() - {"approved", "added_later"}:
+    always = {"approved", "raw", "meta", "redirect_url", "added_later"}
+    for name in stored.keys() - always:
         less = {member: value for member, value in stored.items() if member != name}
-        defaults = {"meta": Meta(status=201, attempts=0, elapsed=0.0), "raw": Body()}
-        change: dict[str, Any] = {name: defaults.get(name)}
+        change: dict[str, Any] = {name: None}
         assert Approved.from_dict(less) == attrs.evolve(WHOLE, **change)
-    assert Refused.from_dict({"approved": False}) == Refused(meta=Meta(status=422, attempts=0, elapsed=0.0))
-    assert Refused.from_dict({"approved": False, "meta": {"attempts": 3}}).meta.attempts == 3
+    stored["meta"] = {"status": 201, "attempts": 2, "elapsed": 0.25}
+    assert Approved.from_dict(stored).meta == Meta(status=201, attempts=2, elapsed=0.25)
+
+
+@pytest.mark.parametrize("decision", [WHOLE, Refused(raw=Body({"approved": False}), meta=META)])
+def test_part_of_a_stored_decision_is_refused(decision: Decision) -> None:
+    """Otherwise the redirect of an approved loan would be None without notice."""
+    stored = decision.to_dict()
+    meta = stored["meta"]
+    parts = {name: {**stored, "meta": without(meta, name)} for name in ("status", "attempts", "elapsed")}
+    parts |= {name: without(stored, name) for name in ("raw", "meta", "redirect_url") if name in stored}
+    assert ("redirect_url" in parts) == decision.approved
+    for name, part in parts.items():
+        with pytest.raises(ValueError, match=rf"the member {name} is missing: pass the whole dict of to_di"):
+            type(decision).from_dict(part)
+    with pytest.raises(ValueError, match="the member raw is missing: pass the whole dict"):
+        type(decision).from_dict(dict(decision.raw))
+
+
+def without(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return {member: value for member, value in data.items() if member != name}
 
 
 @pytest.mark.parametrize(
