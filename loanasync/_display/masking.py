@@ -41,8 +41,8 @@ class MaskedPairs:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> NoReturn:
         raise TypeError(
-            f"{cls.__name__} contains personal data, so it is no type of a response or of a pydantic field;"
-            " use a model of your own with the fields that the page needs, such as redirect_url"
+            f"{cls.__name__} contains personal data, so it cannot be a response type or the type of a "
+            "pydantic field; use a model of your own with the fields of the page, such as redirect_url"
         )
 
 
