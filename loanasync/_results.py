@@ -7,7 +7,7 @@ import attrs
 from attrs import asdict, field, fields, frozen
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask, masked_unless
-from loanasync._display.texts import EMPTY_CATALOGUE, Param, Params, text_of
+from loanasync._display.texts import Param, Params, text_of
 from loanasync._enums import Citizenship
 
 
@@ -52,7 +52,7 @@ class Problem:
         # spec §7: the message of a 403 or 409 has no field
         return f"{self.field}: {described(self)}" if self.field else described(self)
 
-    def text(self, language: str = "en", catalogue: Mapping[str, str] = EMPTY_CATALOGUE) -> str:
+    def text(self, language: str = "en", catalogue: Mapping[str, str] | None = None) -> str:
         """Return the problem as a sentence for the customer.
 
         The template is that of the code in `catalogue`, else that of the rule (the last part of the code) in
@@ -61,7 +61,7 @@ class Problem:
         specification does not list stays as it was received.
 
         Args:
-            language: ``en`` or ``it``.
+            language: ``en`` or ``it``, also with a region, such as ``it-IT``.
             catalogue: Templates of your own, by code such as ``amount.range`` or by rule such as ``range``.
                 ``{least}`` is a value of `params`. ``{least:0.00}`` and ``{least:0,00}`` show euro cents as
                 euros.

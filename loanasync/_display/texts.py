@@ -1,8 +1,8 @@
 """Texts of problems for shoppers, in English and Italian."""
 
+import re
 from collections.abc import Mapping
 from string import Formatter
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 Param: TypeAlias = int | str | tuple[str, ...] | None
@@ -115,34 +115,35 @@ _ITALIAN: Mapping[str, str] = {
     "user_not_found": "Il codice fiscale non risulta registrato.",
     "yes_no": "Scegliere sì o no.",
 }
-EMPTY_CATALOGUE: Mapping[str, str] = MappingProxyType({})
 CATALOGUES: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH, "it": _ITALIAN}
 
 
 def text_of(
-    code: str, params: Mapping[str, Param], message: str, language: str, catalogue: Mapping[str, str]
+    code: str, params: Mapping[str, Param], message: str, language: str, catalogue: Mapping[str, str] | None
 ) -> str:
     """Return the text of a problem: from the catalogue, else from the language, else its message.
 
     Raises:
         ValueError: There are no texts in this language, or a template has a wrong form.
     """
-    if not isinstance(language, str) or language not in CATALOGUES:
+    # Browsers send language tags with a region, such as it-IT.
+    name = _REGION.sub("", language).lower() if isinstance(language, str) else ""
+    if name not in CATALOGUES:
         raise ValueError(
             "there are no texts in this language: pass 'en' or 'it', and texts of your own as the catalogue, "
             'such as problem.text("en", {"amount.range": "..."})'
         )
     rule = code.rpartition(".")[2]
-    for templates in (catalogue, CATALOGUES[language]):
-        for name in (code, rule):
-            if (template := templates.get(name)) is not None:
+    for templates in (catalogue or {}, CATALOGUES[name]):
+        for key in (code, rule):
+            if (template := templates.get(key)) is not None:
                 try:
                     return _Template().vformat(template, (), params)
                 except KeyError:  # messages of the service do not have all params
                     continue
                 except (AttributeError, IndexError, TypeError, ValueError):
                     raise ValueError(
-                        f"the template of {name!r} has a wrong form; write placeholders as {{least}}, "
+                        f"the template of {key!r} has a wrong form; write placeholders as {{least}}, "
                         "{least:0.00} or {least:0,00}"
                     ) from None
     return message
@@ -161,3 +162,4 @@ class _Template(Formatter):
 
 
 _COMMA = str.maketrans(",.", ".,")
+_REGION = re.compile("[-_][A-Za-z]{2}$")

@@ -56,10 +56,17 @@ def test_text_of_a_problem_without_template_is_its_message(code: str) -> None:
     assert problem.text("it", {"rejected": "{{no}}"}) == ("{no}" if "rejected" in code else problem.message)
 
 
-@pytest.mark.parametrize("language", ["de", "IT", "", None, {"amount.range": "text"}])
+@pytest.mark.parametrize(
+    "language", ["de", "de-IT", "it-", "it,en;q=0.5", "italian", "", None, {"amount.range": "text"}]
+)
 def test_unknown_language_is_refused(language: Any) -> None:
     with pytest.raises(ValueError, match="there are no texts in this language: pass 'en' or 'it'"):
         RANGE.text(language)
+
+
+@pytest.mark.parametrize("language", ["it-IT", "it_CH", "it-it", "IT"])
+def test_language_with_a_region_has_the_texts_of_the_language(language: str) -> None:
+    assert RANGE.text(language, None) == RANGE.text("it") != RANGE.text("en_GB") == RANGE.text("en")
 
 
 @pytest.mark.parametrize("template", ["{", "{}", "{least.x}", "{least:nonsense}", "{least[0]}"])
