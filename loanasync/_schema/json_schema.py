@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from loanasync._config import require
 from loanasync._models.dialect import USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._settings import Limits
@@ -45,7 +46,7 @@ def schema(
         A new dict. The names are those of the model's fields unless `wire_names` is True.
 
     Raises:
-        ConfigurationError: `model` is another type.
+        ConfigurationError: `model`, `dialect` or `limits` has another type.
 
     Example:
         >>> from loanasync import Limits, schema
@@ -57,6 +58,8 @@ def schema(
     """
     if model not in (ApprovalRequest, AdditionalData, UserData):
         raise ConfigurationError("model", "must be ApprovalRequest, AdditionalData or UserData")
+    require(Dialect, "dialect", dialect)
+    require(Limits, "limits", limits)
     make = _wire_object if wire_names else _object
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeAlias, get_args
 import attrs
 from attrs import frozen
 
+from loanasync._config import require
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData, did_you_mean
 from loanasync._results import Problem
@@ -34,6 +35,9 @@ class RequestRules:
         limits: Limits of the client.
         additional_data_needed: Require the additional data (spec §2.1).
 
+    Raises:
+        ConfigurationError: `dialect` or `limits` has another type.
+
     Example:
         >>> from typing import Annotated
         >>> from pydantic import TypeAdapter
@@ -49,6 +53,10 @@ class RequestRules:
     """Limits of the client (spec §8)."""
     additional_data_needed: bool = False
     """Require the additional data (spec §2.1)."""
+
+    def __attrs_post_init__(self) -> None:
+        require(Dialect, "dialect", self.dialect)
+        require(Limits, "limits", self.limits)
 
     def __get_pydantic_core_schema__(self, model: type[Any], _: object) -> object:
         from pydantic_core import core_schema  # noqa: PLC0415  (not a dependency; pydantic calls this method)
@@ -116,7 +124,7 @@ def _read(model: type[Any], value: object) -> tuple[object, Found]:
     if isinstance(value, model):
         return value, {}
     if not isinstance(value, Mapping):
-        return None, {(): Problem("", "", f"must be an object with the fields of {model.__name__}", "object")}
+        return None, {(): _not_an_object(model)}
     found: Found = {}
     fields = {each.name: each for each in attrs.fields(model) if each.name not in ("extra", "unread")}
     members: dict[str, Any] = {}
@@ -138,6 +146,8 @@ def _read_member(name: str, kind: object, value: object) -> tuple[object, Found]
     kinds = get_args(kind)  # of a union, such as `date | None`
     if AdditionalData in kinds and isinstance(value, Mapping):
         return _read(AdditionalData, value)
+    if AdditionalData in kinds and not isinstance(value, AdditionalData | None):
+        return value, {(): _not_an_object(AdditionalData, name)}
     if not isinstance(value, str):
         return value, {}
     if date in kinds:
@@ -145,6 +155,11 @@ def _read_member(name: str, kind: object, value: object) -> tuple[object, Found]
         return day, {} if day else {(): Problem(name, name, "must be a date as YYYY-MM-DD", f"{name}.date")}
     options = {option.value: option for each in kinds if issubclass(each, StrEnum) for option in each}
     return options.get(value, value), {}
+
+
+def _not_an_object(model: type, name: str = "") -> Problem:
+    message = f"must be an object with the fields of {model.__name__}"
+    return Problem(name, name, message, f"{name}.object".lstrip("."))
 
 
 def _day(text: str) -> date | None:

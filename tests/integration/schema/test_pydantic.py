@@ -131,6 +131,14 @@ def test_another_type_than_an_object_is_one_problem(value: object) -> None:
     assert errors_of(ApprovalRequest, value) == expected
 
 
+@pytest.mark.parametrize("value", [[], "x", 7])
+@pytest.mark.parametrize("needed", [True, False])
+def test_additional_data_of_another_type_are_one_problem(value: object, needed: bool) -> None:  # noqa: FBT001
+    kind = Annotated[ApprovalRequest, RequestRules(additional_data_needed=needed)]
+    expected = {("additional",): ("additional.object", "must be an object with the fields of AdditionalData")}
+    assert errors_of(kind, {**ORDER, "additional": value}) == expected
+
+
 def test_annotation_sets_the_rules() -> None:
     assert ("order", "additional", "children") in errors_of(Form, {"fiscal_code": "", "order": ORDER})
     assert ("order", "additional", "salary") in errors_of(

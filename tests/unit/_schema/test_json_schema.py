@@ -7,6 +7,7 @@ from loanasync import (
     ApprovalRequest,
     ConfigurationError,
     LoanClient,
+    RequestRules,
     UserData,
     schema,
 )
@@ -47,3 +48,13 @@ def test_schema_returns_a_new_dict() -> None:
 def test_schema_of_another_type_raises(model: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^model: must be ApprovalRequest, AdditionalData or UserD"):
         schema(model)
+
+
+@pytest.mark.parametrize("setting", ["dialect", "limits"])
+def test_setting_of_another_type_raises(setting: str) -> None:
+    wrong: dict[str, Any] = {setting: {"amount_max": 200_000}}
+    for use in (lambda: schema(ApprovalRequest, **wrong), lambda: RequestRules(**wrong)):
+        with pytest.raises(
+            ConfigurationError, match=rf"^{setting}: must be of type {setting.title()}, not dict"
+        ):
+            use()
