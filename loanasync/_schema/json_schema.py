@@ -183,13 +183,14 @@ def _or_null(inner: Schema) -> Schema:
 
 
 def _describe(properties: dict[str, Schema], model: RequestModel, names: Mapping[str, str]) -> None:
-    """Add the descriptions of the fields, from the docstring of the model."""
-    text = inspect.cleandoc(model.__doc__ or "")  # python -OO removes it
+    """Add the descriptions of the fields, from the docstring of the model, without the default limits."""
+    text = _DEFAULT_LIMITS.sub("", inspect.cleandoc(model.__doc__ or ""))  # python -OO removes it
     for name, description in _FIELD_IN_DOCSTRING.findall(text):
         if name in names:
             properties[names[name]]["description"] = " ".join(description.replace("`", "").split())
 
 
 _FIELD_IN_DOCSTRING = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_DEFAULT_LIMITS = re.compile(", by default [0-9]+ to [0-9]+")
 _NOT_BLANK = r"\S"
 _CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"

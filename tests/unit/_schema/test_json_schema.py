@@ -25,7 +25,8 @@ def test_schema_describes_each_field(model: Any, wire_names: bool) -> None:  # n
 
 def test_schema_description_has_the_unit_and_no_markup() -> None:
     members = schema(ApprovalRequest)["properties"]
-    assert members["amount"]["description"].startswith("Loan amount in euro cents")
+    assert members["amount"]["description"] == "Loan amount in euro cents."
+    assert members["instalments"]["description"] == "Number of instalments."
     assert not [each for each in members.values() if "`" in each["description"]]
 
 
