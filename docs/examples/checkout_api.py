@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -34,6 +34,7 @@ from loanasync.ledger import LedgerPolicy, SqliteLedger
 CREATION = Timeout(total=5, attempt=4, connect=2)
 APPROVAL = Timeout(total=15, attempt=14, connect=2)
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
+LANGUAGE = "en"  # of the texts for customers; "it" for Italian
 NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 
 
@@ -133,11 +134,19 @@ def http_error(error: LoanError) -> HTTPException | RequestValidationError:
 def validation_error(problems: Sequence[Problem]) -> RequestValidationError:
     """Convert problems to the error that FastAPI raises for an invalid body."""
     return RequestValidationError(
-        [{"type": each.code, "loc": ("body", each.field), "msg": each.text("en")} for each in problems]
+        [
+            {"type": each.code, "loc": ("body", each.field), "msg": each.message, "ctx": each.params}
+            for each in problems
+        ]
     )
 
 
+def text_of(error: Mapping[str, Any]) -> str:
+    """Return the text of a problem, or the message of an error of pydantic, such as ``missing``."""
+    return Problem("", "", error["msg"], error["type"], error.get("ctx", {})).text(LANGUAGE)
+
+
 async def validation_response(_: Request, error: RequestValidationError) -> JSONResponse:
-    """Return status 422 in FastAPI's shape, without the `input` that FastAPI would repeat."""
-    detail = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+    """Return status 422 in FastAPI's shape, with texts for customers and without their `input`."""
+    detail = [{"type": each["type"], "loc": each["loc"], "msg": text_of(each)} for each in error.errors()]
     return JSONResponse({"detail": detail}, status_code=422)

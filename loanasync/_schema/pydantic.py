@@ -25,7 +25,8 @@ Found: TypeAlias = dict[tuple[str, ...], Problem]
 class RequestRules:
     """Settings of the validation of a request model by pydantic and FastAPI, as an annotation.
 
-    `ApprovalRequest`, `AdditionalData` and `UserData` can be types of pydantic fields and of FastAPI bodies.
+    `ApprovalRequest`, `AdditionalData` and `UserData` can be types of pydantic fields and of FastAPI bodies
+    (``order: Annotated[ApprovalRequest, Body()]``; FastAPI treats the bare type as a query parameter).
     They are checked with the default settings of `LoanClient`. If the client has other settings, annotate the
     type with the same settings. The error lists all missing, unknown and invalid fields at once, and contains
     no value. Its types are the codes of `Problem`, such as ``amount.range``.

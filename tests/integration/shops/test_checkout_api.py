@@ -83,6 +83,20 @@ async def test_wrong_types_and_missing_fields_are_reported_without_input(
     assert len(sandbox.journal) == 0
 
 
+async def test_texts_are_in_the_language_of_the_app(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkout_api.LANGUAGE", "it")
+    rules = await api.post(ROUTE, json={**BODY, "instalments": 99})
+    assert [each["msg"] for each in rules.json()["detail"]] == ["Inserire un numero intero tra 3 e 60."]
+    own = await api.post(ROUTE, json={**BODY, "typo": "Anna"})
+    assert own.json()["detail"] == [
+        {"type": "extra_forbidden", "loc": ["body", "typo"], "msg": "Extra inputs are not permitted"}
+    ]
+    broken = await api.post(ROUTE, content='{"email": "anna', headers={"Content-Type": "application/json"})
+    assert (broken.status_code, [*broken.json()["detail"][0]]) == (422, ["type", "loc", "msg"])
+
+
 @pytest.mark.parametrize(("tag", "field"), [("invalid.city", "city"), ("nouser", "fiscal_code")])
 async def test_fields_rejected_by_the_service_are_reported(
     api: httpx.AsyncClient, tag: str, field: str
