@@ -249,7 +249,7 @@ def _send(
         if has_content(out):
             truncate_incomplete_line(out)
         form = format_of(out, delimiter)
-        reported, earlier_lines = read_results(out, form)
+        reported, _, earlier_lines = read_results(out, form)
         planned: Counter[str] = Counter(reported.get(each.code, "new") for each in creations)
         print_message(
             f"{counted(planned['new'], 'request')} to create; in an earlier run {planned['decided']:,} were "

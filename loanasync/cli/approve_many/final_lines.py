@@ -53,9 +53,11 @@ def keep_final_lines(path: str, form: Format, earlier_lines: int) -> None:
 def _superseded_lines(path: str, form: Format, earlier_lines: int) -> Collection[int]:
     """Return the numbers of the lines, from 0, that are not the final ones of their rows.
 
-    A line is superseded by a later one of the same customer, but a decision only by a decision. A line
-    without an evaluation is also superseded by a later one of the same row, whose fiscal code may have been
-    wrong: by the same line and id, or in a later run by the same id.
+    A line is superseded by a later one of the same customer. A decision is superseded only by another
+    decision or by a line of this run, because a run adds such a line only if the ledger was corrected.
+
+    A row that was not evaluated may have a wrong fiscal code, so its line is also superseded by a later line
+    with the same line number and id. In a later run, the same id is enough.
     """
     superseded: set[int] = set()
     decided: set[int] = set()
@@ -70,7 +72,7 @@ def _superseded_lines(path: str, form: Format, earlier_lines: int) -> Collection
         if customer := normalize_fiscal_code(record.get("fiscal_code", "")):
             is_decided = record["status"] in DECIDED
             previous = by_customer.get(customer, -1)
-            if previous in decided and not is_decided:
+            if previous in decided and not is_decided and number < earlier_lines:
                 superseded.add(number)
                 continue
             superseded.add(previous)

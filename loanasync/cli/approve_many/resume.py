@@ -19,7 +19,6 @@ from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.cli.rows.append import has_content, read_lines
 from loanasync.ledger import DecisionLedger, Settlement, State
 from loanasync.ledger.backend import StoredLedger
-from loanasync.ledger.model import SERVICE
 
 try:
     import fcntl
@@ -203,15 +202,17 @@ def _missing_resume_file(out: str) -> NotResumableError:
     )
 
 
-def read_results(out: str, form: Format) -> tuple[dict[str, PastStatus], int]:
-    """Return the status of each customer in the results, and the number of lines.
+def read_results(out: str, form: Format) -> tuple[dict[str, PastStatus], dict[str, str], int]:
+    """Return the status of each customer in the results, decisions from the ledger, and the number of lines.
 
-    The last line of a customer counts: earlier ones are removed at the end of a run.
+    The last line of a customer counts, but after a decision only another decision. Decisions that the run
+    read from the ledger and sent no request for are also returned by customer: the ledger may correct them.
 
     Raises:
         NotResumableError: A line was not written by this command.
     """
     found: dict[str, PastStatus] = {}
+    from_ledger: dict[str, str] = {}
     number = 0
     for number, line in enumerate(read_lines(out) if has_content(out) else (), 1):
         if number == 1 and line == form.header.rstrip("\n"):
@@ -219,13 +220,20 @@ def read_results(out: str, form: Format) -> tuple[dict[str, PastStatus], int]:
         try:
             record = form.record(line)
             status = _past_status(record)
+            is_from_ledger = status == "decided" and str(record.get("attempts")) == "0"
         except (ValueError, KeyError):
             raise NotResumableError(
                 f"{out}: line {number}: not a result of this command: name a new results file with -o"
             ) from None
-        if "fiscal_code" in record:
-            found[normalize_fiscal_code(record["fiscal_code"])] = status
-    return found, number
+        if "fiscal_code" not in record:
+            continue
+        code = normalize_fiscal_code(record["fiscal_code"])
+        if status == "decided" or found.get(code) != "decided":
+            found[code] = status
+            from_ledger.pop(code, None)
+            if is_from_ledger:
+                from_ledger[code] = record["status"]
+    return found, from_ledger, number
 
 
 def _past_status(record: Mapping[str, Any]) -> PastStatus:
@@ -248,12 +256,14 @@ class PastRequests:
         ledger: The ledger, if there is one.
         key_of: Returns a customer's key in the ledger.
         is_own: The ledger belongs to these results alone, so an entry in flight was left by a killed run.
+        from_ledger: The decisions in the results that came from the ledger, where a person may correct them.
     """
 
     _reported: Mapping[str, PastStatus] = field(factory=dict)
     _ledger: DecisionLedger | None = None
     _key_of: Callable[[str], str] = str
     _is_own: bool = False
+    _from_ledger: Mapping[str, str] = field(factory=dict)
     _states: dict[str, State] = field(init=False, factory=dict)
     _looked_up: int = field(init=False, default=0)
     _found: int = field(init=False, default=0)
@@ -302,8 +312,8 @@ class PastRequests:
         self._looked_up += len(codes)
         self._found += sum(entry is not None for entry in entries)
         for code, entry in zip(codes, entries, strict=True):
-            if entry is None or (self._reported.get(code) == "decided" and entry.source in ("", SERVICE)):
-                continue  # the results may contain a decision that the ledger could not record
+            if entry is None or (self._reported.get(code) == "decided" and code not in self._from_ledger):
+                continue  # the results contain the service's decision, even if the ledger could not record it
             if self._is_own and entry.state is State.INFLIGHT:
                 entry = await ledger.settle(  # noqa: PLW2901  (the settled state of the same entry)
                     entry.key, token=entry.token, payload=entry.payload, settlement=_KILLED
@@ -320,14 +330,16 @@ class PastRequests:
                 return "failed" if reported == "failed" else "unknown"
             case State.INFLIGHT:
                 return "busy"
-            case State.RELEASED if reported == "unknown":  # a person has released it since then
+            case State.RELEASED if reported in ("unknown", "decided"):  # a person has released it since then
                 return "new"
             case _:
                 return reported
 
     def is_reported(self, fiscal_code: str) -> bool:
-        """Return False if the ledger knows a status that the results lack, as after a kill."""
-        return self.status(fiscal_code) == self._reported.get(fiscal_code, "new")
+        """Return False if the results lack the ledger's outcome, as after a kill or a person's correction."""
+        decision = self._from_ledger.get(fiscal_code)
+        is_corrected = decision is not None and self._states.get(fiscal_code, decision) != decision
+        return not is_corrected and self.status(fiscal_code) == self._reported.get(fiscal_code, "new")
 
     def has_result(self, fiscal_code: str) -> bool:
         """Return True if the results of earlier runs contain the customer."""

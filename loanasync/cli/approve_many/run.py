@@ -197,7 +197,7 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
         if has_content(out):
             truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
-    reported, lines = read_results(out, form) if is_resumable else ({}, 0)
+    reported, from_ledger, lines = read_results(out, form) if is_resumable else ({}, {}, 0)
     if shop is None:
         return _RunParts(None, None, PastRequests(reported), form, lock, lines)
     is_own = lock is not None and options.ledger is None
@@ -212,7 +212,7 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
     if not arguments:
         return _RunParts(client, None, PastRequests(reported), form, lock, lines)
     key = partial(key_of, shop, policy=arguments["ledger_policy"])
-    earlier = PastRequests(reported, arguments["ledger"], key, is_own)
+    earlier = PastRequests(reported, arguments["ledger"], key, is_own, from_ledger)
     return _RunParts(client, arguments["ledger"], earlier, form, lock, lines)
 
 

@@ -99,7 +99,8 @@ def record(line: int, status: str, outcome: str = "not_sent", **more: str) -> st
         ([record(1, "rejected", id="7"), record(1, "rejected", id="8")], 1, [0, 1]),
         ([record(1, "rejected"), record(1, "refused", "refused", fiscal_code="X")], 0, [1]),
         ([record(1, "refused", "refused", fiscal_code="X"), record(1, "rejected")], 1, [0, 1]),
-        ([record(1, "approved", "approved", fiscal_code="X"), record(1, "error", fiscal_code="x")], 1, [0]),
+        ([record(1, "approved", "approved", fiscal_code="X"), record(1, "error", fiscal_code="x")], 2, [0]),
+        ([record(1, "approved", "approved", fiscal_code="X"), record(1, "error", fiscal_code="x")], 1, [1]),
         ([record(1, "unknown", "unknown", fiscal_code="X"), record(1, "error", fiscal_code="Y")], 1, [0, 1]),
         (
             [record(n, "approved", "approved", fiscal_code="X", entry=str(n)) for n in range(3)],
@@ -150,3 +151,64 @@ def test_replaced_results_keep_link_and_mode(tmp_path: Path, served: Sandbox) ->
     assert real.stat().st_mode & 0o777 == 0o640
     assert found(out) == [("1", "error"), ("2", "approved")]
     assert not (tmp_path / "real.jsonl.gz.new.gz").exists()
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_results_follow_each_correction_of_a_person(tmp_path: Path, served: Sandbox, name: str) -> None:
+    rows = [make_row("resetafter"), make_row("approved")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / name
+    command = ("approve-many", file, "-o", out)
+    assert run(served, *command).returncode == 3
+    [entry] = [each["entry"] for each in records(out) if each["status"] == "unknown"]
+    for state, code in (("approved", 0), ("unknown", 3), ("approved", 0), ("refused", 0), ("approved", 0)):
+        resolved = run_ledger("resolve", f"{out}.ledger", entry, "--as", state, "--note", f"not {state}")
+        assert resolved.exit_code == 0, resolved.stderr
+        for _ in range(2):
+            assert run(served, *command).returncode == code
+            assert found(out) == [("1", state), ("2", "approved")]
+    assert len(served.journal.calls(operation="approve")) == 2
+
+    rows[0]["email"] = "anna+refused@example.com"
+    write(file, rows)
+    resolved = run_ledger("resolve", f"{out}.ledger", entry, "--as", "released", "--note", "never arrived")
+    assert resolved.exit_code == 0, resolved.stderr
+    run(served, *command)
+    assert len(served.journal.calls(operation="approve")) == 3, "the released request is sent"
+
+
+def test_correction_survives_a_kill_before_the_results_are_replaced(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("resetafter")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out)
+    run(served, *command)
+    [unknown] = read(out)
+    for state in ("approved", "unknown"):
+        run_ledger("resolve", f"{out}.ledger", unknown["entry"], "--as", state, "--note", f"not {state}")
+        if state == "approved":
+            run(served, *command)
+    with out.open("a", encoding="utf-8") as results:  # the killed run has appended its line
+        results.write(Format().line(unknown))
+    assert run(served, *command).returncode == 3
+    assert found(out) == [("1", "unknown")]
+
+
+def test_decision_of_the_service_in_the_results_is_not_replaced_by_a_statement(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    """The ledger could not record it, so a person takes the outcome for unknown."""
+    rows = [make_row("resetafter")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out)
+    run(served, *command)
+    [unknown] = read(out)
+    decided = {**unknown, "status": "approved", "outcome": "approved", "attempts": 1, "redirect_url": "x"}
+    for state in ("released", "refused"):
+        write(out, [decided])
+        resolved = run_ledger("resolve", f"{out}.ledger", unknown["entry"], "--as", state, "--note", "x")
+        assert resolved.exit_code == 0, resolved.stderr
+        assert run(served, *command).returncode == 0
+        assert read(out) == [decided]
+    assert len(served.journal.calls(operation="approve")) == 1
