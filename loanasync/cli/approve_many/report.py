@@ -54,7 +54,8 @@ class Plan:
         return int(getattr(self, kind)) - self.unreported[kind]
 
 
-def _euro(cents: int) -> str:
+def euro(cents: int) -> str:
+    """Return an amount in euro cents as euro: "1,234.50"."""
     return f"{cents / 100:,.2f}"
 
 
@@ -74,7 +75,7 @@ def plan_table(plan: Plan) -> Table:
     """Return the plan as a table."""
     table = _table(
         "plan",
-        [("to be requested", plan.new, _euro(plan.amount))],
+        [("to be requested", plan.new, euro(plan.amount))],
         [
             ("already decided", plan.decided, ""),
             ("outcome unknown, will not be requested again", plan.unknown, ""),
@@ -93,13 +94,13 @@ def summary_table(summary: Summary, *, invalid: int, plan: Plan, unsent: int) ->
     return _table(
         "results",
         [
-            ("approved", summary.approved, _euro(summary.amount_approved)),
-            ("refused", summary.refused, _euro(summary.amount_refused)),
+            ("approved", summary.approved, euro(summary.amount_approved)),
+            ("refused", summary.refused, euro(summary.amount_refused)),
         ],
         [
             ("rejected", summary.rejected + invalid, ""),
             ("error", summary.error, ""),
-            ("outcome unknown", summary.unknown, _euro(summary.amount_unknown)),
+            ("outcome unknown", summary.unknown, euro(summary.amount_unknown)),
             ("outcome unknown since an earlier run", plan.already_reported("unknown"), ""),
             ("decided in an earlier run", plan.already_reported("decided"), ""),
             ("failed in an earlier run", plan.already_reported("failed"), ""),

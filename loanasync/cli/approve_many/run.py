@@ -22,6 +22,7 @@ from loanasync.cli.approve_many.problems import ProblemList, known_rows
 from loanasync.cli.approve_many.report import (
     Plan,
     duration_line,
+    euro,
     failure_lines,
     plan_table,
     progress_display,
@@ -177,7 +178,7 @@ def _start_line(options: RunOptions, orders: Orders, plan: Plan, parts: _RunPart
     rate = "" if options.rate is None else f", at most {options.rate:g} per second"
     return (
         f"requesting {plan.results_to_write:,} of {counted(plan.rows, 'row')} of {orders.table.source.name}: "
-        f"{counted(options.concurrency, 'call')} at a time{rate}; ledger: {ledger}"
+        f"{euro(plan.amount)} euro, {counted(options.concurrency, 'call')} at a time{rate}; ledger: {ledger}"
     )
 
 

@@ -115,6 +115,8 @@ class Orders:
             own = [column for column, found in fields.items() if found == name]
             if message := self._assignment_message(name, own):
                 yield self.table.problem(message, 1, "", name)
+            elif own and (message := self._unit_message(name, own[0])):
+                yield self.table.problem(message, 1, f"column {own[0]!r}", name)
         for name, column in self.mapping.columns.items():
             if column not in columns:
                 yield self.table.problem(f"{self.mapping.origins[name]}: there is no column {column!r}", 1)
@@ -145,8 +147,19 @@ class Orders:
         found = FIELD_BY_NAME.get(normalize_name(column))
         return None if found in self.mapping.columns else found
 
+    def _unit_message(self, name: str, column: str) -> str:
+        """Return a problem if the name of the amount's column contradicts the unit in which it is read."""
+        text = column.casefold()
+        if name != "amount" or self.euro or "cent" in text or not ("€" in text or "eur" in text):
+            return ""
+        return f"the {self._kind} names euro, but amounts are read as euro cents; add --euro, or rename it"
+
+    @property
+    def _kind(self) -> str:
+        return "member" if self.table.columns is None else "column"
+
     def _unknown_message(self, column: str) -> str:
-        kind = "member" if self.table.columns is None else "column"
+        kind = self._kind
         if (own := FIELD_BY_NAME.get(normalize_name(column), "")) in self.mapping.columns:
             return (
                 f"not used, because {self.mapping.origins[own]} maps {own} to {self.mapping.columns[own]!r}; "
@@ -207,6 +220,9 @@ class Orders:
                 continue
             columns[name] = self._location(column, name)
             if value is None or value == "":
+                continue
+            if self.table.columns is None and (message := self._unit_message(name, column)):
+                messages[name] = message
                 continue
             if name in values:
                 messages[name] = "appears twice, under two names"

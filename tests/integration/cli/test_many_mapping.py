@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,36 @@ def test_italian_names_are_on_the_bulk_page() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for header, field in ITALIAN_NAMES.items():
         assert any(line.startswith(f"| `{field}` |") and header in line for line in rows), header
+
+
+def amount_under(name: str) -> dict[str, Any]:
+    """Return a row whose amount has another name."""
+    return {(name if each == "amount" else each): value for each, value in make_row("x").items()}
+
+
+@pytest.mark.parametrize("name", ["Importo €", "amount (EUR)", "importoEuro"])
+def test_amount_under_a_name_with_euro_needs_option_euro(tmp_path: Path, name: str) -> None:
+    row = amount_under(name)
+    lines = (";".join(map(str, cells)) + "\n" for cells in (row, row.values()))
+    file = tmp_path / "rows.csv"
+    file.write_text("".join(lines), encoding="utf-8")
+    problem = "the {} names euro, but amounts are read as euro cents; add --euro, or rename it"
+    options = ("--validate-only", "--column", f"amount={name}")
+    done = run(None, "approve-many", file, *options)
+    expected = f"{file}: line 1, column {name!r}: amount: {problem.format('column')}"
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, expected)
+    done = run(None, "approve-many", write(tmp_path / "rows.jsonl", [row]), *options)
+    assert (done.returncode, f"amount: {problem.format('member')}\n" in done.stderr) == (2, True), done.stderr
+    row[name] = "450"
+    write(tmp_path / "rows.jsonl", [row])
+    assert run(None, "approve-many", tmp_path / "rows.jsonl", *options, "--euro").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["Importo", "Importo in centesimi di euro"])
+def test_amount_under_another_name_is_in_euro_cents(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / "rows.jsonl", [amount_under(name)])
+    options = ("--validate-only", "--column", f"amount={name}")
+    assert run(None, "approve-many", file, *options).returncode == 0
 
 
 def test_unknown_column_message_has_an_option_that_a_shell_can_run(tmp_path: Path) -> None:

@@ -266,12 +266,15 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     first, second, *others = run(served, "approve-many", file, "-o", out).stderr.splitlines()
-    assert first == f"requesting 3 of 3 rows of {file}: 64 calls at a time; ledger: {out}.ledger"
+    assert first == (
+        f"requesting 3 of 3 rows of {file}: 1,350.00 euro, 64 calls at a time; ledger: {out}.ledger"
+    )
     assert second.startswith("3 of 3 rows: 1 approved, 1 refused, 1 failed; ")
     assert others[0].split() == ["results"]
     resumed = run(served, "approve-many", file, "-o", out, "--concurrency", "1", "--rate", "50")
     assert resumed.stderr.splitlines()[0] == (
-        f"requesting 1 of 3 rows of {file}: 1 call at a time, at most 50 per second; ledger: {out}.ledger"
+        f"requesting 1 of 3 rows of {file}: 450.00 euro, 1 call at a time, at most 50 per second; "
+        f"ledger: {out}.ledger"
     )
     text = "".join(json.dumps(row) + "\n" for row in rows)
     for options, ledger in (
@@ -281,7 +284,7 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
     ):
         done = run(served, "approve-many", "-", "-o", "-", *options, stdin=text)
         assert done.stderr.splitlines()[0] == (
-            f"requesting 3 of 3 rows of standard input: 64 calls at a time; ledger: {ledger}"
+            f"requesting 3 of 3 rows of standard input: 1,350.00 euro, 64 calls at a time; ledger: {ledger}"
         )
     assert "\x1b" not in done.stderr
     assert "\r" not in done.stderr
