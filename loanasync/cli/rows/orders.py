@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, cast
@@ -30,9 +30,13 @@ from loanasync.cli.rows.mapping import (
     FieldMapping,
     normalize_name,
 )
-from loanasync.cli.rows.parse import OWN_NAMES, ParsedRow, Table
+from loanasync.cli.rows.parse import OWN_NAMES, ParsedRow, Table, check_header, is_like_value
 from loanasync.cli.rows.source import InputProblem, UnreadableError
 
+_UNPRINTED = (
+    "unknown members, not printed because their names may be values; write names such as fiscal_code, or map "
+    "them: --column FIELD=NAME"
+)
 # Fields with an enumeration, whose values are often written in another language.
 _CHOICES = frozenset({"citizenship", "residence", "educational_qualification", "children", "salary_type"})
 
@@ -100,11 +104,16 @@ class Orders:
         self._converters = {**CONVERTERS, "amount": euro_to_cents if self.euro else cents_to_int}
 
     def column_problems(self) -> Iterator[InputProblem]:
-        """Yield the problems of a CSV header, which concern every row."""
+        """Yield the problems of a CSV header, which concern every row.
+
+        Raises:
+            UnreadableError: The first line is not a header.
+        """
         columns = self.table.columns
         if columns is None:
             return
         fields = {column: self._field_of(column) for column in columns}
+        check_header(fields)
         for column in columns:
             if columns.count(column) > 1:
                 yield self.table.problem("appears more than once", 1, f"column {column!r}")
@@ -113,22 +122,20 @@ class Orders:
                 yield self.table.problem(self._unknown_message(column), 1, f"column {column!r}")
         for name in (*REQUIRED_FIELDS, *sorted(FIELDS.difference(REQUIRED_FIELDS))):
             own = [column for column, found in fields.items() if found == name]
-            if message := self._assignment_message(name, own):
+            for message in self._assignment_messages(name, own):
                 yield self.table.problem(message, 1, "", name)
-            elif own and (message := self._unit_message(name, own[0])):
-                yield self.table.problem(message, 1, f"column {own[0]!r}", name)
         for name, column in self.mapping.columns.items():
             if column not in columns:
                 yield self.table.problem(f"{self.mapping.origins[name]}: there is no column {column!r}", 1)
 
-    def _assignment_message(self, name: str, columns: Sequence[str]) -> str:
+    def _assignment_messages(self, name: str, columns: Sequence[str]) -> Iterator[str]:
         if len(columns) > 1:
             names = " and ".join(map(repr, columns))
             option = f"{_column_option(name, columns[0])} --ignore-unknown"
-            return f"columns {names} have names of this field; choose one: {option}"
-        if columns or name not in REQUIRED_FIELDS or name in self.mapping.constants:
-            return ""
-        return f"no column for this field; if it has another name, add --column {name}=NAME"
+            yield f"columns {names} have names of this field; choose one: {option}"
+        if not columns and name in REQUIRED_FIELDS and name not in self.mapping.constants:
+            yield f"no column for this field; if it has another name, add --column {name}=NAME"
+        yield from filter(None, (self._unit_message(name, column) for column in columns))
 
     def read(self) -> Iterator[Order]:
         """Yield all rows from the beginning. The second row of a customer is a problem."""
@@ -152,14 +159,11 @@ class Orders:
         text = column.casefold()
         if name != "amount" or self.euro or "cent" in text or not ("€" in text or "eur" in text):
             return ""
-        return f"the {self._kind} names euro, but amounts are read as euro cents; add --euro, or rename it"
-
-    @property
-    def _kind(self) -> str:
-        return "member" if self.table.columns is None else "column"
+        kind = "member" if self.table.columns is None else "column"
+        return f"{kind} {column!r} names euro, but amounts are read as euro cents; add --euro, or rename it"
 
     def _unknown_message(self, column: str) -> str:
-        kind = self._kind
+        kind = "member" if self.table.columns is None else "column"
         if (own := FIELD_BY_NAME.get(normalize_name(column), "")) in self.mapping.columns:
             return (
                 f"not used, because {self.mapping.origins[own]} maps {own} to {self.mapping.columns[own]!r}; "
@@ -208,15 +212,18 @@ class Orders:
         nested = members.pop("additional", None)
         if isinstance(nested, dict):
             twice = "appears twice: in the row and in its member 'additional'"
-            messages |= {self._field_of(name) or name: twice for name in nested if name in members}
+            messages |= {
+                self._field_of(name) or ("" if is_like_value(name) else name): twice
+                for name in nested
+                if name in members
+            }
             members |= nested
         elif nested is not None:
             messages["additional"] = "must be an object"
         for column, value in members.items():
             name = self._field_of(column)
             if name is None:
-                if self.table.columns is None and not self.ignore_unknown:
-                    messages[column] = self._unknown_message(column)
+                messages |= self._unknown_member(column, members)
                 continue
             columns[name] = self._location(column, name)
             if value is None or value == "":
@@ -231,6 +238,14 @@ class Orders:
             columns[name] = "constant of the mapping"
             self._convert_value(name, self.mapping.constants[name], values, messages)
         return values, columns, messages
+
+    def _unknown_member(self, member: str, members: Iterable[str]) -> dict[str, str]:
+        """Return the problem of a member without a field. Its name is not printed if it may be a value."""
+        if self.table.columns is not None or self.ignore_unknown:
+            return {}
+        if is_like_value(member) or not any(map(self._field_of, members)):
+            return {"": _UNPRINTED}
+        return {member: self._unknown_message(member)}
 
     def _convert_value(
         self, name: str, value: object, values: dict[str, Any], messages: dict[str, str]

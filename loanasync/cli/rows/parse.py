@@ -25,6 +25,9 @@ _OWN_MEMBER = re.compile(
 _LINE_MEMBER = re.compile(rf'"{LINE_NAME}"\s*:\s*([0-9]+)')
 _INCOMPLETE = "incomplete: the file ends in the middle of this row"
 _LINE_NUMBER = re.compile("[1-9][0-9]{0,11}")
+# A fiscal code; some of its digits may be letters. A telephone or card number has at least six digits.
+_FISCAL_CODE = re.compile("[a-z]{6}[0-9l-np-v]{2}[a-z][0-9l-np-v]{2}[a-z][0-9l-np-v]{3}[a-z]", re.IGNORECASE)
+_MOST_DIGITS_OF_A_NAME = 5
 CANNOT_BE_PARSED = "cannot be parsed as JSON: a number is too long, or brackets are nested too deeply"
 
 
@@ -204,6 +207,35 @@ class Table:
                     problem = _INCOMPLETE
             members = {name: cell.strip() for name, cell in zip(columns, cells, strict=False)}
             yield ParsedRow(number, members, text, problem)
+
+
+def check_header(fields: Mapping[str, str | None]) -> None:
+    """Raise an error if the first line of a CSV file seems to be a row. Its cells must not be printed.
+
+    Args:
+        fields: The field of each column, None if it is unknown.
+
+    Raises:
+        UnreadableError: No column is known, or the name of an unknown column looks like personal data.
+    """
+    if not any(fields.values()):
+        raise UnreadableError(
+            "no column name is known. If this line is a row, write the column names above it; otherwise map "
+            "the names: --column FIELD=NAME",
+            1,
+        )
+    if any(name is None and is_like_value(column) for column, name in fields.items()):
+        raise UnreadableError(
+            "this is not a header: a name contains @, a fiscal code or more than five digits; write the "
+            "column names above the first row",
+            1,
+        )
+
+
+def is_like_value(name: str) -> bool:
+    """Return True if the name of a column or member looks like an e-mail address, a code or a number."""
+    digits = sum(each.isdigit() for each in name)
+    return "@" in name or digits > _MOST_DIGITS_OF_A_NAME or bool(_FISCAL_CODE.fullmatch(name.strip()))
 
 
 def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def test_amount_under_a_name_with_euro_needs_option_euro(tmp_path: Path, name: s
     lines = (";".join(map(str, cells)) + "\n" for cells in (row, row.values()))
     file = tmp_path / "rows.csv"
     file.write_text("".join(lines), encoding="utf-8")
-    problem = "the {} names euro, but amounts are read as euro cents; add --euro, or rename it"
+    problem = f"{{}} {name!r} names euro, but amounts are read as euro cents; add --euro, or rename it"
     options = ("--validate-only", "--column", f"amount={name}")
     done = run(None, "approve-many", file, *options)
-    expected = f"{file}: line 1, column {name!r}: amount: {problem.format('column')}"
+    expected = f"{file}: line 1: amount: {problem.format('column')}"
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, expected)
     done = run(None, "approve-many", write(tmp_path / "rows.jsonl", [row]), *options)
     assert (done.returncode, f"amount: {problem.format('member')}\n" in done.stderr) == (2, True), done.stderr

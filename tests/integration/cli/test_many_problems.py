@@ -186,3 +186,62 @@ def test_problems_are_not_repeated_on_resume(tmp_path: Path, served: Sandbox, na
     if name == "out.jsonl":
         assert set(statuses(out).values()) == {"approved"}
         assert {line["line"] for line in read(out)} == set(range(1, 9))
+
+
+PERSONAL = ("TSTXYZ00A00A000A", "anna@example.com", "Prova", "3330000000")
+
+
+def csv_without_header(tmp_path: Path, **changes: str) -> Path:
+    rows = [
+        make_row("x", fiscal_code=PERSONAL[0], email=PERSONAL[1], mobile_phone=PERSONAL[3], **changes)
+        for _ in range(2)
+    ]
+    file = csv_file(tmp_path / "rows.csv", rows)
+    file.write_text(file.read_text(encoding="utf-8").partition("\n")[2], encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("options", [(), ("--ignore-unknown",)])
+def test_file_without_a_header_prints_no_cell(tmp_path: Path, options: tuple[str, ...]) -> None:
+    file = csv_without_header(tmp_path)
+    done = run(None, "approve-many", file, "--validate-only", *options)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"{file}: line 1: no column name is known. If this line is a row, write the column names above it; "
+        "otherwise map the names: --column FIELD=NAME\n"
+    )
+    file = csv_without_header(tmp_path, city="Via")  # which is a name of a column
+    done = run(None, "approve-many", file, "--validate-only", *options)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"{file}: line 1: this is not a header: a name contains @, a fiscal code or more than five digits; "
+        "write the column names above the first row\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["TSTXYZLMANPAQRSA", "TSTXYZ00A00A000A", "333 000 0000", "a@b"])
+def test_unknown_column_that_looks_like_a_value_is_not_printed(tmp_path: Path, name: str) -> None:
+    file = csv_file(tmp_path / "rows.csv", [make_row("x", extra="1")], extra=name)
+    done = run(None, "approve-many", file, "--validate-only")
+    assert (done.returncode, "line 1: this is not a header" in done.stderr, name in done.stderr) == (
+        *(2, True, False),
+    )
+    mapped = run(None, "approve-many", file, "--validate-only", "--column", f"id={name}")
+    assert mapped.returncode == 0, "a column that is mapped may have any name"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"Anna Prova": 1, "Roma": 2},
+        {**make_row("x"), "TSTXYZ00A00A000A": 1},
+        {**make_row("x"), "anna@example.com": 1, "additional": {"anna@example.com": 2}},
+    ],
+)
+def test_unknown_members_that_look_like_values_are_not_printed(tmp_path: Path, row: dict[str, Any]) -> None:
+    listed = tmp_path / "problems.txt"
+    file = write(tmp_path / "rows.jsonl", [row])
+    done = run(None, "approve-many", file, "--validate-only", "--problems", listed)
+    text = done.stderr + listed.read_text(encoding="utf-8")
+    assert f"{file}: line 1: unknown members, not printed because their names may be values; " in text
+    assert [name for name in ("Anna", "Roma", "TSTXYZ", "anna@") if name in text] == []
