@@ -131,6 +131,7 @@ class RequestLoop:
     _failed: int = field(init=False, default=0)
     _failures: FailureTally = field(init=False, factory=FailureTally)
     _first_failures: FailureTally = field(init=False, factory=FailureTally)
+    _last_letter: tuple[Order, Mapping[str, Any]] | None = field(init=False, default=None)
     _is_aborted: bool = field(init=False, default=False)
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
@@ -151,6 +152,8 @@ class RequestLoop:
                         pass
         finally:
             updates.cancel()
+        if self._last_letter is not None:
+            self._write_dead_letter(*self._last_letter)
         if self._is_aborted:
             await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
         update_progress(approvals.summary)
@@ -189,7 +192,10 @@ class RequestLoop:
                 self._result.invalid += 1
                 record = record_of(order, None)
                 self._write(record)
-                self._write_dead_letter(order, record)
+                if order.parsed.is_open:
+                    self._last_letter = order, record
+                else:
+                    self._write_dead_letter(order, record)
                 continue
             status = self._earlier.status(order.code)
             if status == "busy":

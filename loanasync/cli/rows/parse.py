@@ -18,13 +18,11 @@ _DELIMITERS = ";,\t|"
 LINE_NAME = "loanasync_line"
 REASON_NAME = "loanasync_reason"
 OWN_NAMES = (LINE_NAME, REASON_NAME)
-# With the comma before it, or else with the one after it.
-_OWN_MEMBER = re.compile(
-    rf'(,\s*)?"(?:{"|".join(OWN_NAMES)})"\s*:\s*(?:[0-9]+|"(?:[^"\\]|\\.)*")(?(1)|\s*,?\s*)'
-)
+_OWN_MEMBER = rf'"(?:{"|".join(OWN_NAMES)})"\s*:\s*(?:[0-9]+(?:\.0)?|"(?:[^"\\]|\\.)*")'
+_OWN_FIRST_MEMBERS = re.compile(rf"\{{\s*(?:{_OWN_MEMBER}\s*(?:,\s*|(?=\}})))+")
 _LINE_MEMBER = re.compile(rf'"{LINE_NAME}"\s*:\s*([0-9]+)')
 _INCOMPLETE = "incomplete: the file ends in the middle of this row"
-_LINE_NUMBER = re.compile("[1-9][0-9]{0,11}")
+_LINE_NUMBER = re.compile("([1-9][0-9]{0,11})(?:\\.0)?")  # pandas writes 5.0
 # A fiscal code; some of its digits may be letters. A telephone or card number has at least six digits.
 _FISCAL_CODE = re.compile("[a-z]{6}[0-9l-np-v]{2}[a-z][0-9l-np-v]{2}[a-z][0-9l-np-v]{3}[a-z]", re.IGNORECASE)
 _MOST_DIGITS_OF_A_NAME = 5
@@ -39,12 +37,13 @@ class ParsedRow:
     members: Mapping[str, object]
     text: str  # the row as it is in the file, with its line end
     problem: str = ""  # set if the row cannot be parsed
+    is_open: bool = False  # the file ends inside a quoted CSV cell, which would contain all that follows
 
     @property
     def first_line(self) -> int:
         """Line of the row in the file of the first run, if this file is one of dead letters."""
-        found = str(self.members.get(LINE_NAME, ""))
-        return int(found) if _LINE_NUMBER.fullmatch(found) else self.line
+        found = _LINE_NUMBER.fullmatch(str(self.members.get(LINE_NAME, "")))
+        return int(found[1]) if found else self.line
 
 
 class _ReadLines:
@@ -165,7 +164,7 @@ class Table:
         reason = " ".join(reason.splitlines())
         if self._is_csv:
             return self._csv_cells((str(row.first_line), reason)) + self._without_own_cells(text) + line_end
-        text = _OWN_MEMBER.sub("", text).lstrip()
+        text = _without_own_members(row, text.lstrip())
         if not text.startswith("{"):  # not an object, so it cannot have members
             return text + line_end
         own = json.dumps({LINE_NAME: row.first_line, REASON_NAME: reason}).removesuffix("}")
@@ -194,7 +193,7 @@ class Table:
                 problem = (
                     "incomplete: the file ends inside a quoted cell" if lines.is_at_end else "invalid CSV"
                 )
-                yield ParsedRow(number, {}, lines.text(), problem)
+                yield ParsedRow(number, {}, lines.text(), problem, lines.is_at_end)
                 continue
             if cells is None:
                 return
@@ -236,6 +235,21 @@ def is_like_value(name: str) -> bool:
     """Return True if the name of a column or member looks like an e-mail address, a code or a number."""
     digits = sum(each.isdigit() for each in name)
     return "@" in name or digits > _MOST_DIGITS_OF_A_NAME or bool(_FISCAL_CODE.fullmatch(name.strip()))
+
+
+def _without_own_members(row: ParsedRow, text: str) -> str:
+    """Return the text of a JSON row without the members of dead letters. Write it anew if they are not first.
+
+    Members that are nested, or belong to a row that cannot be parsed, are the user's.
+    """
+    found = _OWN_FIRST_MEMBERS.match(text)
+    cut = "{" + text[found.end() :] if found else text
+    if row.problem:
+        return cut
+    members = {name: value for name, value in row.members.items() if name not in OWN_NAMES}
+    if len(members) == len(row.members):
+        return text
+    return cut if json.loads(cut) == members else json.dumps(members)
 
 
 def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

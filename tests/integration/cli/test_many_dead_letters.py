@@ -4,11 +4,14 @@ import csv
 import gzip
 import io
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loanasync.cli.rows.parse import Table
+from loanasync.cli.rows.source import Source
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, statuses, write
 
@@ -167,3 +170,49 @@ def test_resume_writes_each_dead_letter_once(tmp_path: Path, served: Sandbox) ->
         (1, "AccessDeniedError: Access denied"),
         (2, "amount: must be a whole number between 5000 and 1500000 (euro cents)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ('{"loanasync_line": 5.0, "a": 1.50}', '{OWN, "a": 1.50}'),  # as pandas writes it
+        ('{"a": 1, "loanasync_line": 5.0}', '{OWN, "a": 1}'),
+        ('{"loanasync_line": [5], "a": 1}', '{OWN, "a": 1}'),
+        ('{"\\u006coanasync_line": 5, "a": 1}', '{OWN, "a": 1}'),
+        ('{"loanasync_line": 5, "a": {"loanasync_line": 3}}', '{OWN, "a": {"loanasync_line": 3}}'),
+        (
+            '{"a": {"loanasync_line": 3, "b": 2}, "loanasync_line": 5}',
+            '{OWN, "a": {"loanasync_line": 3, "b": 2}}',
+        ),
+        ('{"a": {"loanasync_line": 3, "b": 2}}', '{OWN, "a": {"loanasync_line": 3, "b": 2}}'),
+        ('{"a": "\\"loanasync_line\\": 3"}', '{OWN, "a": "\\"loanasync_line\\": 3"}'),
+        ('{"loanasync_reason": "x\\u0022", "loanasync_line": 5}', "{OWN}"),
+        (
+            '{"loanasync_line": 5, "a": {"loanasync_line": 3}, "a": 1}',
+            '{OWN, "a": {"loanasync_line": 3}, "a": 1}',
+        ),
+    ],
+)
+def test_dead_letter_of_a_json_row_keeps_all_other_members(tmp_path: Path, row: str, expected: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(row + "\n", encoding="utf-8")
+    with closing(Source(str(file))) as source:
+        table = Table(source)
+        [parsed] = table.rows()
+        letter = table.dead_letter(parsed, "why")
+    line = 5 if json.loads(row).get("loanasync_line") in (5, 5.0) else 1
+    own = f'"loanasync_line": {line}, "loanasync_reason": "why"'
+    assert json.loads(letter) == {**json.loads(row), OWN[0]: line, OWN[1]: "why"}
+    assert letter == expected.replace("OWN", own) + "\n"
+
+
+def test_dead_letter_with_an_open_quote_is_the_last(tmp_path: Path, served: Sandbox) -> None:
+    """Its cell contains all lines that follow."""
+    rows = [make_row("forbidden+slow300"), make_row("x", amount=1)]
+    create(served, rows[:1])
+    file, dead = tmp_path / "rows.csv", tmp_path / "dead.csv"
+    file.write_text(csv_text(rows) + '"TST\n', encoding="utf-8")
+    options = ("-o", tmp_path / "out.jsonl", "--skip-invalid", "--dead-letters", dead)
+    assert run(served, "approve-many", file, *options).returncode == 1
+    letters = dead.read_text(encoding="utf-8").splitlines()[1:]
+    assert [letter.partition(";")[0] for letter in letters] == ["3", "2", "4"]
