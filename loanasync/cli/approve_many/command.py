@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from loanasync import ConfigurationError
-from loanasync.cli.approve_many.final_lines import file_in_preparation
 from loanasync.cli.approve_many.loop import RunOptions
 from loanasync.cli.approve_many.resume import NotResumableError
 from loanasync.cli.approve_many.run import run
@@ -221,7 +220,7 @@ def approve_many(
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
     if rate is not None and not (rate > 0 and isfinite(rate)):
         raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
-    own_files = () if out is None else (f"{out}.ledger", f"{out}.resume", file_in_preparation(out))
+    own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
     _check_distinct_files(
         rows, out, *own_files, dead_letters, problems, None if report is None else str(report), ledger
     )

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Collection
 from contextlib import closing, suppress
 from pathlib import Path
@@ -11,11 +12,6 @@ from loanasync.cli.approve_many.results import DECIDED, Format
 from loanasync.cli.rows.append import AppendFile, read_lines
 
 _NOT_EVALUATED = ("not_sent", "not_evaluated")
-
-
-def file_in_preparation(path: str) -> str:
-    """Return the path of the file that replaces the results at the end of a run."""
-    return f"{path}.new.gz" if path.endswith(".gz") else f"{path}.new"
 
 
 def keep_final_lines(path: str, form: Format, earlier_lines: int) -> None:
@@ -35,7 +31,12 @@ def keep_final_lines(path: str, form: Format, earlier_lines: int) -> None:
     if not superseded:
         return
     path = os.path.realpath(path)  # a link stays a link
-    prepared = file_in_preparation(path)
+    folder, name = os.path.split(path)
+    # A new name: with a fixed one, a link or another file of the user would be overwritten.
+    handle, prepared = tempfile.mkstemp(
+        prefix=f"{name}.", suffix=".new.gz" if path.endswith(".gz") else ".new", dir=folder
+    )
+    os.close(handle)
     try:
         with closing(AppendFile(prepared, overwrite_with="")) as file:
             for number, line in enumerate(read_lines(path)):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from loanasync.cli.approve_many.final_lines import keep_final_lines
+from loanasync.cli.approve_many.results import Format
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, run_process, statuses, write
 
@@ -112,3 +114,28 @@ def test_ledger_on_a_full_disk_stops_the_run(
     assert again.returncode == 0, again.stderr
     assert statuses(out) == {row["fiscal_code"]: "approved" for row in rows}
     assert len(served.journal.calls(operation="approve")) == 60, "no customer is requested twice"
+
+
+def test_results_that_cannot_be_replaced_leave_no_other_file(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    write(out, [{"line": 1, "status": "error", "outcome": "not_sent", "id": "x" * 100}] * 2)
+    text = out.read_text(encoding="utf-8")
+    with small_files(100), pytest.raises(OSError, match="File too large"):
+        keep_final_lines(str(out), Format(), 1)
+    assert [*tmp_path.iterdir()] == [out]
+    assert out.read_text(encoding="utf-8") == text
+
+
+def test_results_with_a_fallback_file_keep_all_lines(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that could not be written may end in the middle of a line."""
+    rows = [make_row("forbidden", id="x" * LONG) for _ in range(3)]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = ("approve-many", file, "-o", out, "--concurrency", "1")
+    assert run(served, *command).returncode == 1
+    with small_files(5 * LONG):
+        assert run(served, *command).returncode == 130
+    assert len(read(out)) == 4, "one of them is superseded"

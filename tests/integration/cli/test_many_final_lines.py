@@ -1,6 +1,5 @@
 """Results of ``approve-many`` have one line for each row after any number of runs."""
 
-import gzip
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +42,7 @@ def test_results_have_one_line_for_each_row_after_reruns(tmp_path: Path, served:
         assert run(served, *command).returncode == 3
         expected = [("1", "approved"), ("2", "error"), ("3", "unknown"), ("4", "rejected")]
         assert found(out) == expected
-    assert not (tmp_path / f"{name}.new").exists()
-    assert not (tmp_path / f"{name}.new.gz").exists()
+    assert not [*tmp_path.glob("*.new*")]
 
     rows[1]["email"] = "anna+approved@example.com"
     rows[3]["amount"] = 45_000
@@ -96,6 +94,7 @@ def record(line: int, status: str, outcome: str = "not_sent", **more: str) -> st
     [
         ([record(1, "rejected", id="7"), record(2, "rejected", id="7")], 0, [0, 1]),
         ([record(1, "rejected", id="7"), record(2, "rejected", id="7")], 1, [1]),
+        ([record(1, "rejected", id="7"), record(2, "rejected", id="7")], 2, [0, 1]),
         ([record(1, "rejected", id="7"), record(1, "rejected", id="8")], 1, [0, 1]),
         ([record(1, "rejected"), record(1, "refused", "refused", fiscal_code="X")], 0, [1]),
         ([record(1, "refused", "refused", fiscal_code="X"), record(1, "rejected")], 1, [0, 1]),
@@ -120,23 +119,18 @@ def test_keep_final_lines_removes_only_superseded_lines(
 def test_results_that_cannot_be_replaced_keep_all_lines(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("forbidden"), make_row("approved")]
     create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    command = ("approve-many", file, "-o", out)
+    # The name of the file that replaces the results would be too long.
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / ("x" * 239 + ".jsonl")
+    command = ("approve-many", file, "--ledger", tmp_path / "decisions.db", "-o", out)
     assert run(served, *command).returncode == 1
-    (tmp_path / "out.jsonl.new").mkdir()
     done = run(served, *command)
-    assert (done.returncode, "out.jsonl keeps the lines of earlier runs (Is a directory)" in done.stderr) == (
-        *(1, True),
-    ), done.stderr
+    message = f"{out} keeps the lines of earlier runs (File name too long)"
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert len(read(out)) == 3
-    (tmp_path / "out.jsonl.new").rmdir()
-    assert run(served, *command).returncode == 1
-    assert found(out) == [("1", "error"), ("2", "approved")]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links and modes of POSIX")
-def test_replaced_results_keep_link_and_mode(tmp_path: Path, served: Sandbox) -> None:
-    """A prepared file that a killed run left behind is overwritten."""
+def test_replaced_results_keep_link_mode_and_other_files(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("forbidden"), make_row("approved")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl.gz"
@@ -145,12 +139,17 @@ def test_replaced_results_keep_link_and_mode(tmp_path: Path, served: Sandbox) ->
     command = ("approve-many", file, "-o", out)
     assert run(served, *command).returncode == 1
     real.chmod(0o640)
-    (tmp_path / "real.jsonl.gz.new.gz").write_bytes(gzip.compress(b'{"line": 1, "sta'))
+    other = tmp_path / "other.txt"
+    other.write_text("of the user", encoding="utf-8")
+    for name in ("out.jsonl.gz.new.gz", "real.jsonl.gz.new.gz"):
+        (tmp_path / name).symlink_to(other)
+    before = {*tmp_path.iterdir()}
     assert run(served, *command).returncode == 1
     assert out.is_symlink()
     assert real.stat().st_mode & 0o777 == 0o640
     assert found(out) == [("1", "error"), ("2", "approved")]
-    assert not (tmp_path / "real.jsonl.gz.new.gz").exists()
+    assert {*tmp_path.iterdir()} == before
+    assert other.read_text(encoding="utf-8") == "of the user"
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
