@@ -323,7 +323,8 @@ class LoanClient(Closing):
             order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
                 Otherwise it selects the entry of this order if the customer has entries in several scopes.
             note: A text for people, such as a ticket number or the id of the webhook's event. It is stored,
-                so it must not contain personal data.
+                so it must not contain personal data. A second ``not_evaluated`` of the same source needs a
+                new note. Otherwise it may be about the earlier request.
 
         Returns:
             The current entry. Its state is the stated outcome.

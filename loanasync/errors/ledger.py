@@ -32,8 +32,8 @@ _NOT_RESOLVED = {
     "ambiguous": "entries in several scopes have this order token; pass the scope, too",
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
-        "the same source and note have released an earlier request; ask the service for the outcome of the "
-        "later one, then pass another note"
+        "the same source has released an earlier request; ask the service for the outcome of the later one. "
+        "If it was not evaluated either, pass a new note"
     ),
 }
 _KEY_LENGTH = 12  # characters of an entry's key in messages, enough to identify the entry

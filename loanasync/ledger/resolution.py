@@ -64,14 +64,19 @@ def statement_problems(outcome: object, source: object, note: object) -> Iterato
 
 @frozen
 class Statement:
-    """An outcome that a source states: the state that the entry is to have, the source, and a note.
+    """An outcome that a source states.
 
-    The note is not empty: a correction needs one, and it distinguishes two statements of one source.
+    Args:
+        state: The state that the entry is to have.
+        source: The source.
+        note: The note that is stored. It is not empty, because a correction needs one.
+        has_own_note: The note came with the statement, so it distinguishes two statements of one source.
     """
 
     state: State
     source: str
     note: str
+    has_own_note: bool
 
 
 @frozen
@@ -176,8 +181,10 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     if entry.state is not State.UNKNOWN:
         return "contradicts"
     # A redelivered statement must not release a request that was sent after the first delivery.
-    sent_before = (State.RELEASED, statement.source, statement.note)
-    is_repeated = any((each.state, each.source, each.note) == sent_before for each in entry.history)
+    notes = [
+        each.note for each in entry.history if (each.state, each.source) == (State.RELEASED, statement.source)
+    ]
+    is_repeated = statement.note in notes if statement.has_own_note else bool(notes)
     return "repeated" if is_repeated else None
 
 
@@ -196,7 +203,8 @@ async def resolve_customer(
     It waits up to `LedgerPolicy.patience` seconds for a request in progress, and as long again for the
     ledger itself.
     """
-    statement = Statement(STATES[stated], source.strip(), note.strip() or source.strip())
+    source, note = source.strip(), note.strip()
+    statement = Statement(STATES[stated], source, note or source, has_own_note=bool(note))
     key = "" if by_order else places[0].key
     try:
         async with asyncio.timeout(2 * policy.patience):

@@ -48,8 +48,8 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "disagrees": ("in contradiction to each other", "none of them was used; correct the file"),
     "repeated": (
-        "used before to release an earlier request",
-        "if the service states it of the later request, change the note of the row, or --source",
+        "may be about an earlier request, which was released",
+        "if the service did not evaluate the later request either, give the row a new note",
     ),
     "inflight": ("with a request in progress", "run the command again later"),
     "missing": ("without entry", "check the fiscal code, the scope and the order token of the row"),
@@ -195,7 +195,7 @@ def _read_rows(
             for row in statements.read():
                 if isinstance(row, StatedRow):
                     note = row.note or f"line {row.line} of {short_name}"
-                    rows.append((row, Statement(row.state, source, note)))
+                    rows.append((row, Statement(row.state, source, note, has_own_note=bool(row.note))))
                 else:
                     results.problems += row
                     results.add("invalid", {problem.line for problem in row})

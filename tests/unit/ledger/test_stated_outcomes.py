@@ -108,10 +108,19 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
     assert isinstance(await shop.result(), ConnectionLostError)
     error = await error_of(shop, "not_evaluated", note="event 17")
     assert error.state == "unknown"
-    assert "pass another note" in str(error)
+    assert "pass a new note" in str(error)
+    assert (await error_of(shop, "not_evaluated")).state == "unknown"
     assert isinstance(await shop.result(), OutcomeUnknownError)
     await stated(shop, "not_evaluated", note="event 18")
     assert isinstance(await shop.approve(), Approved)
+
+
+async def test_resolve_without_note_releases_after_another_source() -> None:
+    shop = Shop(connection_lost(), connection_lost())
+    await shop.result()
+    await stated(shop, "not_evaluated", source="back office")
+    await shop.result()
+    assert (await stated(shop, "not_evaluated")).state is State.RELEASED
 
 
 async def test_resolve_corrects_a_release_by_another_source() -> None:
