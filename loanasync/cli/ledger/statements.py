@@ -1,5 +1,6 @@
 """Conversion of a file's rows to the outcomes that they state."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,11 +25,12 @@ _FIELDS: Mapping[str, str] = {
 }
 FIELDS = tuple(dict.fromkeys(_FIELDS.values()))
 _OUTCOMES: Mapping[str, State] = {
-    **{normalize_name(outcome): state for outcome, state in STATES.items()},
+    **{outcome.replace("_", ""): state for outcome, state in STATES.items()},
     **dict.fromkeys(("approvato", "approvata"), State.APPROVED),
     **dict.fromkeys(("rifiutato", "rifiutata"), State.REFUSED),
     **dict.fromkeys(("nonvalutato", "nonvalutata"), State.RELEASED),
 }
+_BETWEEN_WORDS = re.compile("(?<=[a-z])[ _-](?=[a-z])")  # another character, such as "?", may mean a doubt
 
 
 @frozen
@@ -148,7 +150,8 @@ def _state_of(values: Mapping[str, object]) -> State:
             return State.APPROVED if approved else State.REFUSED
         raise CellError("approved must be true or false")
     outcome = values.get("outcome")
-    found = _OUTCOMES.get(normalize_name(outcome)) if isinstance(outcome, str) else None
+    text = outcome.strip().casefold() if isinstance(outcome, str) else ""
+    found = _OUTCOMES.get(_BETWEEN_WORDS.sub("", text))
     if found is None:
         raise CellError("must be approved, refused or not_evaluated")
     return found

@@ -273,6 +273,24 @@ def test_reconcile_writes_a_report_with_line_numbers() -> None:
     }
 
 
+@pytest.mark.parametrize("outcome", ["NOT_EVALUATED", " not evaluated", "notEvaluated", "Non-valutato"])
+def test_reconcile_reads_an_outcome_of_two_words(outcome: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    assert reconcile(f"cf,outcome\n{code(1)},{outcome}\n").returncode == 0
+    assert states() == ["released"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    ["approved?", "≠ approved", "¬approved", "(approved)", "-approved", "approved*", "not approved"],
+)
+def test_reconcile_of_a_doubtful_outcome_settles_nothing(outcome: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    done = reconcile(f"cf,outcome\n{code(1)},{outcome}\n")
+    assert "outcome: must be approved, refused or not_evaluated: line 2" in done.stderr
+    assert states() == ["unknown"]
+
+
 INVALID = {
     "RSSMRA,refused": "fiscal_code: must be 16 letters and digits",
     ",refused": "fiscal_code: is missing",
