@@ -29,7 +29,10 @@ _NOT_RESOLVED = {
         "this customer has no entry; check the fiscal code, the scope and the order token, and the shop, "
         "the key and the environment of the client"
     ),
-    "ambiguous": "entries in several scopes have this order token; pass the scope, too",
+    "ambiguous": (
+        "entries in several scopes have this order token; pass the scope, too, or no order token for the one "
+        "without scope"
+    ),
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
         "the same source has released an earlier request; ask the service for the outcome of the later one. "

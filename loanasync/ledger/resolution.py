@@ -97,7 +97,7 @@ async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_orde
         ledger: The ledger.
         places: The places of the entry.
         by_order: Find the entry by its customer and order token instead of its key. Without a scope, entries
-            in each scope match.
+            in each scope match, and several of them are ambiguous.
 
     Returns:
         The entry, with the result ``unchanged``; or the result ``missing`` or ``ambiguous``.
@@ -110,8 +110,7 @@ async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_orde
         if by_order:
             subject = place.subject
             entries = await ledger.find(customer=subject.customer, order=subject.order)
-            in_scope = [entry for entry in entries if entry.scope == subject.scope]
-            found += in_scope if in_scope or subject.scope else entries
+            found += [entry for entry in entries if subject.scope in ("", entry.scope)]
         elif (entry := await ledger.get(place.key)) is not None:
             found.append(entry)
     if not found:

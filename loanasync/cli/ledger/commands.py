@@ -177,7 +177,10 @@ def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
     if found.entry is not None:
         return found.entry
     if found.result == "ambiguous":
-        raise NotFoundError("entries in several scopes have this order token: name one of them with --scope")
+        raise NotFoundError(
+            "entries in several scopes have this order token: name one of them with --scope, or omit "
+            "--order-token for the one without scope"
+        )
     raise NotFoundError(
         "no entry of this customer found: check LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID, "
         "LOANASYNC_LEDGER_KEY, LOANASYNC_LEDGER_ENVIRONMENT, --scope and --order-token. To find an older "

@@ -53,7 +53,10 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "inflight": ("with a request in progress", "run the command again later"),
     "missing": ("without entry", "check the fiscal code, the scope and the order token of the row"),
-    "ambiguous": ("with an order token of several scopes", "add the scope to the row"),
+    "ambiguous": (
+        "with an order token of several scopes",
+        "add the scope to the row, or for the approval without scope remove the order token",
+    ),
     "invalid": ("invalid", "correct these rows, and run the command again"),
 }
 _NO_ENTRY_AT_ALL = (

@@ -164,9 +164,10 @@ def test_reconcile_of_rows_that_name_one_entry_differently_uses_none() -> None:
     assert states() == ["unknown"]
 
 
-def test_reconcile_of_an_order_in_two_scopes_names_the_row() -> None:
+@pytest.mark.parametrize("scope", ["", "a"])
+def test_reconcile_of_an_order_in_two_scopes_names_the_row(scope: str) -> None:
     simulation = Simulation(lost=[1])
-    simulation.approve([1], "a", "A1")
+    simulation.approve([1], scope, "A1")
     simulation.approve([1], "b", "A1")
     done = reconcile(f"cf,outcome,order_token\n{code(1)},refused,A1\n")
     assert "1 row with an order token of several scopes: line 2; add the scope" in done.stderr

@@ -227,6 +227,16 @@ async def test_resolve_of_an_order_in_several_scopes_needs_the_scope() -> None:
     assert (await stated(shop, "refused", order_token="A1", scope="b")).scope == "b"
 
 
+async def test_resolve_of_an_order_with_and_without_scope_is_ambiguous() -> None:
+    shop = Shop(connection_lost(), connection_lost())
+    for scope in ("", "b"):
+        await shop.result(request=approval_request(order_token="A1"), scope=scope)
+    assert (await error_of(shop, "refused", order_token="A1")).state == "ambiguous"
+    assert {entry.state for entry in await shop.entries()} == {State.UNKNOWN}
+    assert (await stated(shop, "refused")).scope == ""
+    assert (await stated(shop, "refused", order_token="A1", scope="b")).scope == "b"
+
+
 async def test_resolve_without_a_required_order_token_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="order_token: is required"):
         await stated(Shop(scope="order_token"), "approved")
