@@ -23,7 +23,7 @@ from loanasync.cli.ledger.open import (
     OpenLedger,
     UnusableError,
     open_ledger,
-    policy_from_environment,
+    policy_of,
     shop_from_environment,
 )
 from loanasync.cli.ledger.resolve import (
@@ -144,6 +144,7 @@ def show(
 
     With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
     LOANASYNC_AUTH_TOKEN. If the clients use LedgerPolicy(key=...), set LOANASYNC_LEDGER_KEY to that key.
+    Otherwise the secret of OUT.ledger, which approve-many writes, is read from OUT.resume beside it.
 
     Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
     """
@@ -151,7 +152,9 @@ def show(
         raise typer.BadParameter("give either KEY or --customer")
 
     with opened(ledger) as use:
-        entry = _entry_of_customer(use, scope, by_order=order_token) if key is None else use.entry(key)
+        entry = (
+            _entry_of_customer(use, ledger, scope, by_order=order_token) if key is None else use.entry(key)
+        )
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
             typer.echo(json.dumps(members, indent=2))
@@ -160,14 +163,16 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
+def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bool) -> Entry:
     """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
 
     Raises:
         NotFoundError: The fiscal code is invalid, or no single entry was found.
         ConfigurationError: The shop is not configured.
+        UnusableError: The ledger belongs to another shop, or its secret cannot be read.
     """
-    shop, policy = shop_from_environment(os.environ), policy_from_environment(os.environ)
+    shop = shop_from_environment(os.environ)
+    policy = policy_of(ledger, shop, os.environ)
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
@@ -248,7 +253,7 @@ def resolve_entries(
 
     with opened(ledger) as use:
         if customer:
-            entries = [_entry_of_customer(use, scope, by_order=order_token)]
+            entries = [_entry_of_customer(use, ledger, scope, by_order=order_token)]
         else:
             entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:

@@ -1,6 +1,7 @@
 """Opening the ledger that an option names, and reading its entries."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -146,6 +147,40 @@ def policy_from_environment(environment: Mapping[str, str]) -> LedgerPolicy:
     return LedgerPolicy(
         key=None if not key else key.encode(), environment=environment.get("LOANASYNC_LEDGER_ENVIRONMENT", "")
     )
+
+
+def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPolicy:
+    """Return the policy whose keys find the customers of a ledger.
+
+    The ledger that ``approve-many`` writes beside its results has its own secret, in ``OUT.resume``. The
+    other ledgers have the policy of the environment. LOANASYNC_LEDGER_KEY has precedence.
+
+    Args:
+        name: Value of ``--ledger``.
+        shop: The shop whose customers are sought.
+        environment: The environment variables.
+
+    Raises:
+        ConfigurationError: The key of the environment is too short.
+        UnusableError: ``OUT.resume`` is damaged, or belongs to another service or shop.
+        OSError: ``OUT.resume`` cannot be read.
+    """
+    ledger = _file_of(name)
+    has_secret = ledger.suffix == ".ledger" and not environment.get("LOANASYNC_LEDGER_KEY")
+    if not has_secret or not (file := ledger.with_suffix(".resume")).is_file():
+        return policy_from_environment(environment)
+    try:
+        members = json.loads(file.read_text(encoding="utf-8"))
+        service, secret = members["service"], str(members["secret"])
+    except (ValueError, TypeError, KeyError):
+        raise UnusableError(
+            f"{file} is damaged: restore it, because it contains the secret that finds customers in {ledger}"
+        ) from None
+    if service != f"{shop.base_url} {shop.shop_id}":
+        raise UnusableError(
+            f"{ledger} belongs to another service or shop: check LOANASYNC_BASE_URL and LOANASYNC_SHOP_ID"
+        )
+    return LedgerPolicy(key=secret.encode())
 
 
 def shop_from_environment(environment: Mapping[str, str]) -> Shop:

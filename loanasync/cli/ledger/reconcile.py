@@ -16,7 +16,7 @@ from loanasync._config import Shop
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.commands import Name, opened
-from loanasync.cli.ledger.open import policy_from_environment, shop_from_environment
+from loanasync.cli.ledger.open import policy_of, shop_from_environment
 from loanasync.cli.ledger.resolve import TO_RESOLVE
 from loanasync.cli.ledger.statements import FIELDS, StatedRow, Statements
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile
@@ -145,7 +145,8 @@ def reconcile(
     if report is not None and _resolved(report) in (_resolved(file), _resolved(ledger)):
         raise typer.BadParameter("is also the file of outcomes or the ledger", param_hint="--report")
     with opened(ledger) as use:
-        shop, policy = shop_from_environment(os.environ), policy_from_environment(os.environ)
+        shop = shop_from_environment(os.environ)
+        policy = policy_of(ledger, shop, os.environ)
         rows, results = _read_rows(file, encoding, columns, source.strip(), ignore_unknown=ignore_unknown)
         with closing(AppendFile(report or os.devnull, overwrite_with="")) as report_file:
             matches = use.run(_match(use.ledger, shop, policy, rows, results))

@@ -1,13 +1,16 @@
 """``loanasync ledger show`` and ``resolve`` with ``--customer``: the fiscal code is read, not an argument."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from loanasync.ledger import SqliteLedger
+from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, connection_lost
 from support.builders import FISCAL_CODE
+from support.cli import create, make_row, run, write
 from support.ledger_clients import Shop
 from support.ledger_file import run_ledger
 
@@ -107,3 +110,65 @@ def test_resolve_customer_with_wrong_input_writes_nothing(
     code, printed = resolve(file, *options, stdin=stdin)
     assert (code, states(file)) == (2, {"": "unknown"})
     assert message in " ".join(printed.replace("│", " ").split())
+
+
+def results_of(tmp_path: Path, served: Sandbox) -> tuple[Path, str]:
+    """Request one approval whose response is lost; return the results and the customer."""
+    rows = [make_row("resetafter")]
+    create(served, rows)
+    out = tmp_path / "out.jsonl"
+    done = run(served, "approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out)
+    assert done.returncode == 3
+    return out, rows[0]["fiscal_code"]
+
+
+def test_commands_find_customers_of_a_ledger_beside_results(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER_ENVIRONMENT", "other")  # not used by approve-many, either
+    out, customer = results_of(tmp_path, served)
+    ledger = f"{out}.ledger"
+    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{ledger}")
+    assert "state               unknown" in run(served, *show, stdin=f"{customer}\n").stdout
+    outcomes = tmp_path / "outcomes.csv"
+    outcomes.write_text(f"cf,esito\n{customer},approvato\n", encoding="utf-8")
+    done = run(served, "reconcile", outcomes, "--ledger", ledger)
+    assert (done.returncode, done.stderr) == (0, "1 row settled\n")
+    resolved = run(
+        served, "ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", ledger, stdin=f"{customer}\n"
+    )
+    assert "is refused: corrected" in resolved.stderr
+
+
+def test_ledger_beside_results_is_read_with_the_key_of_the_environment(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, customer = results_of(tmp_path, served)
+    resume = out.with_name("out.jsonl.resume")
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", json.loads(resume.read_text(encoding="utf-8"))["secret"])
+    resume.write_text("{", encoding="utf-8")
+    show = ("ledger", "show", "--customer", "--ledger", f"{out}.ledger")
+    assert "state               unknown" in run(served, *show, stdin=f"{customer}\n").stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "out.jsonl.resume is damaged: restore it"),
+        (b"\xff", "out.jsonl.resume is damaged: restore it"),
+        (b"[]", "out.jsonl.resume is damaged: restore it"),
+        (b'{"service": "x"}', "out.jsonl.resume is damaged: restore it"),
+        (
+            b'{"service": "https://a.example shop", "secret": "s"}',
+            "out.jsonl.ledger belongs to another service or shop: check LOANASYNC_BASE_URL and",
+        ),
+    ],
+)
+def test_ledger_beside_results_with_a_wrong_resume_file_is_not_used(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = file_of(tmp_path, ("", None)).rename(tmp_path / "out.jsonl.ledger")
+    (tmp_path / "out.jsonl.resume").write_bytes(content)
+    code, printed = resolve(file, *AS_REFUSED)
+    assert (code, states(file)) == (2, {"": "unknown"})
+    assert message in printed
