@@ -155,8 +155,17 @@ def reconcile(
             if dry_run:
                 left -= sum(match.entry is not None and match.entry.state in TO_RESOLVE for match in matches)
             _print(results, left, dry_run=dry_run)
-            report_file.add(json.dumps(_report(results, left, dry_run=dry_run), indent=2) + "\n")
-        raise typer.Exit(_exit_code(results, left))
+            code = _exit_code(results, left)
+            try:
+                report_file.add(json.dumps(_report(results, left, dry_run=dry_run), indent=2) + "\n")
+            except OSError as error:
+                print_message(
+                    f"the report {report} could not be written ({error.strerror}); the results above are "
+                    "complete",
+                    "bold",
+                )
+                code = code or Exit.FAILED
+        raise typer.Exit(code)
 
 
 def _parse_columns(options: Sequence[str]) -> dict[str, str]:

@@ -292,6 +292,20 @@ def test_reconcile_of_a_doubtful_outcome_settles_nothing(outcome: str) -> None:
     assert states() == ["unknown"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize(("lost", "code_of_results"), [([1], 1), ([1, 3], 3)])
+def test_reconcile_report_write_failure_keeps_the_results(lost: list[int], code_of_results: int) -> None:
+    Simulation(lost=lost).approve(lost)
+    done = reconcile(f"cf,outcome\n{code(1)},refused\n", "--report", "/dev/full")
+    assert done.returncode == code_of_results
+    assert done.stderr.startswith("1 row settled\n")
+    assert done.stderr.endswith(
+        "the report /dev/full could not be written (No space left on device); "
+        "the results above are complete\n"
+    )
+    assert "refused" in states()
+
+
 INVALID = {
     "RSSMRA,refused": "fiscal_code: must be 16 letters and digits",
     ",refused": "fiscal_code: is missing",
