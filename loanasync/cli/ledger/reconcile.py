@@ -16,10 +16,11 @@ from loanasync._config import Shop
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.commands import Name, opened
-from loanasync.cli.ledger.open import policy_of, shop_from_environment
+from loanasync.cli.ledger.open import name_without_password, policy_of, shop_from_environment
 from loanasync.cli.ledger.resolve import TO_RESOLVE
 from loanasync.cli.ledger.statements import FIELDS, StatedRow, Statements
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile
+from loanasync.cli.rows.mapping import field_mapping
 from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
 from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy
@@ -40,13 +41,13 @@ _DONE = ("settled", "unchanged")
 # By result: the end of a sentence that begins with the number of rows, and what to do.
 _TEXTS: Mapping[str, tuple[str, str]] = {
     "settled": ("settled", ""),
-    "unchanged": ("already so", ""),
+    "unchanged": ("already had this outcome", ""),
     "repeats": ("repeated, with the same outcome", ""),
     "contradicts": (
-        "in contradiction to the ledger",
+        "contradicting the ledger",
         "nothing was changed; look at each entry with loanasync ledger show --customer",
     ),
-    "disagrees": ("in contradiction to each other", "none of them was used; correct the file"),
+    "disagrees": ("contradicting each other", "none of them was used; correct the file"),
     "repeated": (
         "may be about an earlier request, which was released",
         "if the service did not evaluate the later request either, give the row a new note",
@@ -134,17 +135,19 @@ def reconcile(
 
     The shop is configured as for `loanasync ledger show --customer`.
 
-    Exit codes: 0 all rows are settled, or were so before; 1 other results; 2 nothing was matched; 3 the
-    ledger still has unknown or lost entries; 130 interrupted.
+    Exit codes: 0 all rows are settled, or already had this outcome; 1 other results; 2 nothing was matched;
+    3 the ledger still has unknown or lost entries; 130 interrupted.
 
     Example: loanasync reconcile outcomes.csv --ledger decisions.db --dry-run
     """
     if (problem := problem_of_source(source)) is not None:
         raise typer.BadParameter(problem, param_hint="--source")
-    columns = _parse_columns(column or ())
-    if report is not None and _resolved(report) in (_resolved(file), _resolved(ledger)):
-        raise typer.BadParameter("is also the file of outcomes or the ledger", param_hint="--report")
+    columns = field_mapping(column or (), fields=FIELDS).columns
     with opened(ledger) as use:
+        if report not in (None, STANDARD_OUTPUT) and name_without_password(report) in map(
+            name_without_password, (file, ledger)
+        ):
+            raise typer.BadParameter("is also the file of outcomes or the ledger", param_hint="--report")
         shop = shop_from_environment(os.environ)
         policy = policy_of(ledger, shop, os.environ)
         rows, results = _read_rows(file, encoding, columns, source.strip(), ignore_unknown=ignore_unknown)
@@ -166,23 +169,6 @@ def reconcile(
                 )
                 code = code or Exit.FAILED
         raise typer.Exit(code)
-
-
-def _parse_columns(options: Sequence[str]) -> dict[str, str]:
-    columns = {}
-    for option in options:
-        name, _, column = option.partition("=")
-        if name not in FIELDS or not column:
-            fields = ", ".join(FIELDS)
-            raise typer.BadParameter(
-                f"'{option}' must be FIELD=NAME, where FIELD is one of {fields}", param_hint="--column"
-            )
-        columns[name] = column
-    return columns
-
-
-def _resolved(name: str) -> Path | None:
-    return None if name == STANDARD_OUTPUT else Path(name.removeprefix("sqlite:///")).expanduser().resolve()
 
 
 def _read_rows(

@@ -113,7 +113,7 @@ def test_reconcile_again_changes_nothing() -> None:
     assert reconcile(text).returncode == 0
     before = entries()
     done = reconcile(text)
-    assert (done.returncode, done.stderr) == (0, "2 rows already so\n")
+    assert (done.returncode, done.stderr) == (0, "2 rows already had this outcome\n")
     assert entries() == before
 
 
@@ -160,7 +160,7 @@ def test_reconcile_of_rows_that_name_one_entry_differently_uses_none() -> None:
     Simulation(lost=[1]).approve([1], "spring", "A1")
     done = reconcile(f"cf,outcome,scope,order_token\n{code(1)},refused,spring,\n{code(1)},approved,,A1\n")
     assert done.returncode == 3
-    assert "2 rows in contradiction to each other: lines 2, 3; none of them was used" in done.stderr
+    assert "2 rows contradicting each other: lines 2, 3; none of them was used" in done.stderr
     assert states() == ["unknown"]
 
 
@@ -180,7 +180,7 @@ def test_reconcile_keeps_the_decisions_of_the_service() -> None:
     before = entries()
     done = reconcile("fiscal_code,outcome\n" + rows)
     assert done.returncode == 1
-    assert "14 rows in contradiction to the ledger: lines 2, 3, 4," in done.stderr
+    assert "14 rows contradicting the ledger: lines 2, 3, 4," in done.stderr
     assert ", 10, 11 and 4 more lines; nothing was changed" in done.stderr
     assert entries() == before
 
@@ -249,7 +249,7 @@ def test_reconcile_with_dry_run_writes_nothing() -> None:
     done = reconcile(f"cf,outcome\n{code(0)},approved\n{code(2)},approved\n", "--dry-run")
     assert done.returncode == 3
     assert done.stderr.startswith(
-        "1 row to settle\n1 row already so\nstill unknown or lost in the ledger: 1 entry"
+        "1 row to settle\n1 row already had this outcome\nstill unknown or lost in the ledger: 1 entry"
     )
     assert entries() == before
 
@@ -361,7 +361,7 @@ def test_reconcile_of_an_invalid_member_writes_nothing(member: str) -> None:
         ("cf,codice_fiscale,esito\na,b,c\n", (), "column 'cf': fiscal_code: this field has two columns"),
         ("cf,outcome\n", ("--column", "scope=ambito x"), "there is no column 'ambito x'"),
         ("cf,Cliente,outcome\n", ("--column", "fiscal_code=Cliente"), "column 'cf': unknown column"),
-        ("cf,outcome\n", ("--column", "name=cf"), "'name=cf' must be FIELD=NAME"),
+        ("cf,outcome\n", ("--column", "name=cf"), "unknown field 'name'; the fields are approved"),
         ("cf,outcome\n", ("--source", "service"), "must name the source"),
         ("cf,outcome\n", ("--report", "outcomes.csv"), "is also the file of outcomes or the ledger"),
         ("cf,outcome\n", ("--report", "./decisions.db"), "is also the file of outcomes or the ledger"),
