@@ -1,7 +1,7 @@
 """Conversion of a file's rows to the outcomes that they state."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import define, frozen
@@ -9,7 +9,7 @@ from attrs import define, frozen
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.rows.convert import CellError, to_bool
 from loanasync.cli.rows.mapping import normalize_name
-from loanasync.cli.rows.parse import ParsedRow, Table
+from loanasync.cli.rows.parse import ParsedRow, Table, check_header, is_like_value
 from loanasync.cli.rows.source import InputProblem, UnreadableError
 from loanasync.ledger.model import State
 from loanasync.ledger.resolution import STATES, problem_of_note
@@ -61,11 +61,16 @@ class Statements:
     ignore_unknown: bool
 
     def column_problems(self) -> Iterator[InputProblem]:
-        """Yield the problems of a CSV header, which concern every row."""
+        """Yield the problems of a CSV header, which concern every row.
+
+        Raises:
+            UnreadableError: The first line is not a header.
+        """
         columns = self.table.columns
         if columns is None:
             return
         found = [self._field_of(column) for column in columns]
+        check_header(dict(zip(columns, found, strict=True)))
         for column, name in zip(columns, found, strict=True):
             if name is None and not self.ignore_unknown:
                 yield self.table.problem(_UNKNOWN.format(kind="column"), 1, f"column {column!r}")
@@ -94,6 +99,12 @@ class Statements:
         found = _FIELDS.get(normalize_name(column))
         return None if found in self.column_by_field else found
 
+    def _unknown_member(self, member: str, members: Iterable[str]) -> dict[str, str]:
+        """Return the problem of a member without a field. Its name is not printed if it may be a value."""
+        if is_like_value(member) or not any(map(self._field_of, members)):
+            return {"": _UNPRINTED}
+        return {member: _UNKNOWN.format(kind="member")}
+
     def _convert(self, parsed: ParsedRow) -> StatedRow | list[InputProblem]:
         if parsed.problem:
             return [self.table.problem(parsed.problem, parsed.line)]
@@ -103,7 +114,7 @@ class Statements:
             name = self._field_of(column)
             if name is None:
                 if not self.ignore_unknown and self.table.columns is None:
-                    messages[column] = _UNKNOWN.format(kind="member")
+                    messages |= self._unknown_member(column, parsed.members)
             elif value is not None and value != "":
                 if name in values:
                     messages[name] = "appears twice, under two names"
@@ -159,5 +170,9 @@ def _state_of(values: Mapping[str, object]) -> State:
 
 _UNKNOWN = (
     "unknown {kind}. Map it, for example --column scope=NAME, or skip unknown {kind}s: --ignore-unknown"
+)
+_UNPRINTED = (
+    "unknown members, not printed because their names may be values; write names such as fiscal_code, or map "
+    "them: --column FIELD=NAME"
 )
 _NO_COLUMN = "no column for this field; if it has another name, add --column {name}=NAME"

@@ -350,6 +350,35 @@ def test_reconcile_of_an_invalid_member_writes_nothing(member: str) -> None:
     assert "1 row invalid: line 1" in done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--ignore-unknown",)])
+@pytest.mark.parametrize("header", ["{code};approvato", "{code};rifiutato", "Anna;Prova", "Anna;x@y;esito"])
+def test_reconcile_of_a_file_without_header_prints_no_cell(header: str, options: tuple[str, ...]) -> None:
+    Simulation(lost=[1]).approve([1])
+    done = reconcile(f"{header.format(code=code(1))}\n", *options)
+    assert (done.returncode, states()) == (2, ["unknown"])
+    assert done.stderr.startswith("outcomes.csv: line 1: ")
+    assert "above" in done.stderr
+    assert "Anna" not in done.stderr
+    assert "rifiutato" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {code(1): "approved"},
+        {"Anna": "approved"},
+        {"fiscal_code": code(1), "outcome": "refused", "anna@example.com": 1},
+    ],
+)
+def test_reconcile_of_members_that_look_like_values_prints_none(row: dict[str, object]) -> None:
+    Simulation(lost=[1]).approve([1])
+    done = reconcile(json.dumps(row) + "\n", "--report", "report.json")
+    assert (done.returncode, states()) == (2, ["unknown"])
+    assert "1 row: unknown members, not printed because their names may be values" in done.stderr
+    shown = done.stderr + Path("report.json").read_text(encoding="utf-8")
+    assert [name for name in ("TSTX", "Anna", "anna@") if name in shown] == []
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
