@@ -6,7 +6,6 @@ from typing import Generic, TypeVar
 
 from attrs import define, field, frozen
 
-from loanasync.bulk.rows import RowResult
 from loanasync.errors.root import Outcome
 
 _EXAMPLES = 3  # rows that are kept of each group
@@ -93,17 +92,17 @@ class FailureTally:
     def __init__(self) -> None:
         self._tally: CauseTally[tuple[Outcome, object]] = CauseTally()
 
-    def add(self, result: RowResult, row: int) -> None:
-        """Count a row without a decision.
+    def add(self, error: Exception | None, outcome: Outcome, row: int) -> None:
+        """Count a failed row.
 
         Args:
-            result: The result of the row.
+            error: Its error.
+            outcome: Its outcome.
             row: The number of the row to keep as an example.
         """
-        error = result.error
         # A number that makes a difference: the status of a response, the errno of a connection.
         detail = getattr(error, "status", None) or getattr(error, "cause_type", None)
-        self._tally.add((result.outcome, detail), f"{type(error).__name__}: {error}", row)
+        self._tally.add((outcome, detail), f"{type(error).__name__}: {error}", row)
 
     def groups(self) -> tuple[FailureGroup, ...]:
         """Return the groups, the largest one first."""

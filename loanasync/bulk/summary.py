@@ -145,7 +145,7 @@ class Tally:
         self._counts[status] += 1
         decision = result.decision
         if decision is None:
-            self._failures.add(result, result.index)
+            self._failures.add(result.error, result.outcome, result.index)
             self._already_decided += result.already_decided
             if status == "unknown" and type(result.request.amount) is int:
                 self._amounts[status] += result.request.amount

@@ -58,6 +58,19 @@ def statuses(file: Path) -> dict[str, str]:
     return {row["fiscal_code"]: row["status"] for row in read(file) if "fiscal_code" in row}
 
 
+@contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """Limit the size of each file that this process writes."""
+    import resource  # noqa: PLC0415  (only POSIX has it)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def create(sandbox: Sandbox, rows: Iterable[dict[str, Any]]) -> None:
     """Create the loan requests of all rows."""
 

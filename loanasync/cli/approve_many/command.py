@@ -1,6 +1,7 @@
 """``loanasync approve-many``: its options."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -218,10 +219,9 @@ def approve_many(
     """
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
-    if rate is not None and not (rate > 0 and isfinite(rate)):
-        raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
+    check_rate(rate)
     own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
-    _check_distinct_files(
+    check_distinct_files(
         rows, out, *own_files, dead_letters, problems, None if report is None else str(report), ledger
     )
     if sandbox and ledger is not None:
@@ -244,22 +244,38 @@ def approve_many(
         sandbox=sandbox,
     )
     fields = field_mapping(column or (), mapping)
-    try:
-        with closing(Source(rows, encoding)) as source:
-            table = Table(source)
-            orders = Orders(table, offline_client(options.dialect), fields, euro, ignore_unknown)
-            code = run(options, orders, stderr_console())
-    except UnreadableError as error:
-        name = "standard input" if rows == "-" else rows
-        print_message(f"{name}: {error.location}{error}", "bold")
-        code = Exit.NOTHING_SENT
-    except (NotResumableError, ConfigurationError, UnusableError) as error:
-        print_message(str(error), "bold")
-        code = Exit.NOTHING_SENT
-    except OSError as error:
-        print_message(_file_message(error, out, dead_letters, problems, report), "bold")
-        code = Exit.NOTHING_SENT
+    with nothing_sent(rows, out, dead_letters, problems, report), closing(Source(rows, encoding)) as source:
+        orders = Orders(Table(source), offline_client(options.dialect), fields, euro, ignore_unknown)
+        code = run(options, orders, stderr_console())
     raise typer.Exit(code)
+
+
+def check_rate(rate: float | None) -> None:
+    """Raise an error if the value of ``--rate`` is not a rate."""
+    if rate is not None and not (rate > 0 and isfinite(rate)):
+        raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
+
+
+@contextmanager
+def nothing_sent(rows: str, *names: str | Path | None) -> Iterator[None]:
+    """Report an error that prevents the run, and exit with code 2.
+
+    Args:
+        rows: Path of the rows.
+        names: Paths of the files that the run writes, the results first.
+    """
+    try:
+        yield
+    except UnreadableError as error:
+        message = f"{'standard input' if rows == '-' else rows}: {error.location}{error}"
+    except (NotResumableError, ConfigurationError, UnusableError) as error:
+        message = str(error)
+    except OSError as error:
+        message = _file_message(error, *names)
+    else:
+        return
+    print_message(message, "bold")
+    raise typer.Exit(Exit.NOTHING_SENT)
 
 
 def _file_message(error: OSError, *names: str | Path | None) -> str:
@@ -278,7 +294,7 @@ def _file_message(error: OSError, *names: str | Path | None) -> str:
     return f"{name}: cannot be written ({error.strerror})"
 
 
-def _check_distinct_files(rows: str, *names: str | None) -> None:
+def check_distinct_files(rows: str, *names: str | None) -> None:
     """Raise an error if a file would be used for two purposes, such as the rows and the results."""
     given = [name for name in names if name is not None]
     files: dict[str, str] = {}  # the name that the user gave, by path

@@ -9,9 +9,22 @@ from pathlib import Path
 
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.cli.approve_many.results import DECIDED, Format
+from loanasync.cli.console import print_message
 from loanasync.cli.rows.append import AppendFile, read_lines
 
 _NOT_EVALUATED = ("not_sent", "not_evaluated")
+
+
+def keep_final_lines_if_possible(path: str, form: Format, earlier_lines: int) -> None:
+    """Call `keep_final_lines`. If the file cannot be replaced, print the reason."""
+    try:
+        keep_final_lines(path, form, earlier_lines)
+    except OSError as error:
+        print_message(
+            f"{path} keeps earlier lines ({error.strerror}): the last line of a row counts. "
+            "The next run removes the others",
+            "bold",
+        )
 
 
 def keep_final_lines(path: str, form: Format, earlier_lines: int) -> None:

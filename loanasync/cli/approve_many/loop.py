@@ -1,7 +1,6 @@
 """The loop that requests each row once, writes each result at once, and stops at limits and signals."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
@@ -20,6 +19,7 @@ from loanasync import (
 )
 from loanasync.bulk import Approvals, FailureGroup, Row, RowResult, Summary
 from loanasync.bulk.causes import FailureTally
+from loanasync.cli.approve_many.first_rows import FirstRows
 from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import NotWrittenError, ResultsFile, reason_of, record_of
 from loanasync.cli.approve_many.resume import PastRequests, PastStatus
@@ -28,9 +28,6 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.rows.append import AppendFile
 from loanasync.cli.rows.orders import Order, Orders
 
-# If this many rows fail for one cause, before any row is decided, the cause concerns the whole file. Fewer
-# rows could fail by chance. With more, a wrong setting would cost more calls.
-_FIRST_ROWS = 20
 _UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
 
 
@@ -94,8 +91,7 @@ class _Pending:
     Args:
         order: The row.
         is_new: False for a row whose result the client only reads from the ledger.
-        is_first: One of the first rows of this run that have no result of an earlier run. Rows that failed
-            before are sent again first, and often fail again for one cause.
+        is_first: One of the `FirstRows`.
     """
 
     order: Order
@@ -130,7 +126,7 @@ class RequestLoop:
     _finished: int = field(init=False, default=0)
     _failed: int = field(init=False, default=0)
     _failures: FailureTally = field(init=False, factory=FailureTally)
-    _first_failures: FailureTally = field(init=False, factory=FailureTally)
+    _first_rows: FirstRows = field(init=False, factory=FirstRows)
     _last_letter: tuple[Order, Mapping[str, Any]] | None = field(init=False, default=None)
     _is_aborted: bool = field(init=False, default=False)
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -169,7 +165,7 @@ class RequestLoop:
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield the rows for `approve_many`, which takes one when its call can start."""
-        sent = first = 0
+        sent = 0
         for order, row, status in self._selected_rows():
             if status == "new":
                 if self._options.canary and sent == self._options.canary:
@@ -179,9 +175,8 @@ class RequestLoop:
                 if self._options.sandbox:
                     await self._client.create_request({"fiscalCode": order.code})
             is_new = status == "new"
-            is_first = is_new and first < _FIRST_ROWS and not self._earlier.has_result(order.code)
+            is_first = is_new and not self._earlier.has_result(order.code) and self._first_rows.add()
             sent += is_new
-            first += is_first
             yield evolve(row, id=_Pending(order, is_new, is_first))
 
     def _selected_rows(self) -> Iterator[tuple[Order, Row, PastStatus]]:
@@ -214,7 +209,7 @@ class RequestLoop:
         self._write(record)
         result.unrecorded += isinstance(row_result.error, DecisionNotRecordedError)
         if not row_result.is_decided:
-            self._failures.add(row_result, order.line)
+            self._failures.add(row_result.error, row_result.outcome, order.line)
         if row_result.status == "unknown":
             result.unknown_lines.append(order.line)
         if row_result.outcome in ("not_sent", "not_evaluated"):
@@ -231,13 +226,15 @@ class RequestLoop:
             result.decided += row_result.is_decided
             self._failed += not row_result.is_decided
             if pending.is_first and not row_result.is_decided:
-                self._first_failures.add(row_result, order.line)
+                self._first_rows.add_failure(row_result.error, row_result.outcome)
             self._check_limits()
 
     def _check_limits(self) -> None:
         options, result = self._options, self._result
         if options.max_errors is None:
-            self._check_first_rows()
+            if (reason := self._first_rows.reason) and not result.stopped:
+                result.stopped = f"{reason}; to send the other rows anyway, add --max-errors N"
+                self._approvals.stop()
         elif self._failed >= options.max_errors:
             others = self._failed - options.max_errors
             after = f" ({others:,} of them while the calls in progress finished)" if others else ""
@@ -248,20 +245,6 @@ class RequestLoop:
                 rows = counted(self._finished, "row")
                 result.stopped = f"stopped by --canary: of the first {rows}, {self._failed:,} failed"
             self._canary_is_done.set()
-
-    def _check_first_rows(self) -> None:
-        """Stop if the first rows have all failed for the same cause.
-
-        These are the first rows that were sent, not the first results: failures may arrive before decisions.
-        """
-        groups = self._first_failures.groups()
-        if len(groups) == 1 and groups[0].count == _FIRST_ROWS and not self._result.stopped:
-            cause = groups[0].cause.partition(":")[0]
-            self._result.stopped = (
-                f"stopped because the first {_FIRST_ROWS} rows all failed for the same cause ({cause}); "
-                "to send the other rows anyway, add --max-errors N"
-            )
-            self._approvals.stop()
 
     def _stop(self, reason: str, code: Exit = Exit.INTERRUPTED) -> None:
         self._result.interrupted = reason
@@ -274,7 +257,7 @@ class RequestLoop:
         except (
             NotWrittenError
         ) as error:  # a result with personal data on the screen is better than a lost one
-            sys.stderr.write(str(error))
+            self._console.file.write(str(error))
 
     def _write_dead_letter(self, order: Order, record: Mapping[str, Any]) -> None:
         if self._dead_letters is None:

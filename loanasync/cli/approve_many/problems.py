@@ -32,7 +32,7 @@ class ProblemList:
     _results: str
     _file: AppendFile | None = field(init=False, default=None)
     _tally: CauseTally[_Place] = field(init=False, factory=CauseTally)
-    _count: int = field(init=False, default=0)
+    count: int = field(init=False, default=0)
     _known: int = field(init=False, default=0)
     # Returns True for a row whose problems are in the results of an earlier run.
     is_known: Callable[[Order], bool] = field(init=False, default=lambda _: False)
@@ -54,7 +54,7 @@ class ProblemList:
         Raises:
             OSError: The file cannot be written.
         """
-        self._count += 1
+        self.count += 1
         if is_printed:
             self._tally.add((problem.file, problem.column, problem.field), problem.message, problem.line)
         if self._file is not None:
@@ -74,10 +74,10 @@ class ProblemList:
         if self._known:
             rows = counted(self._known, "row")
             print_message(f"{rows} rejected as in an earlier run; the problems are in {self._results}")
-        if self._path is not None and self._count:
-            print_message(f"{counted(self._count, 'problem')}, listed in {self._path}")
+        if self._path is not None and self.count:
+            print_message(f"{counted(self.count, 'problem')}, listed in {self._path}")
         elif others or any(cause.count > len(cause.rows) for cause in causes):
-            print_message(f"to list all {self._count:,} problems, add --problems FILE")
+            print_message(f"to list all {self.count:,} problems, add --problems FILE")
 
     def close(self) -> None:
         """Close the file."""

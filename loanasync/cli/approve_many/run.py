@@ -16,7 +16,7 @@ from attrs import frozen
 from rich.console import Console
 
 from loanasync import LoanClient
-from loanasync.cli.approve_many.final_lines import keep_final_lines
+from loanasync.cli.approve_many.final_lines import keep_final_lines_if_possible
 from loanasync.cli.approve_many.loop import RequestLoop, RunOptions, RunResult
 from loanasync.cli.approve_many.problems import ProblemList, known_rows
 from loanasync.cli.approve_many.report import (
@@ -143,7 +143,7 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
         print_message(_start_line(options, orders, plan, parts))
         result = asyncio.run(_send(options, orders, parts, plan, console))
         if parts.earlier_lines and not result.used_fallback:
-            _keep_final_lines(options.out or "", parts)
+            keep_final_lines_if_possible(options.out or "", parts.form, parts.earlier_lines)
     return _report_result(options, plan, result, console)
 
 
@@ -220,17 +220,6 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
 def _is_file(path: str) -> bool:
     """Return True for a file, or a path where one can be created; False for a device or a pipe."""
     return path != STANDARD_OUTPUT and (Path(path).is_file() or not Path(path).exists())
-
-
-def _keep_final_lines(out: str, parts: _RunParts) -> None:
-    try:
-        keep_final_lines(out, parts.form, parts.earlier_lines)
-    except OSError as error:
-        print_message(
-            f"{out} keeps the lines of earlier runs ({error.strerror}): the last line of a row counts. "
-            "The next run removes the others",
-            "bold",
-        )
 
 
 async def _send(

@@ -2,10 +2,7 @@
 
 import json
 import re
-import resource
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 from loanasync.cli.approve_many.final_lines import keep_final_lines
 from loanasync.cli.approve_many.results import Format
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, read, run, run_process, statuses, write
+from support.cli import create, make_row, read, run, run_process, small_files, statuses, write
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
@@ -46,17 +43,6 @@ def test_results_on_a_full_disk_go_to_a_fallback_file(tmp_path: Path, served: Sa
         assert kept.stat().st_mode & 0o077 == 0
     finally:
         kept.unlink()
-
-
-@contextmanager
-def small_files(most: int) -> Iterator[None]:
-    """Limit the size of each file that this process writes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # Bytes of a row's id. It makes the results reach the limit before the ledger, which needs 4 kB per row.

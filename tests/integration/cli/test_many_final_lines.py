@@ -124,7 +124,7 @@ def test_results_that_cannot_be_replaced_keep_all_lines(tmp_path: Path, served: 
     command = ("approve-many", file, "--ledger", tmp_path / "decisions.db", "-o", out)
     assert run(served, *command).returncode == 1
     done = run(served, *command)
-    message = f"{out} keeps the lines of earlier runs (File name too long)"
+    message = f"{out} keeps earlier lines (File name too long)"
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert len(read(out)) == 3
 
