@@ -2,20 +2,22 @@
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from math import isfinite
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from attrs import define, field, frozen
 
-from loanasync import ConfigurationError, Dialect, LoanClient, LoanError
+from loanasync import AlreadyEvaluatedError, Dialect, LoanClient, LoanError
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk.rate import Rate
-from loanasync.cli.approve_many.final_lines import keep_final_lines
+from loanasync.cli.approve_many.command import check_distinct_files, check_rate, nothing_sent
+from loanasync.cli.approve_many.final_lines import keep_final_lines_if_possible
+from loanasync.cli.approve_many.first_rows import FirstRows
+from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import (
     NotWrittenError,
     ResultsFile,
@@ -23,28 +25,25 @@ from loanasync.cli.approve_many.results import (
     format_of,
     outcome_members,
 )
-from loanasync.cli.approve_many.resume import NotResumableError, locked_results, read_results
-from loanasync.cli.console import counted, interruptible, print_message
+from loanasync.cli.approve_many.resume import locked_results, read_results
+from loanasync.cli.console import counted, interruptible, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import shop_from_environment
 from loanasync.cli.rows.append import has_content, truncate_incomplete_line
 from loanasync.cli.rows.mapping import field_mapping
 from loanasync.cli.rows.orders import Orders, offline_client
 from loanasync.cli.rows.parse import Table
-from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
-
-_FIRST_FAILURES = 20  # if the first rows all fail, the others would fail, too
+from loanasync.cli.rows.source import Source
 
 
 @frozen
 class _Creation:
-    """One row: a request to create, or the problem of the row."""
+    """The request of one row."""
 
     line: int
-    id: object = None
-    code: str = ""
-    body: Mapping[str, Any] = field(factory=dict)
-    problem: InputProblem | None = None
+    id: object
+    code: str
+    body: Mapping[str, Any]
 
 
 @define
@@ -58,6 +57,8 @@ class _Run:
     _results: ResultsFile
     _rate: Rate | None
     _rows: Iterator[_Creation]
+    _earlier: Mapping[str, object]  # by the customers in the results of earlier runs
+    _first_rows: FirstRows = field(init=False, factory=FirstRows)
     counts: Counter[str] = field(init=False, factory=Counter)
     stopped: str = field(init=False, default="")  # the reason
     is_interrupted: bool = field(init=False, default=False)
@@ -66,12 +67,7 @@ class _Run:
         """Send the rows, until they end or the run is stopped."""
         async with client:
             workers = [asyncio.create_task(self._work(client)) for _ in range(concurrency)]
-
-            def abort() -> None:
-                for worker in workers:
-                    worker.cancel()
-
-            with interruptible(self._interrupt, abort):
+            with interruptible(self._interrupt, lambda: [worker.cancel() for worker in workers]):
                 await asyncio.wait(workers)
         for worker in workers:
             if not worker.cancelled():
@@ -93,17 +89,22 @@ class _Run:
             self._write(row, "unknown", "unknown", message="in progress when the run ended")
             if self._results.failure:  # the next run could not know that this row was sent
                 return
+            is_first = row.code not in self._earlier and self._first_rows.add()
             self.counts["unknown"] += 1
-            status = await self._create(client, row)
+            status = await self._create(client, row, is_first=is_first)
             self.counts["unknown"] -= 1
             self.counts[status] += 1
-            if self.counts["error"] == _FIRST_FAILURES and not self.counts["created"]:
-                self.stopped = f"stopped: the first {_FIRST_FAILURES} rows failed"
+            self.stopped = self.stopped or self._first_rows.reason
 
-    async def _create(self, client: LoanClient, row: _Creation) -> str:
+    async def _create(self, client: LoanClient, row: _Creation, *, is_first: bool) -> str:
         try:
             await client.create_request(row.body)
+        except AlreadyEvaluatedError as error:  # spec §4.1: so a request of this customer was created before
+            self._write(row, "evaluated", "evaluated", **error_members(error))
+            return "evaluated"
         except LoanError as error:
+            if is_first:
+                self._first_rows.add_failure(error, error.outcome)
             status = "unknown" if error.outcome == "unknown" else "error"
             self._write(row, status, error.outcome, repeatable=error.repeatable, **error_members(error))
             return status
@@ -117,21 +118,28 @@ class _Run:
         try:
             self._results.add({name: value for name, value in record.items() if value is not None})
         except NotWrittenError as error:
-            sys.stderr.write(str(error))
+            stderr_console().file.write(str(error))
         if self._results.failure:
             self.stopped = self._results.failure
 
-    def report(self, out: str, planned: Mapping[str, int]) -> Exit:
+    def report(self, rows: str, out: str, planned: Mapping[str, int]) -> Exit:
         """Print the result, and return the exit code."""
-        created, failed, unknown = (self.counts[status] for status in ("created", "error", "unknown"))
+        created, unknown, evaluated = (self.counts[status] for status in ("created", "unknown", "evaluated"))
+        failed = self.counts["error"] + evaluated
         unsent = planned["new"] - created - failed - unknown
         print_message(
             f"{created:,} created, {failed:,} failed, {unknown:,} unknown, {unsent:,} not sent", "bold"
         )
-        if self.stopped:
-            print_message(f"{self.stopped}; run the same command to resume", "bold")
+        if reason := self.stopped if unsent else self._results.failure:
+            print_message(f"{reason}; run the same command to resume", "bold")
         if failed:
             print_message(f"the reasons of failed rows are in {out}", "bold")
+        if evaluated := evaluated + planned["failed"]:
+            print_message(
+                f"{evaluated:,} evaluated before (see {out}): ask the service for the decisions, and remove "
+                f"these rows from {rows}",
+                "bold",
+            )
         if unknown := unknown + planned["unknown"]:
             print_message(
                 f"{unknown:,} unknown: ask the service whether these requests exist. To send one again, "
@@ -142,7 +150,7 @@ class _Run:
             return Exit.INTERRUPTED
         if unknown:
             return Exit.UNKNOWN
-        return Exit.FAILED if failed or unsent or self._results.failure else Exit.DECIDED
+        return Exit.FAILED if failed or evaluated or unsent or self._results.failure else Exit.DECIDED
 
 
 def create(
@@ -183,6 +191,10 @@ def create(
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of the file if it is not UTF-8, such as cp1252.")
     ] = None,
+    problems: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="List all problems of the rows in this file, one per line."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of calls in progress.")] = 16,
     rate: Annotated[float | None, typer.Option(help="Maximum number of calls started per second.")] = None,
     *,
@@ -203,43 +215,27 @@ def create(
 
     Example: loanasync create orders.csv -o created.jsonl --rate 50
     """
-    if rate is not None and not (rate > 0 and isfinite(rate)):
-        raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
-    if out == "-":
+    check_rate(rate)
+    if out == "-" or (Path(out).exists() and not Path(out).is_file()):
         raise typer.BadParameter("name a file: it is the memory of what was sent", param_hint="-o")
+    check_distinct_files(rows, out, f"{out}.resume", problems)
     fields = field_mapping(column or (), mapping)
     members = _members(member or ())
-    try:
-        with closing(Source(rows, encoding)) as source:
-            table = Table(source)
-            orders = Orders(table, offline_client(Dialect()), fields, euro=False, ignore_unknown=True)
-            problems = [*_column_problems(orders, members)]
-            creations = [] if problems else [*_read(orders, members)]
-        problems += [each.problem for each in creations if each.problem]
-        for problem in problems:
-            print_message(str(problem))
-        if problems or not creations:
-            reason = "correct these rows" if problems else "the file contains no rows"
-            print_message(f"nothing was sent: {reason}", "bold")
-            code = Exit.NOTHING_SENT
-        else:
-            code = _send(creations, out, table.delimiter, concurrency, Rate(rate) if rate else None, dry_run)
-    except UnreadableError as error:
-        print_message(f"{'standard input' if rows == '-' else rows}: {error.location}{error}", "bold")
+    with nothing_sent(rows, out, problems), closing(Source(rows, encoding)) as source:
         code = Exit.NOTHING_SENT
-    except (NotResumableError, ConfigurationError) as error:
-        print_message(str(error), "bold")
-        code = Exit.NOTHING_SENT
-    except OSError as error:
-        print_message(f"{error.filename or out}: {error.strerror}", "bold")
-        code = Exit.NOTHING_SENT
+        orders = Orders(Table(source), offline_client(Dialect()), fields, euro=False, ignore_unknown=True)
+        with closing(ProblemList(problems, "")) as problem_list:
+            creations = _read(orders, members, problem_list)
+        if creations:
+            limit = Rate(rate) if rate else None
+            code = _send(creations, orders.table, out, concurrency, limit, dry_run)
     raise typer.Exit(code)
 
 
 def _send(
     creations: Sequence[_Creation],
+    table: Table,
     out: str,
-    delimiter: str,
     concurrency: int,
     rate: Rate | None,
     is_dry_run: bool,  # noqa: FBT001  (private)
@@ -248,9 +244,9 @@ def _send(
     with locked_results(out, f"creation at {shop.base_url} {shop.shop_id}", "") as lock:
         if has_content(out):
             truncate_incomplete_line(out)
-        form = format_of(out, delimiter)
-        reported, _, earlier_lines = read_results(out, form)
-        planned: Counter[str] = Counter(reported.get(each.code, "new") for each in creations)
+        form = format_of(out, table.delimiter)
+        earlier, _, earlier_lines = read_results(out, form)
+        planned: Counter[str] = Counter(earlier.get(each.code, "new") for each in creations)
         print_message(
             f"{counted(planned['new'], 'request')} to create; in an earlier run {planned['decided']:,} were "
             f"created, and {planned['unknown']:,} are unknown"
@@ -259,12 +255,12 @@ def _send(
             return Exit.DECIDED
         with closing(ResultsFile(out, form)) as results:
             lock.keeps_resume_file = True
-            rows = (each for each in creations if reported.get(each.code, "new") == "new")
-            run = _Run(results, rate, rows)
+            rows = (each for each in creations if earlier.get(each.code, "new") == "new")
+            run = _Run(results, rate, rows, earlier)
             asyncio.run(run.send(LoanClient.from_env(), concurrency))
         if not results.failure:
-            keep_final_lines(out, form, earlier_lines)
-        return run.report(out, planned)
+            keep_final_lines_if_possible(out, form, earlier_lines)
+        return run.report(table.source.name, out, planned)
 
 
 def _members(options: Sequence[str]) -> dict[str, str]:
@@ -280,24 +276,28 @@ def _members(options: Sequence[str]) -> dict[str, str]:
     return members
 
 
-def _column_problems(orders: Orders, members: Mapping[str, str]) -> Iterator[InputProblem]:
-    if orders.table.columns is None:
-        return
+def _read(orders: Orders, members: Mapping[str, str], problems: ProblemList) -> Sequence[_Creation]:
+    """Return the rows, and print their problems. With a problem, return none."""
     for problem in orders.column_problems():
         if problem.field in ("fiscal_code", "id"):
-            yield problem
-    for name, column in members.items():
-        if column not in orders.table.columns:
-            yield orders.table.problem(f"--member {name}={column}: there is no column {column!r}", 1)
+            problems.add(problem)
+    creations = () if problems.count else [*_creations(orders, members, problems)]
+    problems.print()
+    if problems.count or not creations:
+        reason = "correct these rows" if problems.count else "the file contains no rows"
+        print_message(f"nothing was sent: {reason}", "bold")
+    return () if problems.count else creations
 
 
-def _read(orders: Orders, members: Mapping[str, str]) -> Iterator[_Creation]:
-    """Yield the rows. The second row of a customer is a problem."""
+def _creations(orders: Orders, members: Mapping[str, str], problems: ProblemList) -> Iterator[_Creation]:
+    """Yield the rows without a problem. The second row of a customer is a problem."""
     first_lines: dict[str, int] = {}
+    names: set[str] = set()  # of columns and JSON members
     for parsed in orders.table.rows():
         if parsed.problem:
-            yield _Creation(parsed.line, problem=orders.table.problem(parsed.problem, parsed.line))
+            problems.add(orders.table.problem(parsed.problem, parsed.line))
             continue
+        names.update(parsed.members)
         values, columns, messages = orders.values(parsed)
         code: Any = values.get("fiscal_code")
         messages |= {each.field: each.message for each in check_fiscal_code(code)}
@@ -306,10 +306,13 @@ def _read(orders: Orders, members: Mapping[str, str]) -> Iterator[_Creation]:
             first = first_lines.setdefault(code, parsed.line)
             if first != parsed.line:
                 messages["fiscal_code"] = f"duplicate of line {first}: each customer may appear only once"
-        problem = None
         if message := messages.get("fiscal_code"):
             column = columns.get("fiscal_code", "")
-            problem = orders.table.problem(message, parsed.line, column, "fiscal_code")
+            problems.add(orders.table.problem(message, parsed.line, column, "fiscal_code"))
+            continue
         sent = {name: parsed.members.get(column) for name, column in members.items()}
         body = {"fiscalCode": code} | {name: value for name, value in sent.items() if value not in (None, "")}
-        yield _Creation(parsed.first_line, values.get("id"), code, body, problem)
+        yield _Creation(parsed.first_line, values.get("id"), code, body)
+    for name, column in members.items():
+        if names and column not in names:
+            problems.add(orders.table.problem(f"--member {name}={column}: no row has {column!r}"))

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import RunningCommand, make_row, read, run, start, statuses, wait_for, write
+from support.cli import RunningCommand, make_row, read, run, small_files, start, statuses, wait_for, write
 
 
 def created(sandbox: Sandbox) -> list[str]:
@@ -100,10 +101,13 @@ def test_wrong_files_columns_and_options_send_nothing(tmp_path: Path, served: Sa
             (file, "-o", out),
             f"{file}: line 1: fiscal_code: no column for this field; if it has another name, add",
         ),
-        ((file, "-o", out, "--member", "a=B"), "line 1: --member a=B: there is no column 'B'"),
+        ((file, "-o", out, "--column", "fiscal_code=Nome", "--member", "a=B"), "fiscal_code: must be 16"),
         ((file, "-o", out, "--member", "a"), "'a' must be NAME=COLUMN"),
         ((file, "-o", out, "--member", "fiscalCode=Nome"), "use --column fiscal_code=COLUMN"),
         ((file, "-o", "-"), "name a file: it is the memory of what was sent"),
+        ((file, "-o", os.devnull), "name a file: it is the memory of what was sent"),
+        ((file, "-o", tmp_path), "name a file: it is the memory of what was sent"),
+        ((file, "-o", out, "--problems", file), "is used for two purposes"),
         ((file, "-o", out, "--rate", "0"), "must be a number of calls per second greater than 0"),
         ((tmp_path / "none", "-o", out), f"{tmp_path / 'none'}: file not found"),
     ):
@@ -111,12 +115,42 @@ def test_wrong_files_columns_and_options_send_nothing(tmp_path: Path, served: Sa
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert not out.exists()
     file.write_text("Codice fiscale\n", encoding="utf-8")
-    assert "nothing was sent: the file contains no rows" in run(served, "create", file, "-o", out).stderr
+    empty = run(served, "create", file, "-o", out, "--member", "a=Codice fiscale")
+    assert empty.stderr == "nothing was sent: the file contains no rows\n"
     file.write_text("Codice fiscale\nTSTXYZ00A00A000A\n", encoding="utf-8")
     missing = run(served, "create", file, "-o", tmp_path / "none" / "created.jsonl")
-    assert (missing.returncode, "No such file or directory" in missing.stderr) == (2, True)
+    assert (missing.returncode, f"the folder {tmp_path / 'none'} does not exist" in missing.stderr) == (
+        2,
+        True,
+    )
     assert "LOANASYNC_BASE_URL" in run(None, "create", file, "-o", out).stderr
     assert served.journal.calls() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"fiscal_code": "TSTXYZ00A00A000A", "total": 1}\n', "fiscal_code,total\nTSTXYZ00A00A000A,1\n"],
+    ids=["json", "csv"],
+)
+def test_member_that_no_row_has_is_a_problem(tmp_path: Path, served: Sandbox, text: str) -> None:
+    file, out = tmp_path / "rows.txt", tmp_path / "created.jsonl"
+    file.write_text(text, encoding="utf-8")
+    done = run(served, "create", file, "-o", out, "--member", "total=totael", "--member", "t=total")
+    assert done.returncode == 2
+    assert f"{file}: --member total=totael: no row has 'totael'\nnothing was sent" in done.stderr
+    assert created(served) == []
+
+
+def test_equal_problems_are_one_line_and_listed_in_a_file(tmp_path: Path, served: Sandbox) -> None:
+    file, listed = write(tmp_path / "rows.jsonl", [{}] * 500), tmp_path / "problems.txt"
+    done = run(served, "create", file, "-o", tmp_path / "created.jsonl", "--problems", listed)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{file}: 500 × fiscal_code: is required (lines 1, 2, 3 and 497 others)",
+        f"500 problems, listed in {listed}",
+        "nothing was sent: correct these rows",
+    ]
+    assert len(listed.read_text(encoding="utf-8").splitlines()) == 500
 
 
 def test_results_of_approve_many_are_not_continued(tmp_path: Path, served: Sandbox) -> None:
@@ -158,12 +192,54 @@ def test_unknown_creation_is_not_repeated_and_a_failed_one_is(tmp_path: Path, se
     assert [created(served).count(code) for code in codes] == [2, 2, 1]
 
 
-def test_run_stops_if_the_first_rows_all_fail(tmp_path: Path, served: Sandbox) -> None:
-    served.on("create_request").respond(403)
-    file = write(tmp_path / "rows.jsonl", [make_row("approved") for _ in range(30)])
+def test_run_whose_first_rows_fail_alike_stops_and_the_next_gets_further(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [make_row("approved") for _ in range(60)]
+    for row in rows[:25]:
+        served.on("create_request", fiscal_code=row["fiscal_code"]).respond(403)
+    out = tmp_path / "created.jsonl"
+    command = ("create", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "1")
+    done = run(served, *command)
+    assert (done.returncode, "0 created, 20 failed, 0 unknown, 40 not sent" in done.stderr) == (1, True)
+    reason = "stopped because the first 20 rows all failed for the same cause (AccessDeniedError)"
+    assert f"{reason}; run the same command to resume\n" in done.stderr
+    done = run(served, *command)
+    assert (done.returncode, "35 created, 25 failed, 0 unknown, 0 not sent" in done.stderr) == (1, True)
+    assert "stopped" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("responses", "rows"),
+    [([403] * 19, 40), ([403] * 10 + [404] * 10, 40), ([None, *[403] * 25], 40), ([403] * 20, 20)],
+    ids=["19-failures", "two-causes", "one-created", "no-row-left"],
+)
+def test_run_with_other_first_results_continues(
+    tmp_path: Path, served: Sandbox, responses: list[int | None], rows: int
+) -> None:
+    orders = [make_row("approved") for _ in range(rows)]
+    for row, status in zip(orders, responses, strict=False):
+        if status:
+            served.on("create_request", fiscal_code=row["fiscal_code"]).respond(status)
+    file = write(tmp_path / "rows.jsonl", orders)
     done = run(served, "create", file, "-o", tmp_path / "created.jsonl", "--concurrency", "1")
-    assert (done.returncode, "0 created, 20 failed, 0 unknown, 10 not sent" in done.stderr) == (1, True)
-    assert "stopped: the first 20 rows failed; run the same command to resume" in done.stderr
+    assert (len(created(served)), "stopped" in done.stderr) == (rows, False)
+
+
+def test_evaluated_customer_is_not_created_again(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(2)]
+    code = rows[0]["fiscal_code"]
+    body = {"errors": {"domain": "User already evaluated for approval"}}
+    served.on("create_request", fiscal_code=code).respond(400, body)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "created.jsonl"
+    advice = f"1 evaluated before (see {out}): ask the service for the decisions, and remove these rows from {file}"
+    for _ in range(2):
+        done = run(served, "create", file, "-o", out)
+        assert (done.returncode, advice in done.stderr) == (1, True), done.stderr
+    assert statuses(out) == {code: "evaluated", rows[1]["fiscal_code"]: "created"}
+    assert len(created(served)) == 2
+    write(file, rows[1:])
+    assert run(served, "create", file, "-o", out).returncode == 0
 
 
 def begin(
@@ -208,19 +284,33 @@ def test_second_ctrl_c_gives_up_the_call_in_progress(tmp_path: Path, served: San
     assert len(created(served)) == 10
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_results_that_cannot_be_written_stop_the_run_before_a_call(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    out = tmp_path / "created.jsonl"
-    out.symlink_to("/dev/full")
-    file = write(tmp_path / "rows.jsonl", [make_row("approved")])
+def test_results_that_cannot_be_replaced_keep_all_lines(tmp_path: Path, served: Sandbox) -> None:
+    file, out = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / "created.jsonl"
+    (tmp_path / "created.jsonl.new").mkdir()
     done = run(served, "create", file, "-o", out)
-    assert (done.returncode, "cannot be written (No space left on device)" in done.stderr) == (1, True), (
-        done.stderr
-    )
-    assert created(served) == []
+    assert done.returncode == 0
+    assert "1 created, 0 failed, 0 unknown, 0 not sent" in done.stderr
+    assert "created.jsonl keeps earlier lines (Is a directory)" in done.stderr
+    assert [line["status"] for line in read(out)] == ["unknown", "created"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+@pytest.mark.parametrize("folder", ["elsewhere", "none"])
+def test_results_that_cannot_be_written_stop_the_run_before_a_call(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    rows = [make_row("approved") for _ in range(2)]
+    file, out = write(tmp_path / "rows.jsonl", rows[:1]), tmp_path / "created.jsonl"
+    assert run(served, "create", file, "-o", out).returncode == 0
+    write(file, rows)
+    with small_files(out.stat().st_size):
+        done = run(served, "create", file, "-o", out)
+    assert done.returncode == 1
+    assert "no file can be written" in done.stderr or "later results are in" in done.stderr
+    assert "0 created, 0 failed, 0 unknown, 1 not sent" in done.stderr
+    assert created(served) == [rows[0]["fiscal_code"]]
 
 
 def test_rate_limits_the_starts_of_calls(tmp_path: Path, served: Sandbox) -> None:
