@@ -1,17 +1,21 @@
 """Requests without the hooks of monitoring agents, which would record the fiscal code in the URL.
 
-Sentry adds trace hooks to each new session. The agents of Datadog, Elastic and New Relic replace the method
+Sentry adds trace hooks to each new session. The agents of Datadog, Elastic and New Relic wrap the method
 `ClientSession._request`, also of sessions that the client opens. Nothing suppresses these hooks for a single
-request. So a request of the client calls aiohttp's own method. All other requests of the session, and the
-hooks of other code, stay as they are.
+request. So a request of the client does not run the trace hooks of agents, and calls the method that an agent
+has wrapped. All other requests of the session, and the hooks and methods of other code, stay as they are.
 
-`ClientSession._request` and `_trace_configs` are undocumented. If aiohttp renames them, a user's session with
-hooks of an agent is refused.
+`ClientSession._request` and `_trace_configs` are undocumented. If aiohttp renames `_trace_configs`, a user's
+session with hooks of an agent is refused.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import TypeAlias, cast
+from itertools import takewhile
+from types import FunctionType
+from typing import Any, TypeAlias, cast
 
 import aiohttp
 
@@ -19,54 +23,91 @@ Send: TypeAlias = Callable[..., Awaitable[aiohttp.ClientResponse]]
 
 # The packages of the agents. `nox -s agents` runs the client with each of them.
 _AGENTS = frozenset({"ddtrace", "elasticapm", "newrelic", "sentry_sdk"})
+_METHODS = ("request", "_request")
+
+# True during a request of the client. Requests that a user's hooks send meanwhile run without agents, too.
+_skips_agents: ContextVar[bool] = ContextVar("loanasync_skips_agents", default=False)
 
 
-class _SessionView:
-    """A session without some of its trace configurations, for one request."""
+class _TraceConfigs(list[aiohttp.TraceConfig]):
+    """The trace configurations of a session. A request of the client does not see those of agents."""
 
-    def __init__(self, session: aiohttp.ClientSession, trace_configs: list[aiohttp.TraceConfig]) -> None:
-        self._session = session
-        self._trace_configs = trace_configs
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
+    def __iter__(self) -> Iterator[aiohttp.TraceConfig]:
+        configs = super().__iter__()
+        return filter(_is_not_of_agent, configs) if _skips_agents.get() else configs
 
 
-def send_method(session: aiohttp.ClientSession) -> Send:
-    """Return `session.request`, or a function that does the same without the hooks of agents."""
-    method = getattr(type(session), "_request", None)
-    own = _without_agents(method)
-    others = [config for config in session.trace_configs if _agent_of(*config.on_request_start) is None]
-    has_hooks = own is not method or len(others) < len(session.trace_configs)
-    if has_hooks and _is_of_aiohttp(own):
-        return partial(cast("Send", own), _SessionView(session, others))
-    return session.request  # a subclass or a mocking library may have replaced it
+@contextmanager
+def without_agents(session: aiohttp.ClientSession) -> Iterator[Send]:
+    """Skip the hooks of agents in this context. Yield `session.request`, or what an agent has wrapped."""
+    configs: Any = session.trace_configs
+    if type(configs) is not _TraceConfigs and not all(map(_is_not_of_agent, configs)):
+        vars(session)["_trace_configs"] = _TraceConfigs(configs)
+    token = _skips_agents.set(True)
+    try:
+        yield _send_method(session)
+    finally:
+        _skips_agents.reset(token)
 
 
-def agent_in(session: aiohttp.ClientSession) -> str | None:
-    """Return the package of an agent whose hooks would see requests of the client, else None."""
-    method = getattr(type(session), "_request", None)
-    is_mocked = method is not None and type(session) is aiohttp.ClientSession
-    if hasattr(session, "_trace_configs") and (is_mocked or _is_of_aiohttp(_without_agents(method))):
-        return None
-    return _agent_of(method, *(hook for each in session.trace_configs for hook in each.on_request_start))
+def _send_method(session: aiohttp.ClientSession) -> Send:
+    method = vars(aiohttp.ClientSession).get("_request")
+    wrapped: Any = _without_wrappers(method)
+    if wrapped is method or _is_overridden(session):
+        return session.request
+    return cast("Send", wrapped.__get__(session))
 
 
-def _is_of_aiohttp(method: object) -> bool:
-    code = getattr(method, "__code__", None)
-    return getattr(code, "co_qualname", "") == "ClientSession._request"
+def agent_in(session: aiohttp.ClientSession | None) -> str | None:
+    """Return the package of an agent that would record requests of the client, else None.
+
+    Args:
+        session: The user's session; None for one that the client opens without trace hooks.
+    """
+    owners = _owners(session)
+    methods = [vars(owner).get(name) for owner in (*owners, aiohttp.ClientSession) for name in _METHODS]
+    if not _is_overridden(session):
+        methods = [_without_wrappers(method) for method in methods]
+    packages = [_package(each) for method in methods for each in _chain(method)]
+    if session is not None and not hasattr(session, "_trace_configs"):
+        hooks = (hook for config in session.trace_configs for hook in config.on_request_start)
+        packages += [_package(_chain(hook)[-1]) for hook in hooks]
+    return next((package for package in packages if package in _AGENTS), None)
 
 
-def _without_agents(method: object) -> object:
-    """Return the method that agents have wrapped."""
-    while _agent_of(method) is not None and (wrapped := getattr(method, "__wrapped__", None)) is not None:
+def _owners(session: aiohttp.ClientSession | None) -> list[object]:
+    """Return the session and the classes that may override methods of `ClientSession`."""
+    if session is None:
+        return []
+    return [session, *takewhile(lambda kind: kind is not aiohttp.ClientSession, type(session).__mro__)]
+
+
+def _is_overridden(session: aiohttp.ClientSession | None) -> bool:
+    """Return True if a subclass, a mock or a library has replaced a method around that of an agent."""
+    request = vars(aiohttp.ClientSession).get("request")
+    # A wrapper has the attributes of the function that it wraps, so this compares the type.
+    is_of_aiohttp = type(request) is FunctionType and request.__globals__ is vars(aiohttp.client)
+    return not is_of_aiohttp or any(vars(owner).keys() & set(_METHODS) for owner in _owners(session))
+
+
+def _is_not_of_agent(config: aiohttp.TraceConfig) -> bool:
+    # An agent may have wrapped a user's hook, which stays. So this asks for the innermost function.
+    return not any(_package(_chain(hook)[-1]) in _AGENTS for hook in config.on_request_start)
+
+
+def _without_wrappers(method: object) -> object:
+    """Return the method without the outer wrappers that belong to agents."""
+    while _package(method) in _AGENTS and (wrapped := getattr(method, "__wrapped__", None)) is not None:
         method = wrapped
     return method
 
 
-def _agent_of(*hooks: object) -> str | None:
-    """Return the package of the first hook of an agent, else None."""
-    return next((package for package in map(_package, hooks) if package in _AGENTS), None)
+def _chain(function: object) -> list[object]:
+    """Return a function and all functions that it wraps."""
+    chain = [function]
+    while (wrapped := getattr(chain[-1], "__wrapped__", None)) is not None:
+        chain.append(wrapped)
+    return chain
 
 
 def _package(hook: object) -> str:

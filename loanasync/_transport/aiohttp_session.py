@@ -14,7 +14,7 @@ from yarl import URL
 from loanasync._lifecycle import Waits, expire
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
-from loanasync._transport.agents import send_method
+from loanasync._transport.agents import agent_in, without_agents
 from loanasync._transport.aiohttp_internals import RequestBody, buffered_body
 from loanasync._transport.instrumentation import HTTP_KEY
 from loanasync.errors import ConfigurationError, ConnectError
@@ -59,6 +59,12 @@ class SessionTransport:
         """See `Transport.send`."""
         if self._is_closed:  # closed between two attempts
             return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+        if self._owned and (agent := agent_in(None)):  # a user's session is checked before its first call
+            raise ConfigurationError(
+                "session",
+                f"cannot be used: hooks of {agent} on aiohttp, with other code around them, would record the "
+                f"fiscal code; disable the aiohttp integration of {agent}",
+            )
         if not request.outlives_caller:
             return await self._exchange(request, connect, within)
         request.is_sent = False
@@ -115,20 +121,22 @@ class SessionTransport:
         try:
             async with limit:
                 self._waits.add(limit)
-                returned = await send_method(self._session)(
-                    request.method,
-                    URL(request.url, encoded=True),
-                    data=body,
-                    headers=request.headers,
-                    # These override the settings of the user's session. A redirect would send the token to
-                    # another host and turn a POST into a GET. A middleware could send an approval twice.
-                    allow_redirects=False,
-                    raise_for_status=False,
-                    middlewares=(read_early,),
-                    timeout=connect_timeout(connect),
-                    auto_decompress=False,
-                    **parser_limits(),
-                )
+                with without_agents(self._session) as send:
+                    returned = await send(
+                        request.method,
+                        URL(request.url, encoded=True),
+                        data=body,
+                        headers=request.headers,
+                        # These override the settings of the user's session. A redirect would send the
+                        # token to another host and turn a POST into a GET. A middleware could send an
+                        # approval twice.
+                        allow_redirects=False,
+                        raise_for_status=False,
+                        middlewares=(read_early,),
+                        timeout=connect_timeout(connect),
+                        auto_decompress=False,
+                        **parser_limits(),
+                    )
                 if result is None:  # the middleware did not run: a test replaces `ClientSession._request`
                     response = returned
                     result = await self._read(response, body, received)

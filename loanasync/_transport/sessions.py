@@ -88,5 +88,6 @@ def _check_hooks(session: aiohttp.ClientSession, suppression_key: str) -> None:
         raise ConfigurationError(
             "session",
             f"has hooks of {agent} that record the fiscal code: omit session, use aiohttp.ClientSession "
-            f"instead of a subclass, or disable the aiohttp integration of {agent}",
+            "instead of a subclass and without wrappers of other libraries, or disable the aiohttp "
+            f"integration of {agent}",
         )

@@ -5,8 +5,9 @@ the agents use.
 """
 
 import logging
+import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import aiohttp
 import pytest
 import wrapt
 
-from loanasync import ConfigurationError, Refused, TransportError
+from loanasync import ConfigurationError, LoanClient, Refused, TransportError
 from support.canned_server import REFUSAL, Canned, approve, serving
 from support.direct_path import needs_direct_path
 
@@ -27,7 +28,7 @@ def seen() -> list[str]:
     return []
 
 
-def wrapper(seen: list[str], module: str) -> Any:
+def wrapper(seen: list[str], module: str, method: Any = aiohttp.ClientSession._request) -> Any:
     """Return a wrapper of `ClientSession._request` that notes each request."""
 
     async def note(method: Any, _: object, arguments: Any, options: Any) -> Any:
@@ -36,7 +37,7 @@ def wrapper(seen: list[str], module: str) -> Any:
 
     note.__module__ = module
     called = partial(note) if "elastic" in module else note
-    return wrapt.FunctionWrapper(aiohttp.ClientSession._request, called)
+    return wrapt.FunctionWrapper(method, called)
 
 
 def trace_config(seen: list[str], module: str) -> aiohttp.TraceConfig:
@@ -65,9 +66,9 @@ def open_session(request: pytest.FixtureRequest, seen: list[str], monkeypatch: p
         patch = wrapper(seen, "elasticapm.instrumentation.packages.base")
         monkeypatch.setattr(aiohttp.ClientSession, "_request", patch)
 
-    def opened(*configs: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+    def opened(*configs: aiohttp.TraceConfig, **options: Any) -> aiohttp.ClientSession:
         sentry = [trace_config(seen, "sentry_sdk.integrations.aiohttp")] if "sentry" in agent else []
-        return aiohttp.ClientSession(trace_configs=[*configs, *sentry])
+        return aiohttp.ClientSession(trace_configs=[*configs, *sentry], **options)
 
     return opened
 
@@ -109,37 +110,168 @@ def refused(server: Canned, session: aiohttp.ClientSession) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("renamed", ["_request", "_trace_configs"])
 async def test_session_with_an_agents_hook_and_another_aiohttp_is_refused(
-    renamed: str, seen: list[str], monkeypatch: pytest.MonkeyPatch
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentry = trace_config(seen, "sentry_sdk.integrations.aiohttp")
     async with serving(REFUSAL) as server, aiohttp.ClientSession(trace_configs=[sentry]) as session:
         configs = session.trace_configs
         monkeypatch.setattr(aiohttp.ClientSession, "trace_configs", property(lambda _: configs))
-        monkeypatch.delattr(aiohttp.ClientSession if renamed == "_request" else session, renamed)
+        monkeypatch.delattr(session, "_trace_configs")
         assert "has hooks of sentry_sdk that record the fiscal code: omit session" in refused(server, session)
 
 
-@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
-async def test_session_with_another_method_and_an_agents_hook_is_refused(seen: list[str]) -> None:
-    class Session(aiohttp.ClientSession):
-        async def _request(self, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
-            return await super()._request(*arguments, **options)
+@pytest.fixture(params=["_request", "request", "a class of the same name"])
+def subclass(request: pytest.FixtureRequest) -> type[aiohttp.ClientSession]:
+    """A user's subclass that replaces a method and notes its calls in a header of the session."""
+    replaced = "request" if request.param == "request" else "_request"
 
+    def send(self: aiohttp.ClientSession, *arguments: Any, **options: Any) -> Any:
+        self.headers["X-Gateway"] = "1"
+        return getattr(super(kind, self), replaced)(*arguments, **options)
+
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        kind = type("ClientSession", (aiohttp.ClientSession,), {replaced: send})
+    kind.__qualname__ = "ClientSession" if "class" in request.param else "Session"
+    return kind
+
+
+ddtrace = partial(wrapper, module="ddtrace.contrib.internal.aiohttp.patch")
+
+
+async def test_subclass_keeps_its_method_with_a_trace_hook_of_an_agent(
+    subclass: type[aiohttp.ClientSession], seen: list[str]
+) -> None:
     sentry = trace_config(seen, "sentry_sdk.integrations.aiohttp")
-    async with serving(REFUSAL) as server:
-        async with Session(trace_configs=[sentry]) as session:
-            assert "use aiohttp.ClientSession instead of a subclass" in refused(server, session)
-        async with Session() as session:  # without an agent, its method is called
-            assert isinstance(await approve(server.client(session=session)), Refused)
+    async with serving(REFUSAL) as server, subclass(trace_configs=[sentry]) as session:
+        assert isinstance(await approve(server.client(session=session)), Refused)
+        assert session.headers["X-Gateway"] == "1"
+    assert seen == []
 
 
-async def test_mock_receives_the_request_despite_an_agent(seen: list[str]) -> None:
+async def test_subclass_with_a_method_around_that_of_an_agent_is_refused(
+    subclass: type[aiohttp.ClientSession], seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(REFUSAL) as server, subclass() as session:
+        assert isinstance(await approve(server.client(session=session)), Refused)
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", ddtrace(seen))
+        assert "has hooks of ddtrace" in refused(server, session)
+        assert "use aiohttp.ClientSession instead of a subclass" in refused(server, session)
+
+
+def around(method: Any, sessions: list[object]) -> Any:
+    """Return a wrapper of another library, such as for retries."""
+
+    @wraps(method)
+    async def send(self: object, *arguments: Any, **options: Any) -> Any:
+        sessions.append(self)
+        return await method.__get__(self)(*arguments, **options)
+
+    send.__module__ = "shop.retries"
+    return send
+
+
+def around_with_wrapt(method: Any, sessions: list[object]) -> Any:
+    """Return the same wrapper, made with the library wrapt."""
+
+    async def send(wrapped: Any, instance: object, arguments: Any, options: Any) -> Any:
+        sessions.append(instance)
+        return await wrapped(*arguments, **options)
+
+    send.__module__ = "shop.retries"
+    return wrapt.FunctionWrapper(method, send)
+
+
+@pytest.mark.parametrize("wrap", [around, around_with_wrapt])
+async def test_wrapper_of_other_code_around_that_of_an_agent_is_refused(
+    wrap: Callable[..., Any], seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", wrap(ddtrace(seen), []))
+    async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
+        assert "has hooks of ddtrace" in refused(server, session)
+        async with server.client(direct_connections=False) as client:
+            with pytest.raises(ConfigurationError, match="disable the aiohttp integration of ddtrace"):
+                await approve(client)
+        assert server.requests == 0
+    assert seen == []
+
+
+@pytest.mark.parametrize("wrap", [around, around_with_wrapt])
+async def test_wrapper_of_other_code_inside_that_of_an_agent_sees_the_request(
+    wrap: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    sessions: list[object] = []
+    inner = wrap(aiohttp.ClientSession._request, sessions)
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", wrapper(seen, "ddtrace.contrib", inner))
+    async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
+        assert isinstance(await approve(server.client(session=session)), Refused)
+        assert sessions == [session]
+    assert seen == []
+
+
+async def test_session_wrapped_by_two_agents_around_other_code_is_refused(
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = around(ddtrace(seen), [])
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", wrapper(seen, "newrelic.hooks", inner))
+    async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
+        assert "has hooks of ddtrace" in refused(server, session)
+
+
+async def test_method_wrapped_after_the_client_was_created_is_refused(
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
+        client = server.client(session=session)
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", around(ddtrace(seen), []))
+        with pytest.raises(ConfigurationError, match="has hooks of ddtrace"):
+            await approve(client)
+        assert server.requests == 0
+
+
+async def test_users_hook_gets_the_users_session_despite_an_agent(seen: list[str]) -> None:
+    sessions: list[object] = []
+
+    async def note(session: aiohttp.ClientSession, *_: object) -> None:
+        sessions.append(session)
+
+    def trace(wrapped: Any, _: object, arguments: Any, options: Any) -> Any:
+        return wrapped(*arguments, **options)
+
+    trace.__module__ = "newrelic.api.function_trace"  # a decorator for the user's functions
+    users = aiohttp.TraceConfig()
+    users.on_request_start.append(note)
+    users.on_request_start.append(wrapt.FunctionWrapper(note, trace))
+    sentry = trace_config(seen, "sentry_sdk.integrations.aiohttp")
+    configs = [users, sentry]
+    async with serving(REFUSAL) as server, aiohttp.ClientSession(trace_configs=configs) as session:
+        assert isinstance(await approve(server.client(session=session)), Refused)
+        assert sessions == [session, session]
+        assert session.trace_configs == configs
+    assert seen == []
+
+
+async def test_request_with_an_agent_uses_the_proxy_of_the_session(open_session: Opener) -> None:
+    async with serving(REFUSAL) as proxy, open_session(proxy=proxy.base_url) as session:
+        client = LoanClient("http://127.0.0.1:9", shop_id="shop", auth_token="secret-token", session=session)
+        assert isinstance(await approve(client), Refused)
+        assert proxy.requests == 1
+
+
+@pytest.mark.parametrize("name", ["request", "_request"])
+@pytest.mark.parametrize("is_class", [True, False])
+async def test_mock_receives_the_request_instead_of_the_server(
+    name: str,
+    is_class: bool,  # noqa: FBT001  (a parameter of the test)
+    seen: list[str],
+) -> None:
     sentry = trace_config(seen, "sentry_sdk.integrations.aiohttp")
     replaced = mock.AsyncMock(side_effect=aiohttp.ClientConnectionError)
     async with serving(REFUSAL) as server, aiohttp.ClientSession(trace_configs=[sentry]) as session:
-        with mock.patch.object(aiohttp.ClientSession, "_request", replaced), pytest.raises(TransportError):
-            await approve(server.client(session=session))
+        client = server.client(session=session)
+        owner = aiohttp.ClientSession if is_class else session
+        with mock.patch.object(owner, name, replaced), pytest.raises(TransportError):
+            await approve(client)
         assert server.requests == 0
     assert replaced.call_args.args[0] == "POST", "the mock gets the arguments that it gets without an agent"
