@@ -9,8 +9,11 @@ from attrs import define, field, frozen
 from loanasync.errors.root import Outcome
 
 _EXAMPLES = 3  # rows that are kept of each group
-# Numbers, dates, ids and keys: everything that contains a digit.
-_VARYING = re.compile(r"([\w-]*\d[\w-]*)")
+_MAX_CAUSES = 1_000  # of one tally, which must not grow with the number of rows
+_OTHER = "other causes"
+# Numbers, dates, ids and keys: everything that contains a digit. A match begins at the start of a word, so
+# that a long word without a digit is searched only once.
+_VARYING = re.compile(r"((?<![\w-])[\w-]*\d[\w-]*)")
 
 Kind = TypeVar("Kind", bound=Hashable)
 
@@ -68,7 +71,10 @@ class Cause(Generic[Kind]):
 
 
 class CauseTally(Generic[Kind]):
-    """Counts messages. Messages of one kind that differ only in numbers and ids are one cause."""
+    """Counts messages. Messages of one kind that differ only in numbers and ids are one cause.
+
+    After 1,000 causes, all further ones of a kind are counted as one, ``other causes``.
+    """
 
     def __init__(self) -> None:
         self._causes: dict[Hashable, Cause[Kind]] = {}
@@ -77,6 +83,9 @@ class CauseTally(Generic[Kind]):
         """Count a message of a row."""
         parts = _VARYING.split(message)
         key = (kind, *parts[::2])  # every other part is a number or an id
+        if key not in self._causes and len(self._causes) >= _MAX_CAUSES:
+            parts = [_OTHER]
+            key = (kind, _OTHER)
         if key not in self._causes:
             self._causes[key] = Cause(kind, parts)
         self._causes[key].add(parts, row)

@@ -55,6 +55,25 @@ def test_messages_that_differ_in_numbers_and_ids_are_one_cause(messages: tuple[s
     assert (cause.kind, cause.text, cause.count) == ("field", shown, len(messages))
 
 
+def test_tally_counts_causes_after_a_thousand_as_other_causes() -> None:
+    tally: CauseTally[str] = CauseTally()
+    for row in range(3_000):
+        letters = f"{row:012b}".translate({ord("0"): "a", ord("1"): "b"})
+        tally.add("field", f"{letters} in row {row}", row)
+    tally.add("field", "aaaaaaaaaaaa in row 3000", 3_000)
+    largest, second, *others = tally.causes()
+    assert (largest.text, largest.count, largest.rows) == ("other causes", 2_000, [1_000, 1_001, 1_002])
+    assert (second.text, second.count) == ("aaaaaaaaaaaa in row …", 2)
+    assert len(others) == 999
+
+
+def test_long_word_without_a_number_is_searched_only_once() -> None:
+    """A search from each letter would take hours."""
+    tally: CauseTally[str] = CauseTally()
+    tally.add("field", "a" * 1_000_000, 0)
+    assert [cause.count for cause in tally.causes()] == [1]
+
+
 @pytest.mark.parametrize(
     "errors",
     [
