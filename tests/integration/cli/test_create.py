@@ -232,7 +232,8 @@ def test_evaluated_customer_is_not_created_again(tmp_path: Path, served: Sandbox
     body = {"errors": {"domain": "User already evaluated for approval"}}
     served.on("create_request", fiscal_code=code).respond(400, body)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "created.jsonl"
-    advice = f"1 evaluated before (see {out}): ask the service for the decisions, and remove these rows from {file}"
+    advice = f"1 evaluated before (see {out}): ask the service for the decisions, "
+    advice += f"and remove these rows from {file}"
     for _ in range(2):
         done = run(served, "create", file, "-o", out)
         assert (done.returncode, advice in done.stderr) == (1, True), done.stderr
