@@ -286,12 +286,12 @@ def test_second_ctrl_c_gives_up_the_call_in_progress(tmp_path: Path, served: San
 
 
 def test_results_that_cannot_be_replaced_keep_all_lines(tmp_path: Path, served: Sandbox) -> None:
-    file, out = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / "created.jsonl"
-    (tmp_path / "created.jsonl.new").mkdir()
+    # The name of the file that replaces the results would be too long.
+    file, out = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / ("x" * 239 + ".jsonl")
     done = run(served, "create", file, "-o", out)
     assert done.returncode == 0
     assert "1 created, 0 failed, 0 unknown, 0 not sent" in done.stderr
-    assert "created.jsonl keeps earlier lines (Is a directory)" in done.stderr
+    assert f"{out} keeps earlier lines (File name too long)" in done.stderr
     assert [line["status"] for line in read(out)] == ["unknown", "created"]
 
 
