@@ -228,7 +228,8 @@ class _Echo(MaskedPairs):
         """Return the whole decision as plain JSON values, to store it. The result contains personal data.
 
         It has the attributes under their Python names, `raw` and `meta` included. `from_dict` restores an
-        equal decision.
+        equal decision. Objects and arrays in `raw` below 100 levels are stored as None, because `json.dumps`
+        fails for deep ones.
 
         Example:
             >>> import json
@@ -240,7 +241,8 @@ class _Echo(MaskedPairs):
         members = asdict(self, recurse=False)
         citizenship = None if self.citizenship is None else str(self.citizenship)  # not a member of an Enum
         meta = asdict(self.meta) | {"unread": list(self.meta.unread)}
-        return {**members, "citizenship": citizenship, "raw": dict(self.raw), "meta": meta}
+        raw = _copied(dict(self.raw), _MAX_LEVELS)
+        return {**members, "citizenship": citizenship, "raw": raw, "meta": meta}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -323,6 +325,20 @@ class Refused(_Echo):
 
 Decision: TypeAlias = Approved | Refused
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
+
+
+_MAX_LEVELS = 100  # of the objects and arrays in a stored `raw`
+
+
+def _copied(value: JSON, levels: int) -> JSON:
+    """Return a copy of a JSON value, with None in place of objects and arrays below these levels."""
+    if not isinstance(value, dict | list):
+        return value
+    if levels == 0:
+        return None
+    if isinstance(value, dict):
+        return {name: _copied(each, levels - 1) for name, each in value.items()}
+    return [_copied(each, levels - 1) for each in value]
 
 
 _CITIZENSHIPS = frozenset(map(str, Citizenship))

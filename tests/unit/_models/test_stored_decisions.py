@@ -70,6 +70,32 @@ def test_stored_decision_has_every_attribute_as_plain_json() -> None:
     assert type(Approved.from_dict(stored).citizenship) is Citizenship
 
 
+def test_stored_body_is_a_copy() -> None:
+    decision = Approved(meta=META, raw=Body({"a": {"b": [1]}}))
+    stored = decision.to_dict()["raw"]
+    stored["a"]["b"].append(2)
+    assert decision.raw == {"a": {"b": [1]}}
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels // 2):
+        value = {"a": [value]}
+    return value
+
+
+def test_stored_body_has_at_most_a_hundred_levels() -> None:
+    decision = Approved(meta=META, redirect_url="https://shop.example", raw=Body({"a": [nested(98), 1]}))
+    assert decision.to_dict()["raw"] == decision.raw
+    deep = attrs.evolve(decision, raw=Body({"a": [nested(100), 1], "b": nested(100_000)}))
+    stored = json.loads(json.dumps(deep.to_dict()))
+    assert Approved.from_dict(stored).redirect_url == "https://shop.example"
+    cut: Any = None
+    for _ in range(49):
+        cut = {"a": [cut]}
+    assert stored["raw"]["a"] == [cut, 1]
+
+
 def test_missing_and_unknown_members_are_accepted() -> None:
     """An older version did not write a member, or a newer one wrote another."""
     stored = WHOLE.to_dict() | {"added_later": {"a": 1}}
