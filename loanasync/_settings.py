@@ -2,15 +2,18 @@
 
 import math
 import re
+import sys
 
 from attrs import frozen
 
 from loanasync.errors import ConfigurationError
 
+_LARGEST = sys.float_info.max  # an int may be larger
+
 
 def _require_seconds(owner: str, **settings: object) -> None:
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
             raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds greater than 0")
 
 
@@ -18,10 +21,12 @@ def require_wait(setting: str, value: object) -> None:
     """Check the number of seconds that a call waits for another owner; infinity is allowed.
 
     Raises:
-        ConfigurationError: The value is not a number of at least 0.
+        ConfigurationError: The value is not a number of at least 0, or is an int that no float can hold.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ConfigurationError(setting, "must be a number of seconds, 0 or more")
+    if _LARGEST < value < math.inf:
+        raise ConfigurationError(setting, "is too large; use math.inf to wait without this limit")
 
 
 def _require_count(owner: str, minimum: int, **settings: object) -> None:

@@ -169,7 +169,7 @@ def test_retry_policy_invalid_value_is_refused(setting: str, value: Any) -> None
 
 
 @pytest.mark.parametrize("setting", ["total", "attempt", "connect"])
-@pytest.mark.parametrize("value", [0, -1, None, "5", float("nan"), True])
+@pytest.mark.parametrize("value", [0, -1, None, "5", float("nan"), float("inf"), 10**400, True])
 def test_timeout_invalid_value_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=f"timeout.{setting}: must be a number of seconds greater than 0"

@@ -161,3 +161,10 @@ async def test_invalid_wait_is_a_configuration_error(value: Any) -> None:
     assert shop.script.left == 1
     with pytest.raises(ConfigurationError, match=r"^ledger_policy\.wait: must be a number"):
         LedgerPolicy(wait=value)
+
+
+async def test_wait_that_no_float_can_hold_is_a_configuration_error() -> None:
+    shop = Shop(approved())
+    with pytest.raises(ConfigurationError, match=r"^wait: is too large; use math\.inf to wait"):
+        await shop.approve(shop.client, wait=10**400)
+    assert shop.script.left == 1
