@@ -153,12 +153,16 @@ class _Template(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401  (as in the base class)
         match format_spec:
             case "0.00":
-                return f"{value / 100:,.2f}"
+                return _euros(value)
             case "0,00":
-                return f"{value / 100:,.2f}".translate(_COMMA)
+                return _euros(value).translate(_COMMA)
         if isinstance(value, list | tuple):  # a list if the params were JSON
             value = ", ".join(value)
         return str(super().format_field(value, format_spec))
+
+
+def _euros(cents: int) -> str:
+    return f"{cents // 100:,}.{cents % 100:02}"  # a float would overflow or be rounded
 
 
 _COMMA = str.maketrans(",.", ".,")

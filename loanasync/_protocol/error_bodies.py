@@ -92,7 +92,7 @@ def _problem(name: str, message: str, redact: Redactor) -> Problem:
     text = _normalized(message)
     is_domain = _is_domain(name)
     # spec §7: an invalid fiscal code is reported as a validation error or as a domain error.
-    is_code = is_domain and _RELEASABLE.get(text) is InvalidFiscalCodeError
+    is_code = is_domain and _LOCALIZED.get(text) is InvalidFiscalCodeError
     field = "fiscal_code" if is_code else field_name(wire_name)
     rule, params = _rule(text, is_field=bool(name) and not is_domain)
     # Any other name may be a text of the service, which is no part of a stable code.

@@ -22,6 +22,12 @@ def test_text_shows_cents_as_euros_of_the_language() -> None:
     assert RANGE.text("en") == RANGE.text() == "Enter an amount between 50.00 and 15,000.50 euros."
 
 
+def test_text_shows_an_amount_that_no_float_can_hold() -> None:
+    large = attrs.evolve(RANGE, params={"least": 5, "most": 10**400 + 1})
+    assert large.text("it", {"range": "{least:0,00} {most:0.00}"}).startswith("0,05 100,000,")
+    assert large.text().endswith(",000.01 euros.")
+
+
 def test_text_has_no_hint_and_str_has_it() -> None:
     assert str(RANGE) == "amount: must be more; in cents"
     assert str(attrs.evolve(RANGE, field="", hint="")) == "must be more"

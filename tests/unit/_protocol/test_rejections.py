@@ -341,6 +341,9 @@ def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
     assert domain.problems == (Problem("fiscal_code", "domain", "Invalid fiscalCode."),)
     for call in (COMPLETE, DOCUMENTS):
         assert read(call, 400, errors(domain=["Invalid fiscalCode."])).problems[0].field == "fiscal_code"
+    for call in (APPROVE, COMPLETE):
+        (problem,) = read(call, 400, errors(domain=["Codice fiscale non valido"])).problems
+        assert (problem.field, problem.code) == ("fiscal_code", "fiscal_code.format")
     other = read(APPROVE, 400, errors(domain=["User not found"]))
     assert other.problems[0].field == "domain"
 
