@@ -90,7 +90,7 @@ class PydanticType:
 
 
 def _default_rules() -> "RequestRules":
-    # The only import of a layer above: the class that pydantic asks is here, and the rules are there.
+    # The only import of a higher layer. pydantic calls methods of the models; the rules import the models.
     from loanasync._schema.pydantic import RequestRules  # noqa: PLC0415
 
     return RequestRules()
@@ -105,7 +105,7 @@ def as_int(value: SupportsIndex) -> int:
         return value
     try:
         return index(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001  (the method of another class may raise any error)
         return value  # type: ignore[return-value]  # the rules report it
 
 

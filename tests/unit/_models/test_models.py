@@ -251,12 +251,20 @@ class Exact:
         return 12
 
 
+class Unusable:
+    def __index__(self) -> int:
+        raise ValueError
+
+
+UNUSABLE = Unusable()
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
         (np.int64(12), 12), (np.int32(12), 12), (np.uint8(12), 12), (Exact(), 12), (12, 12), (True, True),
         (np.bool_(1), np.bool_(1)), (np.float64(12), np.float64(12)), (12.0, 12.0),
-        ("12", "12"), (None, None),
+        ("12", "12"), (None, None), (UNUSABLE, UNUSABLE),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
