@@ -24,11 +24,11 @@ def masked_unless(kind: type) -> Callable[[object], str]:
 
 
 class MaskedPairs:
-    """Base class of attrs classes of which a web framework must send no personal data by accident.
+    """Base class of attrs classes whose personal data a web framework must not send by accident.
 
-    ``dict(value)`` has the names and values of the fields, masked as in `repr()`. FastAPI's encoder calls it
-    for types that it does not know; without it, the encoder would read `vars`. pydantic, which writes
-    annotated responses, is refused.
+    ``dict(value)`` returns the names and values of the fields, masked as in `repr()`. FastAPI's encoder calls
+    ``dict`` for unknown types. If that fails, it calls `vars`, which is not masked. pydantic raises TypeError
+    if such a class is the type of a response or a field.
     """
 
     __slots__ = ()

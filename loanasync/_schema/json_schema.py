@@ -12,7 +12,17 @@ from loanasync._models.dialect import USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._settings import Limits
 from loanasync._validation.rules import additional_rules, approval_rules, user_data_rules
-from loanasync._validation.validators import Boolean, Choice, Day, Integer, Number, Optional, Rule, Text
+from loanasync._validation.validators import (
+    CONTROL,
+    Boolean,
+    Choice,
+    Day,
+    Integer,
+    Number,
+    Optional,
+    Rule,
+    Text,
+)
 from loanasync.errors import ConfigurationError
 
 RequestModel: TypeAlias = type[ApprovalRequest] | type[AdditionalData] | type[UserData]
@@ -168,7 +178,7 @@ def _of_text(rule: Text) -> Schema:
             made["allOf"] = [{"pattern": _NOT_BLANK}]
     elif not rule.may_be_blank:
         made["pattern"] = _NOT_BLANK
-    excluded = [*([rule.excluded] if rule.excluded else []), *([_CONTROL] if rule.single_line else [])]
+    excluded = [*([rule.excluded] if rule.excluded else []), *([CONTROL] if rule.single_line else [])]
     if excluded:
         made["not"] = {"pattern": "|".join(excluded)}
     return made
@@ -193,4 +203,3 @@ def _describe(properties: dict[str, Schema], model: RequestModel, names: Mapping
 _FIELD_IN_DOCSTRING = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _DEFAULT_LIMITS = re.compile(", by default [0-9]+ to [0-9]+")
 _NOT_BLANK = r"\S"
-_CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"

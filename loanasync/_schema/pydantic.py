@@ -101,7 +101,6 @@ class RequestRules:
                 }
                 for place, each in found.items()
             ],
-            hide_input=True,
         )
 
     def _check(self, instance: object) -> Iterator[Problem]:

@@ -11,7 +11,8 @@ from attrs import evolve, field, frozen
 from loanasync._display.texts import Param, Params
 from loanasync._results import Problem
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
+CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
+_CONTROL = re.compile(CONTROL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANY_TEXT = r"[\s\S]*"
 _NOTHING = r"(?!)"
