@@ -4,6 +4,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from attrs import field, frozen
 from loanasync import AdditionalData, ApprovalRequest
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
 
+_LEAST_NUMBER = -(2**63)
 REQUEST_FIELDS: frozenset[str] = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 ADDITIONAL_FIELDS: tuple[str, ...] = tuple(attrs.fields_dict(AdditionalData))
 _ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id")
@@ -147,6 +149,10 @@ def _read_tables(file: str, fields: Collection[str]) -> dict[str, Any]:
         raise _wrong(file, "must be a text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise _wrong(file, f"is not valid TOML: {error}") from None
+    except (ValueError, RecursionError):
+        raise _wrong(
+            file, "cannot be read as TOML: a number is too long, or brackets are nested too deeply"
+        ) from None
     for table, members in tables.items():
         if table not in ("columns", "values", "constants"):
             raise _wrong(
@@ -178,8 +184,10 @@ def _checked(table: str, value: object, file: str, where: str) -> object:
 
 
 def _check_scalar(file: str, where: str, value: object) -> None:
-    if not isinstance(value, str | int | float):
-        raise _wrong(file, f"{where}: must be a text, a number, true or false")
+    is_time = isinstance(value, datetime)  # which is also a date
+    is_number = isinstance(value, int | float) and _LEAST_NUMBER <= value < -_LEAST_NUMBER  # not nan
+    if is_time or not (is_number or isinstance(value, str | date)):
+        raise _wrong(file, f"{where}: must be a text, a number of at most 64 bits, a date, true or false")
 
 
 def _wrong(file: str, message: str) -> typer.BadParameter:

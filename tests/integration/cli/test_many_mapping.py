@@ -146,6 +146,14 @@ def test_constant_of_a_wrong_kind_is_a_problem_of_its_field(tmp_path: Path) -> N
     assert (code, problem in output) == (2, True), output
 
 
+def test_constant_may_be_a_date(tmp_path: Path) -> None:
+    mapping = mapping_file(tmp_path, "[constants]\nresidence_start_date = 2019-05-31\n")
+    assert check(italian_file(tmp_path), "--mapping", mapping) == (0, "1 row: 1 valid, 0 invalid\n")
+    mapping.write_text("[constants]\namount = 2019-05-31\n", encoding="utf-8")
+    code, output = check(italian_file(tmp_path, Importo=""), "--mapping", mapping)
+    assert (code, "constant of the mapping: amount: must be an amount in euro" in output) == (2, True), output
+
+
 def test_mapped_column_that_is_missing_names_the_mapping_file(tmp_path: Path) -> None:
     mapping = mapping_file(tmp_path, '[columns]\niban = "Conto"\n')
     code, output = check(italian_file(tmp_path), "--mapping", mapping)
@@ -181,11 +189,22 @@ def test_text_that_is_no_value_of_a_field_names_the_table_of_the_mapping(tmp_pat
         ),
         (
             "[values.citizenship]\nItaliana = []",
-            "[values.citizenship] Italiana: must be a text, a number, true or",
+            "[values.citizenship] Italiana: must be a text, a number of at most 64 bits, a date, true or",
         ),
         (
-            "[constants]\ninstalments = 2019-05-31",
-            "[constants] instalments: must be a text, a number, true or",
+            "[constants]\ncity = 2019-05-31T10:00:00",
+            "[constants] city: must be a text, a number of at most 64 bits, a date, true or",
+        ),
+        ("[constants]\namount = nan", "[constants] amount: must be a text, a number of at most 64 bits, a"),
+        ("[constants]\namount = -inf", "[constants] amount: must be a text, a number of at most 64 bits, a"),
+        (
+            f"[constants]\nid = 0x{'f' * 5000}",
+            "[constants] id: must be a text, a number of at most 64 bits, a",
+        ),
+        (f"[constants]\nid = {'1' * 5000}", "cannot be read as TOML: a number is too long, or brackets are"),
+        (
+            f"[constants]\nid = {'[' * 20_000}",
+            "cannot be read as TOML: a number is too long, or brackets are",
         ),
         ("[columns\n", "is not valid TOML: "),
         (None, "No such file or directory"),
