@@ -193,7 +193,7 @@ def test_correction_survives_a_kill_before_the_results_are_replaced(tmp_path: Pa
     assert found(out) == [("1", "unknown")]
 
 
-def test_decision_of_the_service_in_the_results_is_not_replaced_by_a_statement(
+def test_statement_does_not_replace_a_decision_of_the_service(
     tmp_path: Path, served: Sandbox
 ) -> None:
     """The ledger could not record it, so a person takes the outcome for unknown."""
