@@ -316,15 +316,15 @@ class LoanClient(Closing):
             fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
             outcome: ``approved`` or ``refused``: the service's decision. ``not_evaluated``: the service
                 did not evaluate the customer; the next call of `approve` sends the request. State it only
-                about a request that has ended. It releases an entry only if its outcome is unknown.
+                about a request that has ended. It releases only the first request of an entry, because it may
+                be delivered again after a later request.
             source: The source of the outcome, such as ``"webhook"``. It is stored, so it must not contain
                 personal data.
             scope: The `scope` that was passed to `approve`.
             order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
                 Otherwise it selects the entry of this order if the customer has entries in several scopes.
             note: A text for people, such as a ticket number or the id of the webhook's event. It is stored,
-                so it must not contain personal data. A second ``not_evaluated`` of the same source needs a
-                new note. Otherwise it may be about the earlier request.
+                so it must not contain personal data.
 
         Returns:
             The current entry. Its state is the stated outcome.

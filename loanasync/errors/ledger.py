@@ -35,8 +35,8 @@ _NOT_RESOLVED = {
     ),
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
-        "the same source has released an earlier request; ask the service for the outcome of the later one. "
-        "If it was not evaluated either, pass a new note"
+        "the approval was requested again after an earlier request; ask the service for the outcome of the "
+        "last one. If it was not evaluated, release the entry with loanasync ledger resolve"
     ),
 }
 _KEY_LENGTH = 12  # characters of an entry's key in messages, enough to identify the entry
@@ -221,8 +221,8 @@ class NotResolvedError(LedgerError):
     Args:
         state: ``missing``: the customer has no entry. ``ambiguous``: the customer has entries of this order
             token in several scopes. Otherwise the state of the entry, which contradicts the stated outcome.
-            For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the same
-            statement has released an earlier request.
+            For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the
+            approval was requested again after an earlier request.
         stated: The stated outcome.
 
     Example:

@@ -91,8 +91,10 @@ class LedgerRecorder:
             return InvalidRequestError(problems)
         return key_of(shop, fiscal_code, self.policy, scope, order_token)
 
-    def order_token_problems(self, order_token: str | None) -> tuple[Problem, ...]:
-        """Return a problem if a required order token is missing."""
+    def order_token_problems(self, order_token: object) -> tuple[Problem, ...]:
+        """Return a problem if an order token is not a str, or is missing and required."""
+        if order_token is not None and not isinstance(order_token, str):
+            return (_WRONG_ORDER_TOKEN,)
         return (_NO_ORDER_TOKEN,) if self._lacks_order_token(order_token) else ()
 
     def _lacks_order_token(self, order_token: str | None) -> bool:
@@ -517,6 +519,9 @@ class RecordedApproval:
         return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
 
 
+_WRONG_ORDER_TOKEN = Problem(
+    "order_token", "orderToken", "must be text", "order_token.type", hint="use a str"
+)
 _NO_ORDER_TOKEN = Problem(
     "order_token",
     "orderToken",

@@ -19,20 +19,22 @@ from loanasync.errors import InFlightError, LedgerUnavailableError, LoanError, N
 from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.ledger.keys import Place
 from loanasync.ledger.maintenance import resolve
-from loanasync.ledger.model import SERVICE, Entry, State
+from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
 from loanasync.ledger.orphans import import_files_of_entry
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.protocol import DecisionLedger
 
 Result: TypeAlias = Literal[
-    "settled", "unchanged", "contradicts", "repeated", "inflight", "missing", "ambiguous"
+    "settled", "unchanged", "contradicts", "requested again", "inflight", "missing", "ambiguous"
 ]
 
 STATES: Mapping[str, State] = MappingProxyType(
     {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
 )
+# States in the history of an entry whose first request a stated release cannot mean with certainty.
+_AFTER_FIRST = frozenset((State.RELEASED, State.LOST, State.HELD))
 _OPERATION = "resolve"
-_PERSONAL_DATA = re.compile(r"\b(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}\b|@")
+_PERSONAL_DATA = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}(?![A-Za-z0-9])|@")
 _PERSONAL = "must not contain personal data such as a fiscal code or an e-mail address; use a ticket number"
 
 
@@ -70,13 +72,11 @@ class Statement:
         state: The state that the entry is to have.
         source: The source.
         note: The note that is stored. It is not empty, because a correction needs one.
-        has_own_note: The note came with the statement, so it distinguishes two statements of one source.
     """
 
     state: State
     source: str
     note: str
-    has_own_note: bool
 
 
 @frozen
@@ -179,12 +179,10 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     # LOST: the service reported that it has decided. HELD: a person does not want a request to be sent.
     if entry.state is not State.UNKNOWN:
         return "contradicts"
-    # A redelivered statement must not release a request that was sent after the first delivery.
-    notes = [
-        each.note for each in entry.history if (each.state, each.source) == (State.RELEASED, statement.source)
-    ]
-    is_repeated = statement.note in notes if statement.has_own_note else bool(notes)
-    return "repeated" if is_repeated else None
+    # A statement may be delivered again, or late: it releases only the first request of the entry.
+    is_first = not entry.takeovers and len(entry.history) < HISTORY_LENGTH
+    is_first = is_first and _AFTER_FIRST.isdisjoint(each.state for each in entry.history)
+    return None if is_first else "requested again"
 
 
 async def resolve_customer(
@@ -203,7 +201,7 @@ async def resolve_customer(
     ledger itself.
     """
     source, note = source.strip(), note.strip()
-    statement = Statement(STATES[stated], source, note or source, has_own_note=bool(note))
+    statement = Statement(STATES[stated], source, note or source)
     key = "" if by_order else places[0].key
     try:
         async with asyncio.timeout(2 * policy.patience):

@@ -48,9 +48,9 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "nothing was changed; look at each entry with loanasync ledger show --customer",
     ),
     "disagrees": ("contradicting each other", "none of them was used; correct the file"),
-    "repeated": (
-        "may be about an earlier request, which was released",
-        "if the service did not evaluate the later request either, give the row a new note",
+    "requested again": (
+        "may be about an earlier request of the customer",
+        "if the last request was not evaluated, release it with loanasync ledger resolve --customer",
     ),
     "inflight": ("with a request in progress", "run the command again later"),
     "missing": ("without entry", "check the fiscal code, the scope and the order token of the row"),
@@ -194,7 +194,7 @@ def _read_rows(
             for row in statements.read():
                 if isinstance(row, StatedRow):
                     note = row.note or f"line {row.line} of {short_name}"
-                    rows.append((row, Statement(row.state, source, note, has_own_note=bool(row.note))))
+                    rows.append((row, Statement(row.state, source, note)))
                 else:
                     results.problems += row
                     results.add("invalid", {problem.line for problem in row})

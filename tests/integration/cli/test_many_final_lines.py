@@ -193,9 +193,7 @@ def test_correction_survives_a_kill_before_the_results_are_replaced(tmp_path: Pa
     assert found(out) == [("1", "unknown")]
 
 
-def test_statement_does_not_replace_a_decision_of_the_service(
-    tmp_path: Path, served: Sandbox
-) -> None:
+def test_statement_does_not_replace_a_decision_of_the_service(tmp_path: Path, served: Sandbox) -> None:
     """The ledger could not record it, so a person takes the outcome for unknown."""
     rows = [make_row("resetafter")]
     create(served, rows)

@@ -20,6 +20,7 @@ from loanasync import (
     Refused,
 )
 from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
+from loanasync.ledger.model import HISTORY_LENGTH
 from loanasync.testing import (
     approval_request,
     approved,
@@ -38,6 +39,7 @@ WRONG_ARGUMENTS: dict[str, object] = {
     "source": "service",
     "scope": None,
     "note": "anna@example.com",
+    "order_token": 42,
 }
 
 
@@ -108,19 +110,49 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
     assert isinstance(await shop.result(), ConnectionLostError)
     error = await error_of(shop, "not_evaluated", note="event 17")
     assert error.state == "unknown"
-    assert "pass a new note" in str(error)
-    assert (await error_of(shop, "not_evaluated")).state == "unknown"
+    assert "requested again after an earlier request" in str(error)
+    assert (await error_of(shop, "not_evaluated", source="back office")).state == "unknown"
     assert isinstance(await shop.result(), OutcomeUnknownError)
-    await stated(shop, "not_evaluated", note="event 18")
+    await resolve(shop.ledger, await shop.entry(), State.RELEASED, "ticket 17")
     assert isinstance(await shop.approve(), Approved)
 
 
-async def test_resolve_without_note_releases_after_another_source() -> None:
+async def test_resolve_does_not_release_after_a_release_by_the_client() -> None:
+    """The first delivery found a released entry and changed nothing; the second one comes too late."""
+    shop = Shop(not_connected(), connection_lost())
+    await shop.result()
+    await stated(shop, "not_evaluated", note="event 17")
+    await shop.result()
+    assert (await error_of(shop, "not_evaluated", note="event 17")).state == "unknown"
+
+
+async def test_resolve_does_not_release_a_request_that_was_repeated() -> None:
     shop = Shop(connection_lost(), connection_lost())
     await shop.result()
-    await stated(shop, "not_evaluated", source="back office")
+    await shop.result(repeat_unknown=True)
+    assert (await shop.entry()).takeovers == 1
+    assert (await error_of(shop, "not_evaluated")).state == "unknown"
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.LOST])
+async def test_resolve_does_not_release_an_entry_that_was_held_or_lost(state: State) -> None:
+    """A settlement that fails leaves the entry in flight, and unknown later."""
+    shop = Shop(connection_lost())
     await shop.result()
-    assert (await stated(shop, "not_evaluated")).state is State.RELEASED
+    entry = await resolve(shop.ledger, await shop.entry(), state, "ticket 17")
+    await resolve(shop.ledger, entry, State.UNKNOWN, "ticket 18")
+    assert (await error_of(shop, "not_evaluated")).state == "unknown"
+
+
+async def test_resolve_does_not_release_an_entry_with_a_full_history() -> None:
+    """The history keeps the last 20 states, so that an earlier release may be missing."""
+    shop = Shop(connection_lost())
+    await shop.result()
+    for number in range(HISTORY_LENGTH):
+        await resolve(shop.ledger, await shop.entry(), State.UNKNOWN, f"ticket {number}")
+        history = (await shop.entry()).history
+    assert len(history) == HISTORY_LENGTH
+    assert (await error_of(shop, "not_evaluated")).state == "unknown"
 
 
 async def test_resolve_corrects_a_release_by_another_source() -> None:
