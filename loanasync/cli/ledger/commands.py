@@ -168,8 +168,7 @@ def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bo
 
     Raises:
         NotFoundError: The fiscal code is invalid, or no single entry was found.
-        ConfigurationError: The shop is not configured.
-        UnusableError: The ledger belongs to another shop, or its secret cannot be read.
+        ConfigurationError: The shop is not configured, or the ledger is not of this shop.
     """
     shop = shop_from_environment(os.environ)
     policy = policy_of(ledger, shop, os.environ)

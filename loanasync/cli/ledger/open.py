@@ -108,7 +108,7 @@ def client_options(name: str | None, *, only_reads: bool = False) -> dict[str, A
         only_reads: If the ledger does not exist, use an empty one in memory.
 
     Raises:
-        ConfigurationError: The name is not valid, or the key is too short.
+        ConfigurationError: The name is not valid, the shop is not configured, or the key cannot be used.
         UnusableError: `only_reads` is set, and the ledger cannot be read.
     """
     if name is None:
@@ -116,7 +116,8 @@ def client_options(name: str | None, *, only_reads: bool = False) -> dict[str, A
     ledger: DecisionLedger = ledger_at(name)
     if only_reads and not _exists(ledger_at(name)):
         ledger = MemoryLedger()
-    return {"ledger": ledger, "ledger_policy": policy_from_environment(os.environ)}
+    policy = policy_of(name, shop_from_environment(os.environ), os.environ)
+    return {"ledger": ledger, "ledger_policy": policy}
 
 
 def _exists(ledger: StoredLedger) -> bool:
@@ -161,9 +162,8 @@ def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPo
         environment: The environment variables.
 
     Raises:
-        ConfigurationError: The key of the environment is too short.
-        UnusableError: ``OUT.resume`` is damaged, or belongs to another service or shop.
-        OSError: ``OUT.resume`` cannot be read.
+        ConfigurationError: The key of the environment is too short, or ``OUT.resume`` cannot be read, is
+            damaged, or belongs to another service or shop.
     """
     ledger = _file_of(name)
     has_secret = ledger.suffix == ".ledger" and not environment.get("LOANASYNC_LEDGER_KEY")
@@ -172,13 +172,17 @@ def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPo
     try:
         members = json.loads(file.read_text(encoding="utf-8"))
         service, secret = members["service"], str(members["secret"])
+    except OSError as error:
+        raise ConfigurationError("ledger", f"{file} cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError):
-        raise UnusableError(
-            f"{file} is damaged: restore it, because it contains the secret that finds customers in {ledger}"
+        raise ConfigurationError(
+            "ledger",
+            f"{file} is damaged: restore it, because it contains the secret that finds customers in {ledger}",
         ) from None
     if service != f"{shop.base_url} {shop.shop_id}":
-        raise UnusableError(
-            f"{ledger} belongs to another service or shop: check LOANASYNC_BASE_URL and LOANASYNC_SHOP_ID"
+        raise ConfigurationError(
+            "ledger",
+            f"{ledger} belongs to another service or shop: check LOANASYNC_BASE_URL and LOANASYNC_SHOP_ID",
         )
     return LedgerPolicy(key=secret.encode())
 

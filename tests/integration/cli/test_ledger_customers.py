@@ -140,6 +140,13 @@ def test_commands_find_customers_of_a_ledger_beside_results(
     assert "is refused: corrected" in resolved.stderr
 
 
+def test_ledger_beside_other_results_repeats_no_request(tmp_path: Path, served: Sandbox) -> None:
+    out, customer = results_of(tmp_path, served)
+    again = ("approve-many", tmp_path / "rows.jsonl", "-o", tmp_path / "again.jsonl")
+    assert run(served, *again, "--ledger", f"{out}.ledger").returncode == 3
+    assert len(served.journal.calls(operation="approve", fiscal_code=customer)) == 1
+
+
 def test_ledger_beside_results_is_read_with_the_key_of_the_environment(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +176,18 @@ def test_ledger_beside_results_with_a_wrong_resume_file_is_not_used(
 ) -> None:
     file = file_of(tmp_path, ("", None)).rename(tmp_path / "out.jsonl.ledger")
     (tmp_path / "out.jsonl.resume").write_bytes(content)
+    order = write(tmp_path / "order.json", [make_row("x")])
+    done = run(None, "approve", order, "--ledger", file)
+    assert (done.returncode, message in done.stderr) == (2, True)
     code, printed = resolve(file, *AS_REFUSED)
     assert (code, states(file)) == (2, {"": "unknown"})
     assert message in printed
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that cannot be read")
+def test_ledger_beside_results_with_an_unreadable_resume_file_is_not_used(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("", None)).rename(tmp_path / "out.jsonl.ledger")
+    (tmp_path / "out.jsonl.resume").symlink_to("/proc/self/mem")
+    code, printed = resolve(file, *AS_REFUSED)
+    assert (code, states(file)) == (2, {"": "unknown"})
+    assert "out.jsonl.resume cannot be read (Input/output error)" in printed
