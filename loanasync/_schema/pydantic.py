@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NoReturn, TypeAlias, get_args
 
 import attrs
@@ -135,10 +136,10 @@ def _read(model: type[Any], value: object) -> tuple[object, Found]:
         elif each.default is attrs.NOTHING:
             members[name] = None
             found[name,] = Problem(name, name, "is required", f"{name}.required")
-    for name in map(str, value):
-        if name not in fields:
-            message = f"is not a field of {model.__name__}; {did_you_mean(name, fields)}".rstrip("; ")
-            found[name,] = Problem(name, name, message, "unknown_field")
+    unknown = (name for name in map(str, value) if name not in fields)
+    for name in islice(unknown, _MOST_UNKNOWN):
+        message = f"is not a field of {model.__name__}; {did_you_mean(name, fields)}".rstrip("; ")
+        found[name,] = Problem(name, name, message, "unknown_field")
     return model(**members), found
 
 
@@ -181,5 +182,6 @@ def _refuse(value: object) -> NoReturn:
     )
 
 
+_MOST_UNKNOWN = 20  # unknown members that are reported: a hostile body may have thousands
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ADDITIONAL = frozenset(attrs.fields_dict(AdditionalData))

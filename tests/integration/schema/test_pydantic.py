@@ -110,6 +110,11 @@ def test_rules_have_the_codes_params_and_messages_of_problems() -> None:
     }
 
 
+def test_hostile_body_has_few_errors() -> None:
+    found = errors_of(ApprovalRequest, {**ORDER, **{f"m{number}": 1 for number in range(5_000)}})
+    assert list(found) == [(f"m{number}",) for number in range(20)]
+
+
 def test_messages_name_the_format_and_the_similar_field() -> None:
     order = {**ORDER, "adress": "", "zzz": "", "additional": {"residence_start_date": "2019-02-30"}}
     assert errors_of(ApprovalRequest, order) == {
