@@ -46,10 +46,16 @@ class SessionTransport:
         """Raise an error if no call can begin.
 
         Raises:
-            ConfigurationError: The user's session is closed.
+            ConfigurationError: The user's session is closed, or hooks of an agent would record the requests.
         """
         if self._session.closed and not self._owned:
             raise ConfigurationError("session", "is closed: close it only after the last call")
+        if self._owned and (agent := agent_in(None)):  # a user's session is checked before its first call
+            raise ConfigurationError(
+                "session",
+                f"cannot be used: hooks of {agent} on aiohttp, with other code around them, would record the "
+                f"fiscal code; disable the aiohttp integration of {agent}",
+            )
 
     @property
     def _is_closed(self) -> bool:
@@ -59,12 +65,6 @@ class SessionTransport:
         """See `Transport.send`."""
         if self._is_closed:  # closed between two attempts
             return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
-        if self._owned and (agent := agent_in(None)):  # a user's session is checked before its first call
-            raise ConfigurationError(
-                "session",
-                f"cannot be used: hooks of {agent} on aiohttp, with other code around them, would record the "
-                f"fiscal code; disable the aiohttp integration of {agent}",
-            )
         if not request.outlives_caller:
             return await self._exchange(request, connect, within)
         request.is_sent = False

@@ -47,7 +47,9 @@ class DirectTransport:
         self._waits = Waits()  # the connection attempts in progress
 
     def check(self) -> None:
-        """Do nothing: a call can always begin."""
+        """See `SessionTransport.check`."""
+        if request_methods() != REQUEST_METHODS:
+            self._session_transport.check()
 
     async def aclose(self) -> None:
         """End the requests in progress with the cause `SessionClosed`, and close the session."""

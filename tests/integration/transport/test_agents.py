@@ -16,6 +16,8 @@ import pytest
 import wrapt
 
 from loanasync import ConfigurationError, LoanClient, Refused, TransportError
+from loanasync.ledger import MemoryLedger
+from support.builders import FISCAL_CODE
 from support.canned_server import REFUSAL, Canned, approve, serving
 from support.direct_path import needs_direct_path
 
@@ -189,10 +191,27 @@ async def test_wrapper_of_other_code_around_that_of_an_agent_is_refused(
     monkeypatch.setattr(aiohttp.ClientSession, "_request", wrap(ddtrace(seen), []))
     async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
         assert "has hooks of ddtrace" in refused(server, session)
-        async with server.client(direct_connections=False) as client:
+        ledger = MemoryLedger()
+        async with server.client(direct_connections=False, ledger=ledger) as client:
             with pytest.raises(ConfigurationError, match="disable the aiohttp integration of ddtrace"):
                 await approve(client)
+            assert await ledger.get(client.entry_key(FISCAL_CODE)) is None
         assert server.requests == 0
+    assert seen == []
+
+
+@needs_direct_path
+async def test_direct_path_that_other_code_has_replaced_is_refused(
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(REFUSAL) as server, server.client() as client:
+        assert isinstance(await approve(client), Refused)
+        with monkeypatch.context() as patch:
+            patch.setattr(aiohttp.ClientSession, "_request", around(ddtrace(seen), []))
+            with pytest.raises(ConfigurationError, match="disable the aiohttp integration of ddtrace"):
+                await approve(client)
+        assert isinstance(await approve(client), Refused)
+        assert server.requests == 2
     assert seen == []
 
 
