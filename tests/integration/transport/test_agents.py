@@ -284,13 +284,16 @@ async def test_mock_receives_the_request_instead_of_the_server(
     name: str,
     is_class: bool,  # noqa: FBT001  (a parameter of the test)
     seen: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", ddtrace(seen))
     sentry = trace_config(seen, "sentry_sdk.integrations.aiohttp")
     replaced = mock.AsyncMock(side_effect=aiohttp.ClientConnectionError)
     async with serving(REFUSAL) as server, aiohttp.ClientSession(trace_configs=[sentry]) as session:
         client = server.client(session=session)
+        assert isinstance(await approve(client), Refused)
         owner = aiohttp.ClientSession if is_class else session
         with mock.patch.object(owner, name, replaced), pytest.raises(TransportError):
             await approve(client)
-        assert server.requests == 0
+        assert server.requests == 1
     assert replaced.call_args.args[0] == "POST", "the mock gets the arguments that it gets without an agent"
