@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 Error = TypeVar("Error", bound=Exception)
 Waiter: TypeAlias = "asyncio.Future[None]"
 
+Outcomes: TypeAlias = "OrderedDict[bytes, tuple[Decision | Unknown, float]]"
+
 _MAX_OUTCOMES = 10_000
 _MAX_AGE = 3600.0  # seconds
 _CLOSE_TIMEOUT = 5.0  # seconds for writing the last outcomes to the ledger
@@ -219,7 +221,11 @@ class Memory:
         self._max_outcomes = max_outcomes
         self._secret = token_bytes(32)
         self._in_flight: dict[bytes, SharedRequest] = {}
-        self._outcomes: OrderedDict[bytes, tuple[Decision | Unknown, float]] = OrderedDict()
+        # Ordered by age. If the memory is full, decisions are removed first: after a second request, the
+        # service would respond that it has decided, but it might evaluate an unknown approval again.
+        self._decisions: Outcomes = OrderedDict()
+        self._unknown: Outcomes = OrderedDict()
+        self._has_warned = recorder is not None  # a ledger keeps the outcomes
         self._renew_lock()
         free_after_fork(self, Memory._renew_lock)
 
@@ -261,7 +267,7 @@ class Memory:
         while True:
             with self._lock:
                 known = None
-                if key in self._outcomes:
+                if key in self._decisions or key in self._unknown:
                     known = self._look_up(key, provisional, repeat_unknown=repeat_unknown)
                 shared = self._in_flight.get(customer_key)
                 if known is None and shared is None:
@@ -285,7 +291,7 @@ class Memory:
             timeout = pipeline.remaining(call, timeout)
         if approval is not None:
             return await self._run_in_task(shared, approval, timeout, retry)
-        call.after_unknown = repeat_unknown and key in self._outcomes
+        call.after_unknown = repeat_unknown and key in self._unknown
         call.outlives_caller = True
         try:
             outcome = await pipeline.run(call, timeout, retry)
@@ -311,9 +317,10 @@ class Memory:
         self, key: bytes, provisional: Unknown | None, *, repeat_unknown: bool
     ) -> Decision | Unknown | None:
         """Return the remembered outcome that ends this call; None if the call has to send the request."""
-        outcome, expires_at = self._outcomes[key]
+        outcomes = self._decisions if key in self._decisions else self._unknown
+        outcome, expires_at = outcomes[key]
         if expires_at <= monotonic():
-            del self._outcomes[key]
+            del outcomes[key]
             return None
         is_unknown = isinstance(outcome, Unknown) and outcome.state == "unknown"
         if outcome is provisional or (repeat_unknown and is_unknown):
@@ -420,6 +427,7 @@ class Memory:
     def _finish(self, shared: SharedRequest, result: Outcome | Exception) -> None:
         """Set the result of a request, remember its outcome, and wake the waiters."""
         outcome: Decision | Unknown | None = None
+        is_first_removal = False
         if isinstance(result, DecisionNotRecordedError):
             outcome = result.decision
         elif self._recorder is None:
@@ -434,12 +442,7 @@ class Memory:
             if isinstance(result, AbandonedError) and isinstance(outcome, Unknown):
                 shared.provisional = outcome
             if outcome is not None:
-                now = monotonic()
-                outcomes = self._outcomes
-                outcomes.pop(shared.key, None)  # so that the outcomes stay ordered by age
-                outcomes[shared.key] = outcome, now + _MAX_AGE
-                while len(outcomes) > self._max_outcomes or next(iter(outcomes.values()))[1] <= now:
-                    outcomes.popitem(last=False)
+                is_first_removal = self._remember(shared.key, outcome)
             if self._in_flight.get(shared.customer_key) is shared:
                 del self._in_flight[shared.customer_key]
             shared.result = result
@@ -447,6 +450,24 @@ class Memory:
             shared.warn_of_unread_decision()
         if shared.waiters and not shared.is_inherited():  # inherited waiters belong to the parent process
             self._wake(shared)
+        if is_first_removal:
+            with suppress(Exception):  # a log handler may fail
+                LOGGER.warning(_FULL, self._max_outcomes)
+
+    def _remember(self, key: bytes, outcome: Decision | Unknown) -> bool:
+        """Store an outcome. Return True if the memory is full for the first time, and there is no ledger."""
+        now = monotonic()
+        for outcomes in (self._decisions, self._unknown):
+            outcomes.pop(key, None)  # so that the outcomes stay ordered by age
+            while outcomes and next(iter(outcomes.values()))[1] <= now:
+                outcomes.popitem(last=False)
+        added = self._unknown if isinstance(outcome, Unknown) else self._decisions
+        added[key] = outcome, now + _MAX_AGE
+        if len(self._decisions) + len(self._unknown) <= self._max_outcomes:
+            return False
+        (self._decisions or self._unknown).popitem(last=False)
+        had_warned, self._has_warned = self._has_warned, True
+        return not had_warned
 
     def _wake(self, shared: SharedRequest) -> None:
         for waiter in tuple(shared.waiters):  # a copy: waiters in other threads may be removed meanwhile
@@ -510,6 +531,10 @@ def copy_error(error: Error) -> Error:
 _IN_FILE = (
     "%s, entry %s: the service decided after the call was cancelled, and writing to the ledger failed "
     "(%s); the decision is in an orphan file: import it with import_orphans"
+)
+_FULL = (
+    "this client remembers %d approvals and now forgets the oldest ones: requesting one of these again sends "
+    "it again; pass a ledger to LoanClient, which remembers all"
 )
 _IN_MEMORY = (
     "%s, entry %s: a decision may be lost, because the service decided after the call was cancelled, and "

@@ -177,7 +177,8 @@ async def test_memory_call_cancelled_while_connecting_sends_nothing(
         lookup_allowed.set()
         assert named._memory is not None
         assert not named._memory._in_flight
-        assert not named._memory._outcomes
+        assert not named._memory._decisions
+        assert not named._memory._unknown
         assert server.requests == 0
         assert isinstance(await request(named), Approved)
         assert server.requests == 1

@@ -35,7 +35,7 @@ async def test_memory_close_waits_for_a_late_response(session: str) -> None:
         await closing
         memory = client._memory
         assert memory is not None
-        [(decision, _)] = memory._outcomes.values()
+        [(decision, _)] = memory._decisions.values()
         assert isinstance(decision, Approved)
         assert not memory._in_flight
 
@@ -63,7 +63,7 @@ async def test_memory_close_at_its_limit_makes_a_late_response_unknown() -> None
         memory = client._memory
         assert memory is not None
         await until(lambda: not memory._in_flight)
-        [(outcome, _)] = memory._outcomes.values()
+        [(outcome, _)] = memory._unknown.values()
         assert outcome == Unknown("unknown", "ConnectionLostError")
         assert server.requests == 1
 

@@ -1,7 +1,9 @@
 """A client without a ledger requests an approval once, and remembers its outcome."""
 
 import asyncio
+import logging
 from typing import Any
+from unittest import mock
 
 import attrs
 import pytest
@@ -206,12 +208,55 @@ async def test_memory_beyond_its_size_removes_the_oldest() -> None:
     shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
-    assert len(shop.client._memory._outcomes) == 2
+    assert len(shop.client._memory._decisions) == 2
     for scope in ("3", "2"):
         await shop.approve(scope=scope)
     assert shop.sent == 3
     await shop.approve(scope="1")
     assert shop.sent == 4
+
+
+async def test_memory_beyond_its_size_keeps_unknown_outcomes_longest() -> None:
+    shop = Shop(timed_out(), *[approved()] * 3, timed_out(), timed_out(), approved())
+    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
+    for scope in ("unknown", "1", "2", "3"):
+        await shop.approve(scope=scope)
+    assert isinstance(await shop.approve(scope="unknown"), OutcomeUnknownError)
+    assert (type(await shop.approve(scope="3")), shop.sent) == (Approved, 4)
+    for scope in ("second unknown", "third unknown"):
+        await shop.approve(scope=scope)
+    for scope in ("second unknown", "third unknown"):
+        assert isinstance(await shop.approve(scope=scope), OutcomeUnknownError)
+    assert shop.sent == 6
+    assert isinstance(await shop.approve(scope="unknown"), Approved), "only unknown outcomes were left"
+
+
+async def test_memory_that_is_full_warns_once_without_personal_data(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(*[approved()] * 5)
+    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
+    copied = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
+    for scope in ("1", "2"):
+        await shop.approve(scope=scope)
+    assert caplog.messages == []
+    for scope in ("3", "4"):
+        await shop.approve(scope=scope)
+    await request(copied, scope="5")
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert (record.name, record.args) == ("loanasync", (2,))
+    assert record.getMessage() == (
+        "this client remembers 2 approvals and now forgets the oldest ones: requesting one of these again "
+        "sends it again; pass a ledger to LoanClient, which remembers all"
+    )
+
+
+async def test_memory_that_is_full_survives_a_failing_log_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(approved(), refused())
+    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=1)
+    await shop.approve(scope="1")
+    monkeypatch.setattr(logging.getLogger("loanasync"), "warning", mock.Mock(side_effect=OSError))
+    assert isinstance(await shop.approve(scope="2"), Refused)
+    assert isinstance(await shop.approve(scope="2"), Refused)
+    assert shop.sent == 2
 
 
 @pytest.mark.parametrize(("age", "sent"), [(3599.0, 1), (3600.0, 2)])
@@ -236,7 +281,7 @@ async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch
     now += 3601
     await shop.approve(scope="4")
     assert shop.client._memory is not None
-    assert len(shop.client._memory._outcomes) == 1
+    assert len(shop.client._memory._decisions) == 1
 
 
 async def test_memory_repr_shows_nothing_personal() -> None:
