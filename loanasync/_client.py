@@ -281,6 +281,7 @@ class LoanClient(Closing):
             <State.APPROVED: 'approved'>
         """
         if self._recorder is None:
+            del fiscal_code, order_token  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
         problems = tuple(rules.check_fiscal_code(fiscal_code, strict=self._options.strict))
         if problems:
@@ -353,6 +354,7 @@ class LoanClient(Closing):
             False
         """
         if self._recorder is None:
+            del fiscal_code, order_token, note  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
         from loanasync.ledger.keys import places_of  # noqa: PLC0415  (loaded only with a ledger)
         from loanasync.ledger.resolution import resolve_customer, statement_problems  # noqa: PLC0415
@@ -553,16 +555,19 @@ class LoanClient(Closing):
         """
         from loanasync.bulk import Approvals  # noqa: PLC0415  (loaded only by clients that use it)
 
-        return Approvals(
-            self.approve,
-            rows,
-            concurrency=concurrency,
-            rate=rate,
-            ordered=ordered,
-            progress=progress,
-            timeout=timeout,
-            retry=retry,
-        )
+        try:
+            return Approvals(
+                self.approve,
+                rows,
+                concurrency=concurrency,
+                rate=rate,
+                ordered=ordered,
+                progress=progress,
+                timeout=timeout,
+                retry=retry,
+            )
+        finally:
+            del rows  # personal: must not be in a traceback
 
     async def upload_documents(
         self,

@@ -73,7 +73,10 @@ class Approvals:
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        _check_arguments(rows, concurrency, rate, progress)
+        wrong = _argument_error(rows, concurrency, rate, progress)
+        if wrong is not None:
+            del rows, approve  # personal: must not be in a traceback
+            raise wrong
         self._created_at = caller_line()
         self._tally = Tally()
         self._bar = _progress_bar(rows) if progress is True else None
@@ -222,6 +225,8 @@ class Approvals:
             self._pool.abandon(self._created_at)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_pool"):  # `__init__` raised, and this object is printed in its traceback
+            return "<Approvals: an argument is wrong>"
         return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} unread results>"
 
 
@@ -239,8 +244,6 @@ class _ProgressBar:
 
 
 def _progress_bar(rows: object) -> _ProgressBar:
-    if find_spec("tqdm") is None:
-        raise ConfigurationError("progress", "True needs tqdm: pip install 'loanasync[notebook]'")
     return _ProgressBar(len(rows) if isinstance(rows, Sized) else None)
 
 
@@ -250,15 +253,21 @@ _DATA_FRAME = (
 )
 
 
-def _check_arguments(rows: object, concurrency: object, rate: object, progress: object) -> None:
-    if hasattr(rows, "itertuples"):
-        raise ConfigurationError("rows", _DATA_FRAME)
-    if not isinstance(rows, Iterable | AsyncIterable):
-        raise ConfigurationError("rows", "must be an iterable or an asynchronous iterable of rows")
-    if type(concurrency) is not int or concurrency < 1:
-        raise ConfigurationError("concurrency", "must be an int of at least 1")
-    is_valid_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
-    if rate is not None and not is_valid_rate:
-        raise ConfigurationError("rate", "must be None or a number greater than 0 (calls per second)")
-    if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise ConfigurationError("progress", "must be True, False, None, or a function that takes a result")
+def _argument_error(
+    rows: object, concurrency: object, rate: object, progress: object
+) -> ConfigurationError | None:
+    """Return the error of the first wrong argument, or None."""
+    is_iterable = isinstance(rows, Iterable | AsyncIterable)
+    is_count = type(concurrency) is int and concurrency >= 1
+    is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+    is_progress = progress is None or isinstance(progress, bool) or callable(progress)
+    has_bar = progress is not True or find_spec("tqdm") is not None
+    checks = (
+        (not hasattr(rows, "itertuples"), "rows", _DATA_FRAME),
+        (is_iterable, "rows", "must be an iterable or an asynchronous iterable of rows"),
+        (is_count, "concurrency", "must be an int of at least 1"),
+        (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
+        (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
+        (has_bar, "progress", "True needs tqdm: pip install 'loanasync[notebook]'"),
+    )
+    return next((ConfigurationError(name, text) for is_valid, name, text in checks if not is_valid), None)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from itertools import product
+from traceback import TracebackException
 from typing import Any
 
 import pytest
@@ -269,6 +270,35 @@ def test_missing_settings_show_no_token(monkeypatch: pytest.MonkeyPatch) -> None
         attempt(captured, LoanClient.from_env)
         monkeypatch.setenv("LOANASYNC_SHOP_ID", "s")
         attempt(captured, LoanClient.from_env)
+    assert leaks(captured) == []
+
+
+class Frame(list[Any]):
+    """Rows that look like a data frame."""
+
+    itertuples = list.__iter__
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"rate": -1}, {"progress": 7}, {"rows": Frame([(CODE, None)])}, {"rows": 7}]
+)
+def test_wrong_arguments_of_approve_many_show_no_row(wrong: dict[str, Any]) -> None:
+    client = LoanClient(**GOOD)
+    arguments = {"rows": [(CODE, planted(ApprovalRequest))], **wrong}
+    with capturing() as captured:
+        attempt(captured, lambda: client.approve_many(**arguments))
+        traceback = TracebackException.from_exception(captured.errors[-1], capture_locals=True)
+        assert "AttributeError" not in "".join(traceback.format())
+    assert leaks(captured) == []
+
+
+async def test_calls_that_need_a_ledger_show_no_customer() -> None:
+    client = LoanClient(**GOOD)
+    with capturing() as captured:
+        attempt(captured, lambda: client.entry_key(CODE, order_token=TOKEN))
+        with pytest.raises(ConfigurationError) as caught:
+            await client.resolve(CODE, "refused", source="webhook", order_token=TOKEN)
+        captured.add(caught.value)
     assert leaks(captured) == []
 
 
