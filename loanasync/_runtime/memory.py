@@ -424,7 +424,9 @@ class Memory:
             return AbandonedError()
         return unknown_outcome(call, type(error).__name__)
 
-    def _finish(self, shared: SharedRequest, result: Outcome | Exception) -> None:
+    def _finish(  # noqa: C901  (another function would add a call to each approval)
+        self, shared: SharedRequest, result: Outcome | Exception
+    ) -> None:
         """Set the result of a request, remember its outcome, and wake the waiters."""
         outcome: Decision | Unknown | None = None
         is_first_removal = False
@@ -442,7 +444,17 @@ class Memory:
             if isinstance(result, AbandonedError) and isinstance(outcome, Unknown):
                 shared.provisional = outcome
             if outcome is not None:
-                is_first_removal = self._remember(shared.key, outcome)
+                now = monotonic()
+                decisions, unknown = self._decisions, self._unknown
+                decisions.pop(shared.key, None)  # so that the outcomes stay ordered by age
+                unknown.pop(shared.key, None)
+                added = unknown if isinstance(outcome, Unknown) else decisions
+                added[shared.key] = outcome, now + _MAX_AGE
+                for outcomes in (decisions, unknown):
+                    while outcomes and next(iter(outcomes.values()))[1] <= now:
+                        outcomes.popitem(last=False)
+                if len(decisions) + len(unknown) > self._max_outcomes:
+                    is_first_removal = self._make_room()
             if self._in_flight.get(shared.customer_key) is shared:
                 del self._in_flight[shared.customer_key]
             shared.result = result
@@ -454,17 +466,8 @@ class Memory:
             with suppress(Exception):  # a log handler may fail
                 LOGGER.warning(_FULL, self._max_outcomes)
 
-    def _remember(self, key: bytes, outcome: Decision | Unknown) -> bool:
-        """Store an outcome. Return True if the memory is full for the first time, and there is no ledger."""
-        now = monotonic()
-        for outcomes in (self._decisions, self._unknown):
-            outcomes.pop(key, None)  # so that the outcomes stay ordered by age
-            while outcomes and next(iter(outcomes.values()))[1] <= now:
-                outcomes.popitem(last=False)
-        added = self._unknown if isinstance(outcome, Unknown) else self._decisions
-        added[key] = outcome, now + _MAX_AGE
-        if len(self._decisions) + len(self._unknown) <= self._max_outcomes:
-            return False
+    def _make_room(self) -> bool:
+        """Remove an outcome from a full memory; return True if a client without a ledger does so first."""
         (self._decisions or self._unknown).popitem(last=False)
         had_warned, self._has_warned = self._has_warned, True
         return not had_warned
