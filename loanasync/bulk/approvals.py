@@ -1,7 +1,7 @@
 """The results of `approve_many`: an asynchronous iterator that keeps results when its loop is left early."""
 
 import math
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sized
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sized
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +11,7 @@ from loanasync._lifecycle import caller_line
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync._validation.validators import type_name
 from loanasync.bulk.frame import frame_of, require_pandas
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
@@ -73,7 +74,7 @@ class Approvals:
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        wrong = _argument_error(rows, concurrency, rate, progress)
+        wrong = _argument_error(rows, concurrency, rate, progress, timeout, retry)
         if wrong is not None:
             del rows, approve  # personal: must not be in a traceback
             raise wrong
@@ -248,26 +249,36 @@ def _progress_bar(rows: object) -> _ProgressBar:
 
 
 _DATA_FRAME = (
-    "must be rows, not a DataFrame; if its columns have the names of the fields, pass "
-    '[Row(order.pop("fiscal_code"), ApprovalRequest(**order)) for order in frame.to_dict("records")]'
+    "must be rows, not a DataFrame; if its columns have the names of the fields, call it frame, "
+    "run this line, which leaves out all other columns, and pass rows: "
+    "from loanasync import ApprovalRequest; from loanasync.bulk import Row; "
+    'orders = frame.filter(ApprovalRequest.__annotations__).to_dict("records"); '
+    "rows = [Row(code, ApprovalRequest(**order), id=number) "
+    'for number, code, order in zip(frame.index, frame["fiscal_code"], orders)]'
 )
 
 
 def _argument_error(
-    rows: object, concurrency: object, rate: object, progress: object
+    rows: object, concurrency: object, rate: object, progress: object, timeout: object, retry: object
 ) -> ConfigurationError | None:
     """Return the error of the first wrong argument, or None."""
-    is_iterable = isinstance(rows, Iterable | AsyncIterable)
+    is_iterable = isinstance(rows, Iterable | AsyncIterable) and not isinstance(rows, str | bytes | Mapping)
     is_count = type(concurrency) is int and concurrency >= 1
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
     is_progress = progress is None or isinstance(progress, bool) or callable(progress)
     has_bar = progress is not True or find_spec("tqdm") is not None
     checks = (
         (not hasattr(rows, "itertuples"), "rows", _DATA_FRAME),
-        (is_iterable, "rows", "must be an iterable or an asynchronous iterable of rows"),
+        (
+            is_iterable,
+            "rows",
+            f"must be an iterable or an asynchronous iterable of rows, not {type_name(rows)}",
+        ),
         (is_count, "concurrency", "must be an int of at least 1"),
         (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
         (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
         (has_bar, "progress", "True needs tqdm: pip install 'loanasync[notebook]'"),
+        (timeout is None or isinstance(timeout, Timeout), "timeout", "must be a Timeout"),
+        (retry is None or isinstance(retry, RetryPolicy), "retry", "must be a RetryPolicy"),
     )
     return next((ConfigurationError(name, text) for is_valid, name, text in checks if not is_valid), None)

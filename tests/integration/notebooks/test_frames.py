@@ -9,7 +9,7 @@ import attrs
 import pandas as pd
 import pytest
 
-from loanasync import ApprovalRequest, Approved, ConfigurationError, LoanClient, Meta, TransportError
+from loanasync import Approved, ConfigurationError, LoanClient, Meta, TransportError
 from loanasync.bulk import Approvals, Row, RowResult
 from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
@@ -161,12 +161,16 @@ async def test_data_frame_as_rows_fails_once_with_the_line_to_use(
         for name, value in attrs.asdict(approval_request(), recurse=False).items()
         if value is not None and name != "extra"
     }
-    frame = pd.DataFrame([{"fiscal_code": fiscal_code(), **order} for _ in range(2)])
+    other = {"order_id": "A0001"}
+    frame = pd.DataFrame([{"fiscal_code": fiscal_code(), **order, **other} for _ in range(2)], index=[7, 9])
     for code in frame["fiscal_code"]:
         await client.create_request({"fiscalCode": code})
     with pytest.raises(ConfigurationError, match="rows: must be rows, not a DataFrame") as caught:
         client.approve_many(frame)
     sandbox.journal.assert_never(operation="approve")
-    [line] = re.findall(r"pass (.+)$", str(caught.value))
-    given = eval(line, {"Row": Row, "ApprovalRequest": ApprovalRequest, "frame": frame})  # noqa: S307
-    assert list((await client.approve_many(given).to_frame())["status"]) == ["approved"] * 2
+    [line] = re.findall(r"pass rows: (.+)$", str(caught.value))
+    cell: dict[str, Any] = {"frame": frame}
+    exec(line, cell)  # noqa: S102
+    results = await client.approve_many(cell["rows"]).to_frame()
+    assert list(results["status"]) == ["approved"] * 2
+    assert list(results["id"]) == [7, 9]

@@ -221,7 +221,9 @@ def weakly_kept_row(kept: "list[weakref.ref[Row]]") -> Row:
         *(("concurrency", value) for value in (0, -1, True, 2.0, None)),
         *(("rate", value) for value in (0, -1, float("inf"), float("nan"), True, "5")),
         ("progress", "bar"),
-        ("rows", 5),
+        *(("rows", value) for value in (5, "TSTXYZ00A00A000A", b"rows", {"TSTXYZ00A00A000A": None})),
+        ("timeout", 3),
+        ("retry", 3),
     ],
 )
 def test_invalid_argument_raises_configuration_error(setting: str, value: object) -> None:
