@@ -188,7 +188,7 @@ class Number:
         least: The smallest number that is accepted.
         most: The largest number that is accepted.
         unit: Unit of the number, for the message; empty for a count.
-        hint: Advice for a value of another type that cannot be converted.
+        hint: Advice for a value of another type, if the number is an amount of money.
     """
 
     least: int
@@ -214,7 +214,7 @@ class Integer:
 
     Args:
         unit: Unit of the number, for the message.
-        hint: Advice for a value of another type that cannot be converted.
+        hint: Advice for a value of another type, if the number is an amount of money.
     """
 
     unit: str
@@ -234,9 +234,10 @@ def _in_brackets(unit: str) -> str:
 
 def _int_hint(value: object, hint: str) -> str:
     # The models have converted all other exact integers, such as those of NumPy.
-    advice = (
-        "convert it with int(...)" if isinstance(value, str) else "" if missing_value_name(value) else hint
-    )
+    # Numbers with a hint are amounts of money: int(...) could take euros for cents.
+    advice = "" if _is_missing(value) else hint
+    if not hint and isinstance(value, str) and value.strip().isdecimal():
+        advice = "convert it with int(...)"
     return _joined(f"use an int, not {type_name(value)}", advice)
 
 

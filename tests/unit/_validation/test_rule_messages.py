@@ -28,6 +28,9 @@ CENTS = "must be a whole number between 5000 and 1500000 (euro cents)"
     [
         ("amount", None, "required", CENTS.replace("must be", "is required:")),
         ("amount", 125.5, "type", f"{CENTS}; use an int, not float; 125.50 euros are 12550 cents"),
+        ("amount", "204,00", "type", f"{CENTS}; use an int, not str; 125.50 euros are 12550 cents"),
+        ("amount", "450", "type", f"{CENTS}; use an int, not str; 125.50 euros are 12550 cents"),
+        ("amount", " ", "type", f"{CENTS}; use an int, not str"),
         ("amount", 1, "range", CENTS),
         ("amount", float("nan"), "type", f"{CENTS}; use an int, not NaN"),
         ("amount", True, "type", f"{CENTS}; use an int, not bool; 125.50 euros are 12550 cents"),
@@ -44,6 +47,7 @@ CENTS = "must be a whole number between 5000 and 1500000 (euro cents)"
             "type",
             "must be a whole number between 3 and 60; use an int, not str; convert it with int(...)",
         ),
+        ("instalments", "9,0", "type", "must be a whole number between 3 and 60; use an int, not str"),
         ("last_name", None, "required", "is required"),
         ("last_name", 5, "type", "must be text; use a str, not int"),
         ("last_name", " ", "blank", "must not be blank"),
@@ -95,7 +99,7 @@ CENTS = "must be a whole number between 5000 and 1500000 (euro cents)"
             "payment_day_of_month",
             "",
             "type",
-            f"{DAY}; use an int, not str; convert it with int(...); use None for missing values",
+            f"{DAY}; use an int, not str; use None for missing values",
         ),
     ],
 )
