@@ -1,6 +1,7 @@
 """`LoanClient`, the client of the service."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -515,6 +516,7 @@ class LoanClient(Closing):
         rate: float | None = None,
         ordered: bool = False,
         progress: "Progress" = None,
+        wait: float = math.inf,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> "Approvals":
@@ -522,7 +524,6 @@ class LoanClient(Closing):
 
         Memory use does not depend on the number of rows. A row is read when its call starts. At most
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
-        With a ledger, a row waits for another process that is requesting it until ``timeout.total``.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
@@ -536,6 +537,8 @@ class LoanClient(Closing):
             ordered: Return the results in the order of the rows. A slow call then delays later results.
             progress: True to show a progress bar (extra ``notebook``), or a function that is called with each
                 `loanasync.bulk.RowResult` as soon as its response has arrived.
+            wait: With a ledger, seconds that a row waits for another process that is requesting it, at most
+                until ``timeout.total``. In a notebook, pass 0 to see such rows at once.
             timeout: Time limits of each call instead of the client's.
             retry: Retries of each call instead of the client's.
 
@@ -563,6 +566,7 @@ class LoanClient(Closing):
                 rate=rate,
                 ordered=ordered,
                 progress=progress,
+                wait=wait,
                 timeout=timeout,
                 retry=retry,
             )

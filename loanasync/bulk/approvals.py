@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 from loanasync._lifecycle import caller_line
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
-from loanasync._settings import RetryPolicy, Timeout
+from loanasync._settings import RetryPolicy, Timeout, require_wait
 from loanasync._validation.validators import type_name
 from loanasync.bulk.frame import frame_of, require_pandas
 from loanasync.bulk.rate import Rate
@@ -71,10 +71,11 @@ class Approvals:
         rate: float | None = None,
         ordered: bool = False,
         progress: Progress = None,
+        wait: float = math.inf,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        wrong = _argument_error(rows, concurrency, rate, progress, timeout, retry)
+        wrong = _argument_error(rows, concurrency, rate, progress, timeout, retry) or _wait_error(wait)
         if wrong is not None:
             del rows, approve  # personal: must not be in a traceback
             raise wrong
@@ -85,8 +86,7 @@ class Approvals:
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
-            # Nobody watches a single row, so wait for other processes until `timeout.total`.
-            partial(approve, wait=math.inf, timeout=timeout, retry=retry),
+            partial(approve, wait=wait, timeout=timeout, retry=retry),
             self._tally,
             self._bar if self._bar is not None else progress if callable(progress) else None,
             concurrency=concurrency,
@@ -282,3 +282,11 @@ def _argument_error(
         (retry is None or isinstance(retry, RetryPolicy), "retry", "must be a RetryPolicy"),
     )
     return next((ConfigurationError(name, text) for is_valid, name, text in checks if not is_valid), None)
+
+
+def _wait_error(wait: float) -> ConfigurationError | None:
+    try:
+        require_wait("wait", wait)
+    except ConfigurationError as error:
+        return ConfigurationError(*error.args)  # a copy without traceback
+    return None

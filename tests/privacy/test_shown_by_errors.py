@@ -280,7 +280,11 @@ class Frame(list[Any]):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"rate": -1}, {"progress": 7}, {"rows": Frame([(CODE, None)])}, {"rows": 7}]
+    "wrong",
+    [
+        *({"concurrency": 0}, {"rate": -1}, {"progress": 7}, {"wait": -1}, {"timeout": 3}, {"retry": 3}),
+        *({"rows": Frame([(CODE, None)])}, {"rows": 7}, {"rows": CODE}, {"rows": {CODE: None}}),
+    ],
 )
 def test_wrong_arguments_of_approve_many_show_no_row(wrong: dict[str, Any]) -> None:
     client = LoanClient(**GOOD)

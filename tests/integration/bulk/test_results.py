@@ -279,3 +279,29 @@ async def test_second_request_of_a_customer_is_not_repeatable() -> None:
         _, second = [result async for result in results]
     assert isinstance(second.error, PayloadMismatchError)
     assert (second.status, second.outcome, second.repeatable) == ("error", "approved", False)
+
+
+class HeldLedger(MemoryLedger):
+    """A ledger in which a decision stays in progress until the test releases it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_settling, self.release = asyncio.Event(), asyncio.Event()
+
+    async def settle(self, *args: Any, **settings: Any) -> Any:
+        self.is_settling.set()
+        await self.release.wait()
+        return await super().settle(*args, **settings)
+
+
+async def test_wait_zero_reports_a_row_of_another_process_at_once() -> None:
+    ledger, row = HeldLedger(), (FISCAL_CODE, approval_request())
+    other = asyncio.create_task(scripted_client(approved(), ledger=ledger).approve(*row))
+    await ledger.is_settling.wait()
+    client = scripted_client(ledger=ledger)
+    [result] = [each async for each in client.approve_many([row], wait=0)]
+    assert isinstance(result.error, InFlightError)
+    waiting = asyncio.create_task(anext(client.approve_many([row])))
+    ledger.release.set()
+    assert (await other).approved
+    assert (await waiting).status == "approved"

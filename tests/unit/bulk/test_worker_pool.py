@@ -222,6 +222,7 @@ def weakly_kept_row(kept: "list[weakref.ref[Row]]") -> Row:
         *(("rate", value) for value in (0, -1, float("inf"), float("nan"), True, "5")),
         ("progress", "bar"),
         *(("rows", value) for value in (5, "TSTXYZ00A00A000A", b"rows", {"TSTXYZ00A00A000A": None})),
+        *(("wait", value) for value in (-1, None, "2")),
         ("timeout", 3),
         ("retry", 3),
     ],
