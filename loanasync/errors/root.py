@@ -45,7 +45,8 @@ class LoanError(Exception):
         problems = getattr(self, "problems", ())
         if not problems:
             return None
-        text = str(self).replace(join_problems(problems), "see below", 1)
+        joined = join_problems(problems)
+        text = str(self).replace(f"the following: {joined}", "these fields").replace(joined, "see below", 1)
         return problems_table(f"{type(self).__name__}: {text}", problems)
 
     def __hash__(self) -> int:

@@ -65,7 +65,7 @@ def test_error_display_lists_problems_without_personal_data(jupyter: Kernel) -> 
         "try: await client.approve('ZZQPERSON', approval_request(amount=1, last_name='Zzqperson', city=''))\n"
         "except Exception as error: display(error)"
     )
-    assert "request not sent; fix the following: see below" in shown.of("text/html")
+    assert "request not sent; fix these fields" in shown.of("text/html")
     assert "must be a whole number between 5000 and 1500000 (euro cents)" in shown.of("text/html")
     assert "zzqperson" not in str(shown.outputs).lower()
 

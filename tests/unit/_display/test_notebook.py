@@ -95,7 +95,7 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
     )
     page = Page(shown(InvalidRequestError(problems)))
     assert page.text == (
-        "InvalidRequestError: request not sent; fix the following: see below"
+        "InvalidRequestError: request not sent; fix these fields"
         "fieldmessagecodeamountmust be more; in centsamount.rangelast_nameis required"
     )
     page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
