@@ -69,20 +69,36 @@ class ResultsLock:
 
     Args:
         secret: The secret of the ledger beside the results.
-        keeps_resume_file: Keep ``OUT.resume`` when the run ends. Set it before the run writes results or
-            sends a request.
+        keeps_resume_file: Keep ``OUT.resume`` when the run ends.
+        file: The open ``OUT.resume``.
+        members: Its content.
     """
 
     secret: str
     keeps_resume_file: bool
+    _file: TextIOWrapper
+    _members: dict[str, Any]
+
+    def keep_resume_file(self) -> None:
+        """Keep ``OUT.resume``, and record there that the run begins to send.
+
+        Call it after the ledger was created, before the run writes results or sends a request.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if not self._members.get("begun"):
+            self._members["begun"] = True
+            _write_resume_file(self._file, self._members)
+        self.keeps_resume_file = True
 
 
 @contextmanager
 def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]:
     """Lock a results file for this run.
 
-    ``OUT.resume`` contains the service, the ledger and the secret. It is written once, before anything is
-    sent, and only its owner may read it. It stays locked until the run ends. A run that ends before it
+    ``OUT.resume`` contains the service, the ledger and the secret. It is written before anything is sent,
+    and only its owner may read it. It stays locked until the run ends. A run that ends before it
     sends a request removes the file that it wrote.
 
     Args:
@@ -110,15 +126,10 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]
         if is_new:
             if _has_results(out):
                 raise _missing_resume_file(out)
-            text = (
-                json.dumps({"service": service, "ledger": ledger, "secret": token_hex(_SECRET_LENGTH)}) + "\n"
-            )
-            file.seek(0)
-            file.truncate()
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        earlier = _parse_resume_file(text, out)
+            earlier = {"service": service, "ledger": ledger, "secret": token_hex(_SECRET_LENGTH)}
+            _write_resume_file(file, earlier)
+        else:
+            earlier = _parse_resume_file(text, out)
         if earlier["service"] != service:
             raise NotResumableError(
                 f"{out} contains results of another service or shop: name a new results file with -o"
@@ -131,12 +142,13 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]
                 f"{out if has_content(out) else _resume_file(out)} was begun with another ledger: use the "
                 "same --ledger as in the first run, or none if the first run had none"
             )
-        if ledger == OWN_LEDGER and has_content(out) and not has_content(str(own_ledger(out))):
+        has_sent = has_content(out) or earlier.get("begun")
+        if ledger == OWN_LEDGER and has_sent and not has_content(str(own_ledger(out))):
             raise NotResumableError(
                 f"{own_ledger(out)} is missing or empty. It lists the requested customers of {out}: "
                 "restore it, and do not send these rows again without it"
             )
-        lock = ResultsLock(earlier["secret"], keeps_resume_file=not is_new)
+        lock = ResultsLock(earlier["secret"], keeps_resume_file=not is_new, file=file, members=earlier)
         try:
             yield lock
         finally:
@@ -180,10 +192,19 @@ def _lock(file: TextIOWrapper, out: str) -> None:
         ) from None
 
 
-def _parse_resume_file(text: str, out: str) -> Mapping[str, str]:
+def _write_resume_file(file: TextIOWrapper, members: Mapping[str, Any]) -> None:
+    """Replace the content of ``OUT.resume``. New members come last, so the secret's bytes do not change."""
+    file.seek(0)
+    file.write(json.dumps(members) + "\n")
+    file.truncate()
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _parse_resume_file(text: str, out: str) -> dict[str, Any]:
     try:
-        members = json.loads(text)
-        return {name: str(members[name]) for name in ("service", "ledger", "secret")}
+        members: dict[str, Any] = json.loads(text)
+        return members | {name: str(members[name]) for name in ("service", "ledger", "secret")}
     except (ValueError, TypeError, KeyError):
         raise _missing_resume_file(out) from None
 

@@ -139,7 +139,7 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
             options.report.open("a").close()
         parts.earlier.create_ledger()
         if parts.lock is not None:
-            parts.lock.keeps_resume_file = True
+            parts.lock.keep_resume_file()
         print_message(_start_line(options, orders, plan, parts))
         result = asyncio.run(_send(options, orders, parts, plan, console))
         if parts.earlier_lines and not result.used_fallback:

@@ -59,7 +59,7 @@ def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Pa
     bulk = Run(tmp_path, served, "approved")
     done = run(served, *bulk.command, "--report", "-")
     members = json.loads(bulk.resume.read_text(encoding="utf-8"))
-    assert members.keys() == {"service", "ledger", "secret"}
+    assert members.keys() == {"service", "ledger", "secret", "begun"}
     assert len(members["secret"]) == 64
     assert served.auth_token not in bulk.resume.read_text(encoding="utf-8")
     shown = done.stdout + done.stderr + bulk.out.read_text(encoding="utf-8")
@@ -144,11 +144,16 @@ def test_resume_file_that_a_killed_run_left_incomplete_is_written_again(
     )
 
 
+@pytest.mark.parametrize("keeps_results", [True, False])
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_resume_without_its_ledger_is_refused(tmp_path: Path, served: Sandbox, *, is_empty: bool) -> None:
+def test_resume_without_its_ledger_is_refused(
+    tmp_path: Path, served: Sandbox, *, is_empty: bool, keeps_results: bool
+) -> None:
     bulk = Run(tmp_path, served, "approved")
     bulk.run()
     bulk.ledger.unlink()
+    if not keeps_results:
+        bulk.out.unlink()
     if is_empty:
         bulk.ledger.touch()
     code, output = bulk.run()
@@ -359,7 +364,11 @@ main()
 _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
 POINTS = [
     *(("loanasync.cli.approve_many.resume os.open", when, 1) for when in ("before", "after")),
-    *(("loanasync.cli.approve_many.resume os.fsync", when, 1) for when in ("before", "after")),
+    *(
+        ("loanasync.cli.approve_many.resume os.fsync", when, number)
+        for when in ("before", "after")
+        for number in (1, 2)
+    ),
     *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
