@@ -92,9 +92,11 @@ class Checkout:
                 order = self._orders.get(order.number)
                 if order.state == "undecided":
                     decision = await self._request_approval(order, form)
+                    if decision is None:
+                        return _render(order, "other_data", 409, form)
                     order.state = "approved" if decision.approved else "refused"
                     order.redirect_url = decision.redirect_url if isinstance(decision, Approved) else None
-                    self._orders.save(order)
+                    self._orders.decide(order)
         except LoanError as error:
             return _error_page(order, "loan", form, error)
         return _redirect(order, order.redirect_url or "/order")  # contains a token: do not log it
@@ -103,10 +105,11 @@ class Checkout:
         """Return the order's lock: a second click that reaches this worker waits for the first."""
         return self._locks.setdefault(order.number, asyncio.Lock())
 
-    async def _request_approval(self, order: Order, form: Form) -> Decision:
+    async def _request_approval(self, order: Order, form: Form) -> Decision | None:
+        """Return the decision, or None if another tab applied for this order with another fiscal code."""
         code = form.get("fiscal_code", "").strip().upper()
         request = _approval_request(form)
-        if order.fiscal_code != code:
+        if not order.fiscal_code:
             if problems := self._client.check(code, request):
                 raise InvalidRequestError(problems)  # create no request for an invalid form
             with suppress(AlreadyEvaluatedError):  # evaluated before: the ledger has the decision
@@ -115,11 +118,15 @@ class Checkout:
                 needed = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
                 order.additional_data_needed = needed is True
             order.fiscal_code = code
-            self._orders.save(order)
+        if order.fiscal_code != code or not self._orders.claim(order):
+            return None
         try:
             return await self._client.approve(
                 code, request, additional_data_needed=order.additional_data_needed
             )
+        except (InvalidFiscalCodeError, RejectedError, UserNotFoundError):
+            self._orders.release(order.number, code)
+            raise
         except DecisionNotRecordedError as error:
             return error.decision  # for example, the ledger's disk is full; the decision stands
 
@@ -150,10 +157,10 @@ class Checkout:
                         scans = {"front": form.get("front", ""), "back": form.get("back", "")}
                         await self._client.upload_documents(order.fiscal_code, scans)
                         order.has_documents = True
-                        self._orders.save(order)
+                        self._orders.save_progress(order)
                     await self._complete_data(order.fiscal_code, data)
                     order.is_completed = True
-                    self._orders.save(order)
+                    self._orders.save_progress(order)
         except LoanError as error:
             return _error_page(order, "data", form, error)
         return _redirect(order, "/order")

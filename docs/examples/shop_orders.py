@@ -51,16 +51,44 @@ class Orders:
         if row is not None:
             return Order(*row)
         order = Order()
-        self.save(order)
+        values = asdict(order)
+        marks = ", ".join("?" for _ in values)
+        self._write(f"INSERT INTO orders ({', '.join(values)}) VALUES ({marks})", *values.values())  # noqa: S608  (constants)
         return order
 
-    def save(self, order: Order) -> None:
-        """Write an order to the file."""
-        values = asdict(order)
-        marks = ", ".join(f":{name}" for name in values)
-        statement = f"INSERT OR REPLACE INTO orders ({', '.join(values)}) VALUES ({marks})"  # noqa: S608  (constants)
+    def claim(self, order: Order) -> bool:
+        """Save the order's customer before the approval. Return False if the order has another customer."""
+        statement = """
+            UPDATE orders SET fiscal_code = ?, additional_data_needed = ?
+            WHERE number = ? AND fiscal_code IN ('', ?)
+        """
+        code = order.fiscal_code
+        return self._write(statement, code, order.additional_data_needed, order.number, code)
+
+    def release(self, number: str, fiscal_code: str) -> None:
+        """Let the shopper correct the fiscal code of an application that the service did not evaluate."""
+        statement = """
+            UPDATE orders SET fiscal_code = '' WHERE number = ? AND fiscal_code = ? AND state = 'undecided'
+        """
+        self._write(statement, number, fiscal_code)
+
+    def decide(self, order: Order) -> None:
+        """Save the decision. A decision that another worker saved is never overwritten."""
+        statement = "UPDATE orders SET state = ?, redirect_url = ? WHERE number = ? AND state = 'undecided'"
+        self._write(statement, order.state, order.redirect_url, order.number)
+
+    def save_progress(self, order: Order) -> None:
+        """Save the completed steps. A step that another worker saved stays completed."""
+        statement = """
+            UPDATE orders SET has_documents = max(has_documents, ?), is_completed = max(is_completed, ?)
+            WHERE number = ?
+        """
+        self._write(statement, order.has_documents, order.is_completed, order.number)
+
+    def _write(self, statement: str, *values: str | bool | None) -> bool:
+        """Run one statement, which is one transaction. Return True if it changed the order."""
         with closing(self._connect()) as connection:
-            connection.execute(statement, values)
+            return connection.execute(statement, values).rowcount > 0
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._file, isolation_level=None)  # each statement is a transaction

@@ -13,13 +13,15 @@ from typing import Any
 
 import httpx
 import pytest
-from checkout import open_client
+from checkout import Checkout, PageResponse, open_client
 from shop_orders import Orders
 
-from loanasync import ClientClosedError, LoanClient, RetryPolicy, Timeout
+from loanasync import ClientClosedError, Decision, LoanClient, RetryPolicy, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, DATA, FORM, SHOPS, shopper
+
+OTHER_CUSTOMER = {**FORM, "fiscal_code": "TSTXYZ00A00A000B"}
 
 
 @pytest.fixture
@@ -86,7 +88,8 @@ async def test_fields_rejected_by_the_service_are_shown(shop: httpx.AsyncClient,
     response = await shop.post("/pay", data=tagged("invalid.city"))
     assert response.status_code == 422
     assert 'id="city-problem"' in response.text
-    assert (await shop.post("/pay", data=tagged("invalid.documentCity"))).status_code == 303
+    corrected = {**tagged("invalid.documentCity"), "fiscal_code": OTHER_CUSTOMER["fiscal_code"]}
+    assert (await shop.post("/pay", data=corrected)).status_code == 303
     saved = await shop.post("/complete", data=DATA)
     assert saved.status_code == 422
     assert 'id="document_city-problem"' in saved.text
@@ -99,7 +102,7 @@ async def test_unknown_fiscal_code_is_shown_at_its_field(
     response = await shop.post("/pay", data=tagged("nouser"))
     assert response.status_code == 422
     assert 'id="fiscal_code-problem"' in response.text
-    assert (await shop.post("/pay", data=FORM)).status_code == 303
+    assert (await shop.post("/pay", data=OTHER_CUSTOMER)).status_code == 303
 
 
 async def test_invalid_document_fields_are_shown_and_nothing_is_sent(
@@ -342,10 +345,107 @@ async def test_order_is_known_to_all_workers_and_private(tmp_path: Path) -> None
     worker, other_worker = Orders(file), Orders(file)
     order = worker.get(None)
     order.state, order.has_documents = "approved", True
-    worker.save(order)
+    worker.decide(order)
+    worker.save_progress(order)
     assert other_worker.get(order.number) == order
     assert other_worker.get("guessed") != order
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+class WorkerKilledError(Exception):
+    """Stands for the end of a worker's process."""
+
+
+class TwoWorkers:
+    """Two workers with one file of orders.
+
+    The fast worker handles a click while the slow worker creates its request.
+    """
+
+    def __init__(self, slow: LoanClient, fast: LoanClient, file: Path) -> None:
+        self.client = slow
+        self.orders = Orders(file)
+        self.number = self.orders.get(None).number
+        self._slow, self._fast = Checkout(slow, Orders(file)), Checkout(fast, Orders(file))
+
+    async def pay(
+        self, form: dict[str, str], fast_form: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[PageResponse, PageResponse]:
+        """Return the response of the slow and of the fast worker."""
+        fast: list[PageResponse] = []
+        create_request = self.client.create_request
+
+        async def create_slowly(*values: Any, **options: Any) -> Any:
+            fast.append(await self._fast.pay(self.number, fast_form))
+            return await create_request(*values, **options)
+
+        monkeypatch.setattr(self.client, "create_request", create_slowly)
+        slow = await self._slow.pay(self.number, form)
+        return slow, fast[0]
+
+
+@pytest.fixture
+async def workers(sandbox: Sandbox, ledger: SqliteLedger, tmp_path: Path) -> AsyncIterator[TwoWorkers]:
+    async with sandbox.client(ledger=ledger) as slow, sandbox.client(ledger=ledger) as fast:
+        yield TwoWorkers(slow, fast, tmp_path / "orders.db")
+
+
+async def test_double_click_in_two_workers_keeps_the_approved_order(
+    workers: TwoWorkers, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def approve(*_: Any, **__: Any) -> Decision:
+        order = workers.orders.get(workers.number)
+        assert (order.state, order.redirect_url is not None) == ("approved", True)
+        raise WorkerKilledError
+
+    monkeypatch.setattr(workers.client, "approve", approve)
+    with pytest.raises(WorkerKilledError):
+        await workers.pay(FORM, FORM, monkeypatch)
+    sandbox.journal.assert_once(operation="approve")
+
+
+async def test_double_click_in_two_workers_redirects_both(
+    workers: TwoWorkers, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = await workers.pay(FORM, FORM, monkeypatch)
+    assert slow.headers["Location"] == fast.headers["Location"]
+    sandbox.journal.assert_once(operation="approve")
+
+
+async def test_second_tab_with_other_fiscal_code_sends_no_approval(
+    workers: TwoWorkers, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = await workers.pay(OTHER_CUSTOMER, FORM, monkeypatch)
+    assert slow.status == 409
+    assert "<h1>You have already applied</h1>" in slow.html
+    order = workers.orders.get(workers.number)
+    assert (order.fiscal_code, order.redirect_url) == (CODE, fast.headers["Location"])
+    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
+
+
+async def test_unknown_outcome_blocks_another_fiscal_code(shop: httpx.AsyncClient, sandbox: Sandbox) -> None:
+    """The service may have approved the order for the first customer."""
+    assert (await shop.post("/pay", data=tagged("resetafter"))).status_code == 202
+    assert (await shop.post("/pay", data=OTHER_CUSTOMER)).status_code == 409
+    assert calls(sandbox) == ["create_request", "approve"]
+
+
+async def test_old_copy_of_an_order_takes_nothing_back(tmp_path: Path) -> None:
+    orders = Orders(tmp_path / "orders.db")
+    order = orders.get(None)
+    order.fiscal_code = CODE
+    assert orders.claim(order)
+    orders.release(order.number, OTHER_CUSTOMER["fiscal_code"])
+    old = orders.get(order.number)
+    assert old == order
+    order.state, order.has_documents, order.is_completed = "approved", True, True
+    orders.decide(order)
+    orders.save_progress(order)
+    old.state = "refused"
+    orders.decide(old)
+    orders.save_progress(old)
+    orders.release(order.number, CODE)
+    assert orders.get(order.number) == order
 
 
 async def test_order_is_not_shown_without_its_cookie(shop: httpx.AsyncClient) -> None:
