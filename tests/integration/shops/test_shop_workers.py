@@ -13,13 +13,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from checkout import APPROVAL
+import uvicorn
+from checkout import APPROVAL, SHORT
 
 from loanasync.sandbox import Sandbox
 from support.example_shops import FORM
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 PAGE = EXAMPLES.parent / "howto" / "web.md"
+[OPTIONS] = re.findall(r"^uvicorn --factory \S+ --port 8000 (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
 HANGING = {**FORM, "fiscal_code": "TSTXYZ00A00A000B", "email": "anna+hangafter@example.com"}
 
 
@@ -85,13 +87,18 @@ def test_click_after_a_kill_is_answered_by_another_worker(served: Sandbox, tmp_p
     assert len(served.journal.calls(operation="create_request")) == 2  # one for each order
 
 
+def test_health_check_of_the_command_outlasts_each_page() -> None:
+    """Uvicorn kills a worker that does not respond to a health check, with the approvals in progress."""
+    context = uvicorn.main.make_context("uvicorn", ["shop_fastapi:app", *OPTIONS.split()])
+    assert context.params["timeout_worker_healthcheck"] > APPROVAL.total + SHORT.total
+
+
 @pytest.mark.scheduled
 def test_approval_of_killed_workers_is_unknown_after_its_lease(served: Sandbox, tmp_path: Path) -> None:
     """Run the command of the page. Uvicorn starts new workers, which find the orders and the entry."""
-    [options] = re.findall(r"^uvicorn --factory \S+ --port 8000 (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
     headings = []
     with ExitStack() as stack:
-        running, address = stack.enter_context(serving(served, tmp_path, *options.split()))
+        running, address = stack.enter_context(serving(served, tmp_path, *OPTIONS.split()))
         starting = httpx.HTTPTransport(retries=8)  # the server prints its address before workers listen
         browser = stack.enter_context(httpx.Client(base_url=address, timeout=60, transport=starting))
         browser.get("/")
