@@ -126,8 +126,8 @@ class Approvals:
     async def to_frame(self, *, personal: bool = False) -> "DataFrame":
         """Read all results, and return them as a pandas DataFrame: a line for each `RowResult.as_row`.
 
-        Its index is the number of the row, in the order of the rows. Call it instead of a loop, which keeps
-        no results. If a cell is interrupted, call it again: results that it has read are not lost.
+        Its index is the number of the row, in the order of the rows. Do not also read results in a loop: a
+        loop keeps no results. If a cell is interrupted, call it again: results that it has read are not lost.
 
         Args:
             personal: Add ``fiscal_code`` and ``redirect_url``. Do not save them with a notebook.

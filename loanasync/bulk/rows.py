@@ -162,8 +162,9 @@ class RowResult(MaskedPairs):
     def as_row(self, *, personal: bool = False) -> dict[str, Any]:
         """Return the result as a flat dict, for a table. By default it contains no personal data.
 
-        Its `id` is yours. ``status`` is `status`, or ``already decided`` (see `already_decided`).
-        ``amount`` is the requested amount if the service returned none. Values that are not known are None.
+        ``id`` is the `Row.id`: do not use a personal one. ``status`` is `status`, or ``already decided`` (see
+        `already_decided`). ``amount`` is the requested amount if the service returned none. Values that are
+        not known are None.
 
         Args:
             personal: Add ``fiscal_code`` and ``redirect_url``. Do not save them with a notebook.
