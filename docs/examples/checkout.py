@@ -124,11 +124,14 @@ class Checkout:
             return await self._client.approve(
                 code, request, additional_data_needed=order.additional_data_needed
             )
-        except (InvalidFiscalCodeError, RejectedError, UserNotFoundError):
-            self._orders.release(order.number, code)
-            raise
         except DecisionNotRecordedError as error:
             return error.decision  # for example, the ledger's disk is full; the decision stands
+        except InvalidRequestError:
+            raise  # the request was created; the shopper completes the form
+        except LoanError as error:
+            if error.outcome in ("not_sent", "not_evaluated"):
+                self._orders.release(order.number, code)
+            raise
 
     def order_status(self, number: str | None) -> PageResponse:
         """Show the state of the order. The service's web application redirects here."""
