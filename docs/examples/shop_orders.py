@@ -66,7 +66,7 @@ class Orders:
         return self._write(statement, code, order.additional_data_needed, order.number, code)
 
     def release(self, number: str, fiscal_code: str) -> None:
-        """Let the shopper correct the fiscal code of an application that the service did not evaluate."""
+        """Remove the fiscal code of a request that was not evaluated: the shopper may correct it."""
         statement = """
             UPDATE orders SET fiscal_code = '' WHERE number = ? AND fiscal_code = ? AND state = 'undecided'
         """
