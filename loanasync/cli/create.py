@@ -254,7 +254,7 @@ def _send(
         if is_dry_run:
             return Exit.DECIDED
         with closing(ResultsFile(out, form)) as results:
-            lock.keep_resume_file()
+            lock.begin()
             rows = (each for each in creations if earlier.get(each.code, "new") == "new")
             run = _Run(results, rate, rows, earlier)
             asyncio.run(run.send(LoanClient.from_env(), concurrency))

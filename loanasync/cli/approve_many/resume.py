@@ -4,14 +4,14 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal, TypeAlias
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.cli.approve_many.results import DECIDED, Format
@@ -63,6 +63,19 @@ def _progress_file_of_0_1(out: str) -> Path:
     return Path(f"{out}.asked")
 
 
+@frozen
+class KeyCheck:
+    """A digest by which a later run recognises the secret of a ledger.
+
+    Args:
+        variable: The environment variable with the secret.
+        digest: The key of an entry that no customer has.
+    """
+
+    variable: str
+    digest: str
+
+
 @define
 class ResultsLock:
     """The lock on a results file.
@@ -70,16 +83,18 @@ class ResultsLock:
     Args:
         secret: The secret of the ledger beside the results.
         keeps_resume_file: Keep ``OUT.resume`` when the run ends.
+        begun: An earlier run, or this one, may have requested customers.
         file: The open ``OUT.resume``.
         members: Its content.
     """
 
     secret: str
     keeps_resume_file: bool
+    begun: bool
     _file: TextIOWrapper
     _members: dict[str, Any]
 
-    def keep_resume_file(self) -> None:
+    def begin(self) -> None:
         """Keep ``OUT.resume``, and record there that the run begins to send.
 
         Call it after the ledger was created, before the run writes results or sends a request.
@@ -87,14 +102,25 @@ class ResultsLock:
         Raises:
             OSError: The file cannot be written.
         """
-        if not self._members.get("begun"):
-            self._members["begun"] = True
-            _write_resume_file(self._file, self._members)
+        self._record(begun=True)
         self.keeps_resume_file = True
+
+    def end_unevaluated(self) -> None:
+        """Record that no customer was evaluated in any run, so the next one may use another service."""
+        with suppress(OSError):  # then the next run refuses another service
+            self._record(begun=False)
+
+    def _record(self, *, begun: bool) -> None:
+        if self.begun != begun or "begun" not in self._members:
+            self._members["begun"] = begun
+            _write_resume_file(self._file, self._members)
+            self.begun = begun
 
 
 @contextmanager
-def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]:
+def locked_results(
+    out: str, service: str, ledger: str, key_check: KeyCheck | None = None
+) -> Iterator[ResultsLock]:
     """Lock a results file for this run.
 
     ``OUT.resume`` contains the service, the ledger and the secret. It is written before anything is sent,
@@ -106,10 +132,11 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]
         service: Address and shop that the results belong to.
         ledger: Name of the ledger that the results belong to. `OWN_LEDGER` for the one beside them, empty
             without a ledger.
+        key_check: Identifies the secret of a ledger that is not beside the results.
 
     Raises:
-        NotResumableError: Another run is writing, the results belong to another service or ledger, or one
-            of the files is missing.
+        NotResumableError: Another run is writing, the results belong to another service or ledger, the
+            ledger has another secret, or one of the files is missing.
         OSError: A file cannot be read or written.
     """
     if _progress_file_of_0_1(out).exists():
@@ -126,35 +153,61 @@ def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]
         if is_new:
             if _has_results(out):
                 raise _missing_resume_file(out)
-            earlier = {"service": service, "ledger": ledger, "secret": token_hex(_SECRET_LENGTH)}
+            earlier: dict[str, Any] = {"service": service, "ledger": ledger, "begun": False}
+            earlier["secret"] = token_hex(_SECRET_LENGTH)
             _write_resume_file(file, earlier)
         else:
             earlier = _parse_resume_file(text, out)
-        if earlier["service"] != service:
-            raise NotResumableError(
-                f"{out} contains results of another service or shop: name a new results file with -o"
-                if has_content(out)
-                else f"{_resume_file(out)} was written for another service or shop: name a new results file "
-                "with -o"
-            )
-        if earlier["ledger"] != ledger:
-            raise NotResumableError(
-                f"{out if has_content(out) else _resume_file(out)} was begun with another ledger: use the "
-                "same --ledger as in the first run, or none if the first run had none"
-            )
-        has_sent = has_content(out) or earlier.get("begun")
-        if ledger == OWN_LEDGER and has_sent and not has_content(str(own_ledger(out))):
-            raise NotResumableError(
-                f"{own_ledger(out)} is missing or empty. It lists the requested customers of {out}: "
-                "restore it, and do not send these rows again without it"
-            )
-        lock = ResultsLock(earlier["secret"], keeps_resume_file=not is_new, file=file, members=earlier)
+        _check_earlier_run(earlier, out, service, ledger, key_check)
+        members = {"service": service}
+        if key_check is not None:
+            members |= {"key_variable": key_check.variable, "key_check": key_check.digest}
+        if earlier | members != earlier:
+            earlier |= members
+            _write_resume_file(file, earlier)
+        lock = ResultsLock(earlier["secret"], not is_new, _has_begun(earlier), file, earlier)
         try:
             yield lock
         finally:
             # The file is removed while it is locked. Windows has no such lock, so the file stays there.
             if fcntl is not None and not lock.keeps_resume_file and not _has_results(out):
                 _resume_file(out).unlink(missing_ok=True)
+
+
+def _has_begun(earlier: Mapping[str, Any]) -> bool:
+    """Return True if an earlier run may have requested customers."""
+    return bool(earlier.get("begun", True))
+
+
+def _check_earlier_run(
+    earlier: Mapping[str, Any], out: str, service: str, ledger: str, key_check: KeyCheck | None
+) -> None:
+    """Raise an error if this run cannot know the customers that the earlier ones requested."""
+    begun = _has_begun(earlier)
+    if earlier["service"] != service and (begun or earlier["ledger"] != ledger):
+        raise NotResumableError(
+            f"{out} contains results of another service or shop: name a new results file with -o"
+            if has_content(out)
+            else f"{_resume_file(out)} was written for another service or shop: name a new results file "
+            "with -o"
+        )
+    if earlier["ledger"] != ledger:
+        raise NotResumableError(
+            f"{out if has_content(out) else _resume_file(out)} was begun with another ledger: use the "
+            "same --ledger as in the first run, or none if the first run had none"
+        )
+    if not begun:
+        return
+    if key_check is not None and key_check.digest != earlier.get("key_check", key_check.digest):
+        raise NotResumableError(
+            f"{ledger} was used with another secret, so the customers of earlier runs cannot be found: set "
+            f"{earlier.get('key_variable')} and LOANASYNC_LEDGER_ENVIRONMENT as in the first run"
+        )
+    if ledger == OWN_LEDGER and not has_content(str(own_ledger(out))):
+        raise NotResumableError(
+            f"{own_ledger(out)} is missing or empty. It lists the requested customers of {out}: "
+            "restore it, and do not send these rows again without it"
+        )
 
 
 def _open_locked(out: str) -> TextIOWrapper:

@@ -33,6 +33,7 @@ from loanasync.cli.approve_many.results import Format, ResultsFile, format_of
 from loanasync.cli.approve_many.resume import (
     LOOKUP_BATCH,
     OWN_LEDGER,
+    KeyCheck,
     PastRequests,
     PastStatus,
     ResultsLock,
@@ -43,7 +44,12 @@ from loanasync.cli.approve_many.resume import (
 )
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import client_options, name_without_password, shop_from_environment
+from loanasync.cli.ledger.open import (
+    client_options,
+    name_without_password,
+    policy_of,
+    shop_from_environment,
+)
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, truncate_incomplete_line
 from loanasync.cli.rows.orders import Order, Orders
 from loanasync.cli.rows.source import InputProblem
@@ -132,18 +138,13 @@ def _plan_and_send(options: RunOptions, orders: Orders, problems: ProblemList, c
             )
             print_message(f"nothing was sent: {reason}", "bold")
             return Exit.NOTHING_SENT
-        # Find a wrong path before the ledger is created.
-        if options.dead_letters is not None:
-            AppendFile(options.dead_letters).close()
-        if options.report is not None and str(options.report) != STANDARD_OUTPUT:
-            options.report.open("a").close()
-        parts.earlier.create_ledger()
-        if parts.lock is not None:
-            parts.lock.keep_resume_file()
-        print_message(_start_line(options, orders, plan, parts))
+        is_first = parts.lock is not None and not parts.lock.begun
+        _begin(options, orders, plan, parts)
         result = asyncio.run(_send(options, orders, parts, plan, console))
         if parts.earlier_lines and not result.used_fallback:
             keep_final_lines_if_possible(options.out or "", parts.form, parts.earlier_lines)
+        if parts.lock is not None and is_first:
+            _end_first_run(parts.lock, plan, result)
     return _report_result(options, plan, result, console)
 
 
@@ -158,6 +159,7 @@ class _RunParts:
         form: Format of the results.
         lock: The lock on the results, if they can be resumed.
         earlier_lines: Number of lines in the results before this run.
+        is_keyed_by_token: The keys of the ledger depend on LOANASYNC_AUTH_TOKEN.
     """
 
     client: LoanClient | None
@@ -166,6 +168,34 @@ class _RunParts:
     form: Format
     lock: ResultsLock | None
     earlier_lines: int = 0
+    is_keyed_by_token: bool = False
+
+
+def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> None:
+    """Create the files of the run, and print its first lines."""
+    # Find a wrong path before the ledger is created.
+    if options.dead_letters is not None:
+        AppendFile(options.dead_letters).close()
+    if options.report is not None and str(options.report) != STANDARD_OUTPUT:
+        options.report.open("a").close()
+    parts.earlier.create_ledger()
+    if parts.lock is not None:
+        parts.lock.begin()
+    print_message(_start_line(options, orders, plan, parts))
+    if parts.is_keyed_by_token:
+        print_message(
+            f"the entries of {name_without_password(options.ledger or '')} are found by "
+            "LOANASYNC_AUTH_TOKEN: with a new token their customers would be sent again; set "
+            "LOANASYNC_LEDGER_KEY",
+            "bold",
+        )
+
+
+def _end_first_run(lock: ResultsLock, plan: Plan, result: RunResult) -> None:
+    """Record if no customer was evaluated: the address or the token may have been wrong."""
+    evaluated = plan.decided + plan.unknown + plan.failed + plan.busy
+    if not evaluated + result.summary.rows - result.repeatable:
+        lock.end_unevaluated()
 
 
 def _start_line(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> str:
@@ -189,12 +219,16 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
     # A plan for rows that were never requested needs no service.
     needs_shop = not options.sandbox and (is_resumable or options.ledger is not None or not options.dry_run)
     shop = shop_from_environment(os.environ) if needs_shop else None
-    lock = None
+    lock = check = None
+    if shop is not None and options.ledger is not None:
+        policy = policy_of(options.ledger, shop, os.environ)
+        variable = "LOANASYNC_LEDGER_KEY" if policy.key else "LOANASYNC_AUTH_TOKEN"
+        check = KeyCheck(variable, key_of(shop, "", policy))
     if is_resumable:
         service = "sandbox" if shop is None else f"{shop.base_url} {shop.shop_id}"
         own = "" if options.sandbox else OWN_LEDGER
         ledger_name = own if options.ledger is None else name_without_password(options.ledger)
-        lock = stack.enter_context(locked_results(out, service, ledger_name))
+        lock = stack.enter_context(locked_results(out, service, ledger_name, check))
         if has_content(out):
             truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
@@ -213,8 +247,11 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
     if not arguments:
         return _RunParts(client, None, PastRequests(reported), form, lock, lines)
     key = partial(key_of, shop, policy=arguments["ledger_policy"])
-    earlier = PastRequests(reported, arguments["ledger"], key, is_own, from_ledger)
-    return _RunParts(client, arguments["ledger"], earlier, form, lock, lines)
+    # Before a run has evaluated a customer, the ledger may contain only entries of another service.
+    has_own_entries = is_own and lock is not None and lock.begun
+    earlier = PastRequests(reported, arguments["ledger"], key, has_own_entries, from_ledger)
+    is_keyed_by_token = arguments["ledger_policy"].key is None
+    return _RunParts(client, arguments["ledger"], earlier, form, lock, lines, is_keyed_by_token)
 
 
 def _is_file(path: str) -> bool:
@@ -291,12 +328,6 @@ def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: 
     can_resume = options.ledger is not None or _is_file(options.out or STANDARD_OUTPUT)
     for reason in result.reasons(unsent):
         yield f"{reason}; run the same command to resume" if can_resume and unsent else reason
-    evaluated = plan.decided + plan.unknown + plan.failed + plan.busy + summary.rows - result.repeatable
-    if result.stopped and unsent and not evaluated and can_resume:
-        yield (
-            "no customer was evaluated: if the address or the shop id was wrong, correct it and name a new "
-            "results file with -o"
-        )
     if result.dead_letters_failure:
         yield result.dead_letters_failure
     if result.unrecorded:

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from support.cli import (
     meanwhile,
     read,
     run,
+    service,
     start,
     statuses,
     wait_for,
@@ -318,6 +320,34 @@ def test_ledger_key_finds_entries_after_a_token_change(
     done = run_ledger("show", bulk.ledger, "--customer", stdin=line["fiscal_code"])
     assert line["entry"] in done.stdout
     assert "approved since" in done.stdout
+
+
+def test_resume_with_another_secret_of_the_ledger_is_refused(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, [make_row("approved"), make_row("refused")])
+    code, output = bulk.run()
+    assert code == 0
+    assert "LOANASYNC_AUTH_TOKEN: with a new token their customers would be sent again; set" in output
+    bulk.out.unlink()  # a killed run may leave rows without a result
+    changed = {**service(served), "LOANASYNC_AUTH_TOKEN": "new"}
+    with mock.patch("support.cli.service", return_value=changed):
+        code, output = bulk.run()
+    assert (code, approve_calls(served)) == (2, 2)
+    assert "set LOANASYNC_AUTH_TOKEN and LOANASYNC_LEDGER_ENVIRONMENT as in the first run" in output
+    resume = tmp_path / "out.jsonl.resume"
+    members = json.loads(resume.read_text(encoding="utf-8"))
+    old = {name: members[name] for name in ("service", "ledger", "secret")}
+    resume.write_text(json.dumps(old) + "\n", encoding="utf-8")
+    assert (bulk.run()[0], approve_calls(served)) == (0, 2)
+    assert json.loads(resume.read_text(encoding="utf-8"))["key_check"] == members["key_check"]
+
+
+def test_run_with_a_ledger_key_prints_nothing_about_the_token(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "0123456789abcdef")
+    bulk = Bulk(tmp_path, served, [make_row("approved")])
+    code, output = bulk.run()
+    assert (code, "LOANASYNC_AUTH_TOKEN" in output) == (0, False)
 
 
 def test_sandbox_option_creates_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
