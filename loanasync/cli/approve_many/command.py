@@ -221,8 +221,9 @@ def approve_many(
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
     check_rate(rate)
     own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
+    letters = () if dead_letters is None else (dead_letters, f"{dead_letters}.old")
     check_distinct_files(
-        rows, out, *own_files, dead_letters, problems, None if report is None else str(report), ledger
+        rows, out, *own_files, *letters, problems, None if report is None else str(report), ledger
     )
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")

@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
@@ -34,6 +36,7 @@ from loanasync.cli.approve_many.resume import (
     LOOKUP_BATCH,
     OWN_LEDGER,
     KeyCheck,
+    NotResumableError,
     PastRequests,
     PastStatus,
     ResultsLock,
@@ -52,10 +55,12 @@ from loanasync.cli.ledger.open import (
 )
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, truncate_incomplete_line
 from loanasync.cli.rows.orders import Order, Orders
+from loanasync.cli.rows.parse import LINE_NAME
 from loanasync.cli.rows.source import InputProblem
 from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.keys import key_of
 
+_BEGIN_OF_LETTERS = 1_000_000  # bytes that are searched for the name of the first column
 _WITHOUT_OUTCOME: frozenset[PastStatus] = frozenset({"new", "busy"})
 
 
@@ -174,6 +179,7 @@ class _RunParts:
 def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> None:
     """Create the files of the run, and print its first lines."""
     # Find a wrong path before the ledger is created.
+    has_letters = options.dead_letters is not None and _has_letters(options.dead_letters, orders)
     if options.dead_letters is not None:
         AppendFile(options.dead_letters).close()
     if options.report is not None and str(options.report) != STANDARD_OUTPUT:
@@ -181,6 +187,9 @@ def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) ->
     parts.earlier.create_ledger()
     if parts.lock is not None:
         parts.lock.begin()
+    if has_letters:
+        Path(f"{options.dead_letters}").replace(f"{options.dead_letters}.old")
+        print_message(f"the earlier {options.dead_letters} is kept as {options.dead_letters}.old")
     print_message(_start_line(options, orders, plan, parts))
     if parts.is_keyed_by_token:
         print_message(
@@ -189,6 +198,27 @@ def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) ->
             "LOANASYNC_LEDGER_KEY",
             "bold",
         )
+
+
+def _has_letters(path: str, orders: Orders) -> bool:
+    """Return True if an earlier file of dead letters contains rows.
+
+    Raises:
+        NotResumableError: The file is not empty and contains something else.
+    """
+    if not has_content(path):
+        return False
+    encoding = orders.table.source.encoding
+    try:
+        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+            begin = file.read(_BEGIN_OF_LETTERS)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        begin = b""
+    if LINE_NAME.encode(encoding) not in begin:
+        raise NotResumableError(
+            f"{path} exists and contains no dead letters of these rows: name another file for --dead-letters"
+        )
+    return begin != orders.table.dead_letters_header.encode(encoding)
 
 
 def _end_first_run(lock: ResultsLock, plan: Plan, result: RunResult) -> None:

@@ -156,6 +156,43 @@ def test_rows_after_an_invalid_csv_row_are_read(tmp_path: Path, served: Sandbox)
     assert set(statuses(out).values()) == {"approved"}
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("text", ["my notes\n", "fiscal_code;amount\n"])
+def test_dead_letters_do_not_replace_another_file(
+    tmp_path: Path, served: Sandbox, text: str, suffix: str
+) -> None:
+    file, dead = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / f"notes.txt{suffix}"
+    for found in (text.encode(), gzip.compress(text.encode()), gzip.compress(text.encode())[:-9]):
+        dead.write_bytes(found)
+        done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--dead-letters", dead)
+        assert (done.returncode, f"{dead} exists and contains no dead letters" in done.stderr) == (2, True)
+        assert dead.read_bytes() == found
+    assert {*tmp_path.iterdir()} == {file, dead}
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.jsonl"])
+def test_dead_letters_of_the_run_before_are_kept(tmp_path: Path, served: Sandbox, name: str) -> None:
+    rows = [make_row("approved"), make_row("approved", amount=1)]
+    create(served, rows)
+    file, dead, old = tmp_path / name, tmp_path / f"dead-{name}", tmp_path / f"dead-{name}.old"
+    if "csv" in name:
+        text = csv_text(rows).encode()
+        file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    else:
+        write(file, rows)
+    command = ("approve-many", file, "-o", tmp_path / "out.jsonl", "--skip-invalid", "--dead-letters", dead)
+    run(served, *command)
+    corrected = content(dead).replace(b'amount": 1,', b'amount": 9000,').replace(b'"1"', b'"9000"')
+    dead.write_bytes(gzip.compress(corrected) if name.endswith(".gz") else corrected)
+    written = dead.read_bytes()
+    done = run(served, *command)
+    assert f"the earlier {dead} is kept as {old}" in done.stderr
+    assert old.read_bytes() == written
+    assert content(dead) not in (b"", corrected)
+    refused = run(served, "approve-many", old, *command[2:])
+    assert (refused.returncode, old.read_bytes()) == (2, written)
+
+
 def test_resume_writes_each_dead_letter_once(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("forbidden"), make_row("approved", amount=1), make_row("approved")]
     create(served, rows)
