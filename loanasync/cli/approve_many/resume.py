@@ -246,7 +246,7 @@ def _lock(file: TextIOWrapper, out: str) -> None:
 
 
 def _write_resume_file(file: TextIOWrapper, members: Mapping[str, Any]) -> None:
-    """Replace the content of ``OUT.resume``. New members come last, so the secret's bytes do not change."""
+    """Replace the content of ``OUT.resume``."""
     file.seek(0)
     file.write(json.dumps(members) + "\n")
     file.truncate()
@@ -256,7 +256,8 @@ def _write_resume_file(file: TextIOWrapper, members: Mapping[str, Any]) -> None:
 
 def _parse_resume_file(text: str, out: str) -> dict[str, Any]:
     try:
-        members: dict[str, Any] = json.loads(text)
+        # A run that was killed while it wrote a shorter line left the end of the longer one.
+        members: dict[str, Any] = json.loads(text.partition("\n")[0])
         return members | {name: str(members[name]) for name in ("service", "ledger", "secret")}
     except (ValueError, TypeError, KeyError):
         raise _missing_resume_file(out) from None

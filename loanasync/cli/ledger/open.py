@@ -170,7 +170,7 @@ def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPo
     if not has_secret or not (file := ledger.with_suffix(".resume")).is_file():
         return policy_from_environment(environment)
     try:
-        members = json.loads(file.read_text(encoding="utf-8"))
+        members = json.loads(file.read_text(encoding="utf-8").partition("\n")[0])
         service, secret = members["service"], str(members["secret"])
     except OSError as error:
         raise ConfigurationError("ledger", f"{file} cannot be read ({error.strerror})") from None

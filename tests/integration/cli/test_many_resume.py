@@ -144,6 +144,20 @@ def test_resume_file_that_a_killed_run_left_incomplete_is_written_again(
     )
 
 
+def test_resume_file_with_the_end_of_a_longer_line_is_read(tmp_path: Path, served: Sandbox) -> None:
+    """A run was killed after it wrote a shorter line, before it cut the file."""
+    row = make_row("approved")
+    create(served, [row])
+    command = ("approve-many", write(tmp_path / "rows.jsonl", [row]), "-o", tmp_path / "out.jsonl")
+    assert run(served, *command).returncode == 0
+    with (tmp_path / "out.jsonl.resume").open("a") as file:
+        file.write('secret": "0"}\n')
+    assert run(served, *command).returncode == 0
+    ledger = ("--ledger", tmp_path / "out.jsonl.ledger")
+    customer = run(served, "ledger", "show", "--customer", *ledger, stdin=row["fiscal_code"] + "\n")
+    assert (customer.returncode, "approved" in customer.stdout) == (0, True), customer.stderr
+
+
 @pytest.mark.parametrize("keeps_results", [True, False])
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_resume_without_its_ledger_is_refused(

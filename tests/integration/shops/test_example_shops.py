@@ -430,9 +430,7 @@ async def test_unknown_outcome_blocks_another_fiscal_code(shop: httpx.AsyncClien
     assert calls(sandbox) == ["create_request", "approve"]
 
 
-async def test_denied_approval_lets_the_shopper_correct_the_fiscal_code(
-    shop: httpx.AsyncClient, sandbox: Sandbox
-) -> None:
+async def test_denied_approval_lets_the_shopper_correct_the_fiscal_code(shop: httpx.AsyncClient) -> None:
     assert (await shop.post("/pay", data=tagged("forbidden"))).status_code == 503
     assert (await shop.post("/pay", data=OTHER_CUSTOMER)).status_code == 303
 
