@@ -8,6 +8,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, cast
 
@@ -115,7 +116,8 @@ class Source:
             raise UnreadableError(f"cannot be read: {error.strerror}") from None
         finally:
             if unzipped is self._file:
-                buffered.detach()
+                with suppress(ValueError):  # closed before all lines were read
+                    buffered.detach()
 
     def _decoded_lines(self, file: "io.BufferedReader[io.RawIOBase]") -> Iterator[str]:
         if kind := _NOT_TEXT.get(file.peek(4)[:4]):
@@ -154,7 +156,8 @@ class Source:
                 number + 1,
             ) from None
         finally:
-            text.detach()
+            with suppress(ValueError):  # closed before all lines were read
+                text.detach()
 
 
 def _standard_input() -> IO[bytes]:

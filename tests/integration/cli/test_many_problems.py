@@ -1,5 +1,6 @@
 """Problems of the rows of ``approve-many``: printed in groups, listed in a file, and not repeated."""
 
+import gc
 import gzip
 import os
 from pathlib import Path
@@ -155,10 +156,11 @@ def test_problems_file_that_cannot_be_created_sends_nothing(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 def test_problems_file_on_a_full_disk_is_named(tmp_path: Path) -> None:
-    file = write(tmp_path / "rows.jsonl", rows_with_problems())
+    file = write(tmp_path / "rows.jsonl", rows_with_problems() * 100)  # more than one buffer
     done = run(
         None, "approve-many", file, "-o", tmp_path / "out.jsonl", "--problems", "/dev/full", "--sandbox"
     )
+    gc.collect()  # an exception in a generator that is discarded fails the test
     assert (done.returncode, done.stderr) == (2, "/dev/full: cannot be written (No space left on device)\n")
 
 
