@@ -377,7 +377,16 @@ def _final_messages(options: RunOptions, plan: Plan, result: RunResult, unsent: 
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
         command = _ledger_command(options, "resolve")
         resolve = f", then run: {command}" if command else ""
-        yield f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again"
+        # Decisions of calls that a second Ctrl-C gave up may reach the ledger after this summary.
+        again = "run the same command first, it may find their decisions; then " if _gave_up(result) else ""
+        again = again if command and can_resume else ""
+        yield f"{subject} unknown: {again}ask the service{resolve}. Unknown rows are not sent again"
+
+
+def _gave_up(result: RunResult) -> bool:
+    """Return True if outcomes may be unknown because the run was interrupted."""
+    is_signal = result.interrupt_code is Exit.INTERRUPTED
+    return bool(result.interrupted and is_signal and result.summary.unknown)
 
 
 def _results_name(options: RunOptions) -> str:
@@ -395,8 +404,7 @@ def _ledger_command(options: RunOptions, name: str) -> str:
 
 def _exit_code(plan: Plan, result: RunResult, unsent: int) -> Exit:
     summary = result.summary
-    is_incomplete = unsent or (summary.unknown and result.interrupt_code is Exit.INTERRUPTED)
-    if result.interrupted and is_incomplete:  # a second Ctrl-C makes outcomes unknown
+    if (result.interrupted and unsent) or _gave_up(result):
         return result.interrupt_code
     if summary.unknown or plan.already_reported("unknown"):
         return Exit.UNKNOWN

@@ -87,7 +87,8 @@ def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: S
     process.send_signal(signal.SIGINT)
     code, errors = finish(process)
     assert code == 130
-    assert "2 outcomes are unknown: ask the service, then run: loanasync ledger resolve --ledger" in errors
+    assert "2 outcomes are unknown: run the same command first, it may find their decisions; then" in errors
+    assert "ask the service, then run: loanasync ledger resolve --ledger" in errors
     assert sorted(statuses(out).values()) == ["approved"] * 3 + ["unknown"] * 2
     entries = listed(tmp_path / "out.jsonl.ledger")
     assert sorted(each["state"] for each in entries) == ["approved"] * 3 + ["unknown"] * 2, (
