@@ -66,6 +66,10 @@ def test_dead_letters_keep_encoding_mark_line_ends_and_quotes(
         "Forlì; centro"
     }
     assert content(dead).decode(codec).splitlines() == [begin, header], "a run without failures empties them"
+    assert run(served, "approve-many", corrected, *options).returncode == 0
+    kept = dead.with_name(f"{dead.name}.old")
+    written = kept.read_bytes()
+    assert (gzip.decompress(written) if name.endswith(".gz") else written) == raw, "not replaced by a header"
 
 
 def test_dead_letters_of_json_lines_keep_the_text_of_the_row(tmp_path: Path, served: Sandbox) -> None:
