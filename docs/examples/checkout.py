@@ -18,6 +18,7 @@ from loanasync import (
     AlreadyEvaluatedError,
     ApprovalRequest,
     Approved,
+    ConnectError,
     Decision,
     DecisionNotRecordedError,
     InFlightError,
@@ -28,6 +29,7 @@ from loanasync import (
     PayloadMismatchError,
     Problem,
     RejectedError,
+    ServiceError,
     Timeout,
     UnexpectedResponseError,
     UserData,
@@ -126,9 +128,8 @@ class Checkout:
             )
         except DecisionNotRecordedError as error:
             return error.decision  # for example, the ledger's disk is full; the decision stands
-        except InvalidRequestError:
-            raise  # the request was created; the shopper completes the form
-        except LoanError as error:
+        except (ConnectError, ServiceError) as error:
+            # Other errors without an evaluation may arise while another worker's request is in progress.
             if error.outcome in ("not_sent", "not_evaluated"):
                 self._orders.release(order.number, code)
             raise
