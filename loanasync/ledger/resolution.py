@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from attrs import frozen
 
@@ -24,15 +24,14 @@ from loanasync.ledger.orphans import import_files_of_entry
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.protocol import DecisionLedger
 
-Result: TypeAlias = Literal[
-    "settled", "unchanged", "contradicts", "requested again", "inflight", "missing", "ambiguous"
-]
+NotFound: TypeAlias = Literal["missing", "ambiguous"]
+Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
 
 STATES: Mapping[str, State] = MappingProxyType(
     {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
 )
-# States in the history of an entry whose first request a stated release cannot mean with certainty.
-_AFTER_FIRST = frozenset((State.RELEASED, State.LOST, State.HELD))
+# If an entry was in one of these states, a statement may be about an earlier request, or a person decides.
+_NOT_FIRST = frozenset((State.RELEASED, State.LOST, State.HELD))
 _OPERATION = "resolve"
 _PERSONAL_DATA = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]{0,15}[0-9])[A-Za-z0-9]{16}(?![A-Za-z0-9])|@")
 _PERSONAL = "must not contain personal data such as a fiscal code or an e-mail address; use a ticket number"
@@ -80,14 +79,14 @@ class Statement:
 
 
 @frozen
-class Resolution:
-    """The result of a resolution, and the current entry if there is one."""
+class StatedResult:
+    """The result of a stated outcome, and the current entry."""
 
     result: Result
-    entry: Entry | None
+    entry: Entry
 
 
-async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_order: bool) -> Resolution:
+async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_order: bool) -> Entry | NotFound:
     """Return the entry of an approval under the present key or an old one.
 
     If there are several entries, prefer one with a decision, then the one under the newest key. An entry that
@@ -100,7 +99,7 @@ async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_orde
             in each scope match, and several of them are ambiguous.
 
     Returns:
-        The entry, with the result ``unchanged``; or the result ``missing`` or ``ambiguous``.
+        The entry, or the reason why no entry was found.
 
     Raises:
         Exception: The ledger cannot be used.
@@ -114,10 +113,10 @@ async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_orde
         elif (entry := await ledger.get(place.key)) is not None:
             found.append(entry)
     if not found:
-        return Resolution("missing", None)
+        return "missing"
     if len({entry.scope for entry in found}) > 1:
-        return Resolution("ambiguous", None)
-    return Resolution("unchanged", min(found, key=_rank))  # the first one of several with the same rank
+        return "ambiguous"
+    return min(found, key=_rank)  # the first one of several with the same rank
 
 
 def _rank(entry: Entry) -> int:
@@ -131,11 +130,11 @@ async def settle_as_stated(
     *,
     within: float = 0.0,
     orphan_folders: Iterable[Path] = (),
-) -> Resolution:
+) -> StatedResult:
     """Settle an entry as a source states it, unless the entry contradicts the statement.
 
     A decision in the ledger is never changed. A release by another source is corrected to the stated
-    decision. Only an entry that is unknown is released. Repeating a statement changes nothing.
+    decision. Only the first request of an unknown entry is released. Repeating a statement changes nothing.
 
     Args:
         ledger: The ledger.
@@ -157,11 +156,11 @@ async def settle_as_stated(
         if entry.state is State.INFLIGHT and statement.state.is_decided:
             entry = await ledger.wait(entry.key, max(0.0, until - time.monotonic())) or entry
         if (result := result_without_writing(entry, statement)) is not None:
-            return Resolution(result, entry)
+            return StatedResult(result, entry)
         # Another owner may claim or settle the entry first: then look at the new state.
         entry = await resolve(ledger, entry, statement.state, statement.note, source=statement.source)
         if entry.state is statement.state:
-            return Resolution("settled", entry)
+            return StatedResult("settled", entry)
 
 
 def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
@@ -181,7 +180,7 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
         return "contradicts"
     # A statement may be delivered again, or late: it releases only the first request of the entry.
     is_first = not entry.takeovers and len(entry.history) < HISTORY_LENGTH
-    is_first = is_first and _AFTER_FIRST.isdisjoint(each.state for each in entry.history)
+    is_first = is_first and _NOT_FIRST.isdisjoint(each.state for each in entry.history)
     return None if is_first else "requested again"
 
 
@@ -206,28 +205,25 @@ async def resolve_customer(
     try:
         async with asyncio.timeout(2 * policy.patience):
             found = await find_entry(ledger, places, by_order=by_order)
-            if found.entry is not None:
-                key = found.entry.key
-                found = await settle_as_stated(
-                    ledger,
-                    found.entry,
-                    statement,
-                    within=policy.patience,
-                    orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
-                )
+            if not isinstance(found, Entry):
+                return NotResolvedError(_OPERATION, key, found, stated)
+            key = found.key
+            done = await settle_as_stated(
+                ledger,
+                found,
+                statement,
+                within=policy.patience,
+                orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
+            )
     except LoanError as error:  # for example ConfigurationError: the file is not a ledger
         return type(error)(*error.args)
-    except asyncio.CancelledError as error:
-        if was_cancelled():
-            raise
-        # raised by the backend, for example when it was closed meanwhile
-        return LedgerUnavailableError(_OPERATION, key, type(error).__name__)
-    except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
+    except (Exception, asyncio.CancelledError) as error:  # any one of a backend means that it cannot be used
+        if isinstance(error, asyncio.CancelledError) and was_cancelled():
+            raise  # otherwise the backend raised it, for example because it was closed meanwhile
         unsuitable = unsuitable_driver_error(ledger, error)
         return unsuitable or LedgerUnavailableError(_OPERATION, key, type(error).__name__)
-    if found.result in ("settled", "unchanged"):
-        return cast("Entry", found.entry)
-    if found.result == "inflight" and statement.state.is_decided:
+    if done.result in ("settled", "unchanged"):
+        return done.entry
+    if done.result == "inflight" and statement.state.is_decided:
         return InFlightError(_OPERATION, key)
-    state = found.result if found.entry is None else found.entry.state.value
-    return NotResolvedError(_OPERATION, key, state, stated)
+    return NotResolvedError(_OPERATION, key, done.entry.state.value, stated)

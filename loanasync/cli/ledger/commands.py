@@ -178,9 +178,9 @@ def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bo
     order_token = _read_personal("Order token") if by_order else None
     places = places_of(shop, normalize_fiscal_code(code), policy, scope, order_token)
     found = use.run(find_entry(use.ledger, places, by_order=by_order))
-    if found.entry is not None:
-        return found.entry
-    if found.result == "ambiguous":
+    if isinstance(found, Entry):
+        return found
+    if found == "ambiguous":
         raise NotFoundError(
             "entries in several scopes have this order token: name one of them with --scope, or omit "
             "--order-token for the one without scope"

@@ -217,12 +217,12 @@ async def _match(
         by_order = row.order_token is not None
         places = places_of(shop, row.fiscal_code, policy, row.scope, row.order_token)
         found = await find_entry(ledger, places, by_order=by_order)
-        if found.entry is None:
-            results.add(found.result, [row.line])
+        if not isinstance(found, Entry):
+            results.add(found, [row.line])
             return None
-        result = result_without_writing(found.entry, statement)
-        kept = found.entry if result in (None, "inflight") else None  # 100,000 decided entries are large
-        return _Match(row.line, found.entry.key, statement, result, kept)
+        result = result_without_writing(found, statement)
+        kept = found if result in (None, "inflight") else None  # 100,000 decided entries are large
+        return _Match(row.line, found.key, statement, result, kept)
 
     matches: dict[str, list[_Match]] = defaultdict(list)
     for begin in range(0, len(rows), _AT_ONCE):
