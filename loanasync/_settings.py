@@ -17,16 +17,23 @@ def _require_seconds(owner: str, **settings: object) -> None:
             raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds greater than 0")
 
 
+def problem_of_wait(value: object) -> str | None:
+    """Return why a value is no number of seconds to wait for another owner, or None. Infinity is allowed."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return "must be a number of seconds, 0 or more"
+    if _LARGEST < value < math.inf:
+        return "is too large; use math.inf to wait without this limit"
+    return None
+
+
 def require_wait(setting: str, value: object) -> None:
-    """Check the number of seconds that a call waits for another owner; infinity is allowed.
+    """Check the number of seconds that a call waits for another owner.
 
     Raises:
-        ConfigurationError: The value is not a number of at least 0, or is an int that no float can hold.
+        ConfigurationError: `problem_of_wait` returns a problem.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ConfigurationError(setting, "must be a number of seconds, 0 or more")
-    if _LARGEST < value < math.inf:
-        raise ConfigurationError(setting, "is too large; use math.inf to wait without this limit")
+    if (problem := problem_of_wait(value)) is not None:
+        raise ConfigurationError(setting, problem)
 
 
 def _require_count(owner: str, minimum: int, **settings: object) -> None:

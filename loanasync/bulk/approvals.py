@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 from loanasync._lifecycle import caller_line
 from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
-from loanasync._settings import RetryPolicy, Timeout, require_wait
+from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
 from loanasync._validation.validators import type_name
 from loanasync.bulk.frame import frame_of, require_pandas
 from loanasync.bulk.rate import Rate
@@ -75,7 +75,7 @@ class Approvals:
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        wrong = _argument_error(rows, concurrency, rate, progress, timeout, retry) or _wait_error(wait)
+        wrong = _argument_error(rows, concurrency, rate, progress, wait, timeout, retry)
         if wrong is not None:
             del rows, approve  # personal: must not be in a traceback
             raise wrong
@@ -259,7 +259,13 @@ _DATA_FRAME = (
 
 
 def _argument_error(
-    rows: object, concurrency: object, rate: object, progress: object, timeout: object, retry: object
+    rows: object,
+    concurrency: object,
+    rate: object,
+    progress: object,
+    wait: object,
+    timeout: object,
+    retry: object,
 ) -> ConfigurationError | None:
     """Return the error of the first wrong argument, or None."""
     is_iterable = isinstance(rows, Iterable | AsyncIterable) and not isinstance(rows, str | bytes | Mapping)
@@ -267,6 +273,7 @@ def _argument_error(
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
     is_progress = progress is None or isinstance(progress, bool) or callable(progress)
     has_bar = progress is not True or find_spec("tqdm") is not None
+    wrong_wait = problem_of_wait(wait)
     checks = (
         (not hasattr(rows, "itertuples"), "rows", _DATA_FRAME),
         (
@@ -278,15 +285,10 @@ def _argument_error(
         (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
         (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
         (has_bar, "progress", "True needs tqdm: pip install 'loanasync[notebook]'"),
+        (wrong_wait is None, "wait", wrong_wait),
         (timeout is None or isinstance(timeout, Timeout), "timeout", "must be a Timeout"),
         (retry is None or isinstance(retry, RetryPolicy), "retry", "must be a RetryPolicy"),
     )
-    return next((ConfigurationError(name, text) for is_valid, name, text in checks if not is_valid), None)
-
-
-def _wait_error(wait: float) -> ConfigurationError | None:
-    try:
-        require_wait("wait", wait)
-    except ConfigurationError as error:
-        return ConfigurationError(*error.args)  # a copy without traceback
-    return None
+    return next(
+        (ConfigurationError(name, str(text)) for is_valid, name, text in checks if not is_valid), None
+    )
