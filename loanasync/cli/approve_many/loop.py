@@ -127,6 +127,7 @@ class RequestLoop:
     _failed: int = field(init=False, default=0)
     _failures: FailureTally = field(init=False, factory=FailureTally)
     _first_rows: FirstRows = field(init=False, factory=FirstRows)
+    # A row with an open quote: as input, it would contain all rows after it, so it is written last.
     _last_letter: tuple[Order, Mapping[str, Any]] | None = field(init=False, default=None)
     _is_aborted: bool = field(init=False, default=False)
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)

@@ -179,17 +179,18 @@ class _RunParts:
 def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> None:
     """Create the files of the run, and print its first lines."""
     # Find a wrong path before the ledger is created.
-    has_letters = options.dead_letters is not None and _has_letters(options.dead_letters, orders)
-    if options.dead_letters is not None:
-        AppendFile(options.dead_letters).close()
+    letters = options.dead_letters
+    earlier_letters = letters is not None and _has_letters(letters, orders)
+    if letters is not None:
+        AppendFile(letters).close()
     if options.report is not None and str(options.report) != STANDARD_OUTPUT:
         options.report.open("a").close()
     parts.earlier.create_ledger()
     if parts.lock is not None:
         parts.lock.begin()
-    if has_letters:
-        Path(f"{options.dead_letters}").replace(f"{options.dead_letters}.old")
-        print_message(f"the earlier {options.dead_letters} is kept as {options.dead_letters}.old")
+    if letters is not None and earlier_letters:
+        Path(letters).replace(f"{letters}.old")
+        print_message(f"the earlier {letters} is kept as {letters}.old")
     print_message(_start_line(options, orders, plan, parts))
     if parts.is_keyed_by_token:
         print_message(
@@ -223,8 +224,9 @@ def _has_letters(path: str, orders: Orders) -> bool:
 
 def _end_first_run(lock: ResultsLock, plan: Plan, result: RunResult) -> None:
     """Record if no customer was evaluated: the address or the token may have been wrong."""
-    evaluated = plan.decided + plan.unknown + plan.failed + plan.busy
-    if not evaluated + result.summary.rows - result.repeatable:
+    known_before = plan.decided + plan.unknown + plan.failed + plan.busy
+    evaluated = result.summary.rows - result.repeatable
+    if known_before == evaluated == 0:
         lock.end_unevaluated()
 
 
