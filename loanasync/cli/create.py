@@ -25,7 +25,7 @@ from loanasync.cli.approve_many.results import (
     format_of,
     outcome_members,
 )
-from loanasync.cli.approve_many.resume import locked_results, read_results
+from loanasync.cli.approve_many.resume import CREATION, locked_results, read_results
 from loanasync.cli.console import counted, interruptible, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import shop_from_environment
@@ -241,7 +241,7 @@ def _send(
     is_dry_run: bool,  # noqa: FBT001  (private)
 ) -> Exit:
     shop = shop_from_environment(os.environ)
-    with locked_results(out, f"creation at {shop.base_url} {shop.shop_id}", "") as lock:
+    with locked_results(out, f"{CREATION}{shop.base_url} {shop.shop_id}", "") as lock:
         if has_content(out):
             truncate_incomplete_line(out)
         form = format_of(out, table.delimiter)

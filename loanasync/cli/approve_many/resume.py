@@ -30,6 +30,7 @@ except ImportError:  # Windows: a second run is not noticed there, but its ledge
 PastStatus = Literal["decided", "unknown", "failed", "busy", "new"]
 LookUp: TypeAlias = Callable[[Sequence[str]], object]
 
+CREATION = "creation at "  # begins the service in the files of `loanasync create`
 OWN_LEDGER = "beside the results"  # stored in OUT.resume, so it must not change
 LOOKUP_BATCH = 64  # customers that are looked up in a ledger together
 _SECRET_LENGTH = 32  # bytes
@@ -184,6 +185,10 @@ def _check_earlier_run(
 ) -> None:
     """Raise an error if this run cannot know the customers that the earlier ones requested."""
     begun = _has_begun(earlier)
+    if earlier["service"].startswith(CREATION) != service.startswith(CREATION):
+        raise NotResumableError(
+            f"{out} contains the results of another command: name a new results file with -o"
+        )
     if earlier["service"] != service and (begun or earlier["ledger"] != ledger):
         raise NotResumableError(
             f"{out} contains results of another service or shop: name a new results file with -o"

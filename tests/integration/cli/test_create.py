@@ -157,7 +157,7 @@ def test_results_of_approve_many_are_not_continued(tmp_path: Path, served: Sandb
     file, out = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / "out.jsonl"
     assert run(served, "approve-many", file, "-o", out).returncode == 1
     done = run(served, "create", file, "-o", out)
-    assert (done.returncode, "contains results of another service or shop" in done.stderr) == (2, True)
+    assert (done.returncode, "contains the results of another command" in done.stderr) == (2, True)
     assert created(served) == []
 
 
