@@ -133,20 +133,26 @@ def text_of(
             "there are no texts in this language: pass 'en' or 'it', and texts of your own as the catalogue, "
             'such as problem.text("en", {"amount.range": "..."})'
         )
-    rule = code.rpartition(".")[2]
     for templates in (catalogue or {}, CATALOGUES[name]):
-        for key in (code, rule):
-            if (template := templates.get(key)) is not None:
-                try:
-                    return _Template().vformat(template, (), params)
-                except KeyError:  # messages of the service do not have all params
-                    continue
-                except (AttributeError, IndexError, TypeError, ValueError):
-                    raise ValueError(
-                        f"the template of {key!r} has a wrong form; write placeholders as {{least}}, "
-                        "{least:0.00} or {least:0,00}"
-                    ) from None
+        for key in (code, code.rpartition(".")[2]):
+            if (text := _filled(key, templates.get(key), params)) is not None:
+                return text
     return message
+
+
+def _filled(key: str, template: str | None, params: Mapping[str, Param]) -> str | None:
+    """Return a template with its values; None if there is no template, or if a value is missing."""
+    if template is None:
+        return None
+    try:
+        return _Template().vformat(template, (), params)
+    except KeyError:  # messages of the service do not have all params
+        return None
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise ValueError(
+            f"the template of {key!r} has a wrong form; write placeholders as {{least}}, {{least:0.00}} or "
+            "{least:0,00}"
+        ) from None
 
 
 class _Template(Formatter):
