@@ -3,7 +3,7 @@
 import platform
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Self
@@ -16,6 +16,7 @@ from loanasync._display.masking import mask
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
+from loanasync._validation.fast_path import IsValid, is_valid_approval
 from loanasync.errors import ConfigurationError
 
 _TOKEN = re.compile("[\x21-\x7e]+")
@@ -183,7 +184,7 @@ def _auth_token(auth_token: object) -> str:
 _DEFAULT_MAX_CONCURRENCY = 100  # with the client's own session
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Options:
     """The options of a client: shop, dialect, limits, retries, timeouts and strictness."""
 
@@ -202,6 +203,11 @@ class Options:
         require(bool, "strict", self.strict)
         if self.strict and find_spec("stdnum") is None:
             raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
+
+    @cached_property
+    def is_valid_approval(self) -> IsValid:
+        """Returns True only for valid approval requests; see `loanasync._validation.fast_path`."""
+        return is_valid_approval(self.dialect, self.limits)
 
     def with_changes(
         self, *, shop_id: str | None = None, auth_token: str | None = None, **changes: object

@@ -57,7 +57,7 @@ class Endpoint:
         method: HTTP method.
         template: Path with the variables of the specification.
         has_customer: True if the fiscal code is part of the path.
-        check: Yields the problems of a payload. Its other arguments are the options of the client and
+        check: Returns the problems of a payload. Its other arguments are the options of the client and
             ``additional_data_needed``.
         write: Returns the JSON body for a valid payload in a dialect.
         readers: A reader for each status. All other statuses are unexpected.
@@ -67,7 +67,7 @@ class Endpoint:
     method: str
     template: str
     has_customer: bool = True
-    check: Callable[[Any, Options, bool], Iterator[Problem]] = field(repr=False)
+    check: Callable[[Any, Options, bool], Iterable[Problem]] = field(repr=False)
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
     readers: Mapping[int, "Reader"] = field(repr=False)
 
@@ -382,7 +382,9 @@ def _check_approval(
     request: object,
     options: Options,
     additional_data_needed: bool,  # noqa: FBT001  (see Endpoint)
-) -> Iterator[Problem]:
+) -> Iterable[Problem]:
+    if options.is_valid_approval(request, additional_data_needed):
+        return ()
     return rules.check_approval(
         request,
         additional_data_needed=additional_data_needed,

@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import lru_cache, partial
-from operator import attrgetter
 from typing import SupportsIndex
 
 import attrs
@@ -67,7 +66,7 @@ def check_approval(
         yield _wrong_type(ApprovalRequest, request)
         return
     names = dialect.approval_names
-    yield from _check_fields(approval_rules(limits).remaining_for(request), names, request)
+    yield from _check_fields(approval_rules(limits), names, request)
     if dialect.order_token_required and _is_blank(request.order_token):
         required = Violation("required", "is required", "this dialect requires it")
         yield required.problem("order_token", names["order_token"])
@@ -79,7 +78,7 @@ def check_approval(
             hint = f"omit it, or set sends_{field}=True in the Dialect"
             yield Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
     yield from check_additional(request.additional, limits, needed=additional_data_needed)
-    yield from _check_extra(request.extra, _APPROVAL_MEMBERS)
+    yield from check_extra(request.extra, APPROVAL_MEMBERS)
 
 
 def check_scope(scope: object) -> Iterator[Problem]:
@@ -98,7 +97,7 @@ def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem
         yield _wrong_type(UserData, data)
         return
     yield from _check_fields(user_data_rules(limits), USER_DATA_NAMES, data)
-    yield from _check_extra(data.extra, _USER_DATA_MEMBERS)
+    yield from check_extra(data.extra, _USER_DATA_MEMBERS)
 
 
 def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
@@ -131,7 +130,8 @@ def check_additional(additional: object, limits: Limits, *, needed: bool) -> Ite
             yield violation.problem(field, APPROVAL_NAMES[field])
 
 
-def _check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
+def check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
+    """Yield the problems of further members, which must not have the name of a known one."""
     if isinstance(extra, Mapping) and not extra:  # the usual case
         return
     yield from check_payload(extra, "extra")
@@ -151,7 +151,7 @@ def _wrong_object(name: str, message: str, value: object) -> Problem:
 
 
 def _check_fields(
-    rules: Mapping[str, Callable[..., Violation | None]],
+    rules: Mapping[str, Rule],
     names: Mapping[str, str],
     model: ApprovalRequest | AdditionalData | UserData,
 ) -> Iterator[Problem]:
@@ -183,23 +183,6 @@ def _postal_code_hint(value: object) -> str:
     return ""
 
 
-class _Rules(dict[str, Rule]):
-    """Rules by field. If one joint check finds all texts valid, their general rules are skipped."""
-
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
-        super().__init__(rules)
-        self._texts = attrgetter(*(field for field, rule in rules.items() if isinstance(rule, Text)))
-        self._special: Mapping[str, Callable[..., Violation | None]] = {
-            field: rule.check_form if isinstance(rule, Text) else rule
-            for field, rule in rules.items()
-            if not isinstance(rule, Text) or rule.has_form
-        }
-
-    def remaining_for(self, model: object) -> "Mapping[str, Callable[..., Violation | None]]":
-        """Return the rules to check: all rules, or only the special ones if all texts are valid."""
-        return self._special if values.are_printable_texts(self._texts(model)) else self
-
-
 def _rules_by_field(
     model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, Rule]
 ) -> dict[str, Rule]:
@@ -215,7 +198,7 @@ def _rules_by_field(
     return {each.name: special[each.name] if each.name in special else by_type[each.type] for each in fields}
 
 
-def _make_approval_rules(limits: Limits) -> _Rules:
+def _make_approval_rules(limits: Limits) -> Mapping[str, Rule]:
     text = partial(Text, single_line=limits.single_line)
     special: dict[str, Rule] = {
         "amount": Number(limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"),
@@ -259,7 +242,7 @@ def _make_approval_rules(limits: Limits) -> _Rules:
         special["street_number"] = text(
             limits.street_number, "a valid street number", "it does not match limits.street_number"
         )
-    return _Rules(_rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special))
+    return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special)
 
 
 def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
@@ -303,5 +286,5 @@ _WRONG_CHECK_LETTER = Violation(
 _ASKED_FOR = Violation("required", "is required", "the service asked for additional data")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 
-_APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
+APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

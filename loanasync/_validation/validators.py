@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ _CONTROL = re.compile(CONTROL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANY_TEXT = r"[\s\S]*"
 _NOTHING = r"(?!)"
-_INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
+INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
 
 
 # Missing values of pandas, by the name of their type, so that pandas need not be installed.
@@ -35,14 +35,6 @@ def type_name(value: object) -> str:
     # A NumPy bool or number is printed like a Python one, so the message names its package.
     package = "numpy." if type(value).__module__ == "numpy" else ""
     return missing_value_name(value) or f"{package}{type(value).__name__}"
-
-
-def are_printable_texts(candidates: Sequence[object]) -> bool:
-    """Return True if all values are non-blank, printable strings. Joining them is faster than a loop."""
-    try:
-        return "".join(candidates).isprintable() and all(map(str.strip, candidates))  # type: ignore[arg-type]
-    except TypeError:
-        return False
 
 
 def _plain_texts(values: Iterable[str]) -> tuple[str, ...]:
@@ -123,19 +115,11 @@ class Text:
     def _compile_excluded(self) -> Callable[[str], object]:
         return re.compile(_NOTHING if self.excluded is None else self.excluded).search
 
-    @property
-    def has_form(self) -> bool:
-        """True if the rule has a pattern or an exclusion."""
-        return self.pattern is not None or self.excluded is not None
-
     def __call__(self, value: object) -> Violation | None:
         violation = self._check_text(value)
         if violation is not None:
             return violation.with_hints(self.hint(value))
-        return self.check_form(str(value))
-
-    def check_form(self, value: str) -> Violation | None:
-        """Check a printable text that is not blank."""
+        value = str(value)
         if self._contains(value):
             return Violation(self.excluded_rule, self.exclusion, self.exclusion_hint)
         if self._matches(value):
@@ -222,7 +206,7 @@ class Integer:
 
     def __call__(self, value: object) -> Violation | None:
         if type(value) is int:
-            is_too_long = value not in _INT64
+            is_too_long = value not in INT64
             return Violation("digits", "must be a number of at most 64 bits") if is_too_long else None
         number = f"a whole number{_in_brackets(self.unit)}"
         return Violation("type", f"must be {number}", _int_hint(value, self.hint))
