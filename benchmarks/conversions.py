@@ -35,7 +35,7 @@ def loanasync_steps() -> Steps:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
     options = client._options  # noqa: SLF001  (arguments of the measured functions)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
-    writer = codec._writer(dialect)  # noqa: SLF001  (one of the steps)
+    write_members, _ = codec._writers(dialect)  # noqa: SLF001  (one of the steps)
     response = Response(status=201, headers={}, body=BODY)
 
     def written() -> Call:
@@ -45,7 +45,7 @@ def loanasync_steps() -> Steps:
 
     call, request = written(), ApprovalRequest(**FIELDS)
     assert json.loads(call.body) == ORDER
-    unstructured, members = writer.unstructure(request), decode(BODY)
+    unstructured, members = write_members(request), decode(BODY)
     decision = call.read(response, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
@@ -56,7 +56,7 @@ def loanasync_steps() -> Steps:
         "check": lambda: tuple(
             rules.check_approval(request, additional_data_needed=False, dialect=dialect, limits=limits)
         ),
-        "unstructure": lambda: writer.unstructure(request),
+        "unstructure": lambda: write_members(request),
         "dumps": lambda: encode(unstructured),
         "loads": lambda: decode(BODY),
         "structure": lambda: codec.read_decision(Approved, members, meta),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import attrs
 from cattrs import Converter
+from cattrs.fns import identity
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from loanasync._display.masking import JSON, Body
@@ -29,8 +30,9 @@ _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
-    members = _writer(dialect).unstructure(model)
-    return encode(members) if model.extra else encode_checked(members)
+    approval, user_data = _writers(dialect)
+    members = approval(model) if isinstance(model, ApprovalRequest) else user_data(model)
+    return encode({**members, **model.extra}) if model.extra else encode_checked(members)
 
 
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
@@ -159,42 +161,38 @@ _USER_DATA_READERS = {
 }
 
 
-def _make_writer(dialect: Dialect) -> Converter:
+def _make_writers(dialect: Dialect) -> tuple[Write, Write]:
+    """Return functions for the JSON members of an approval request and of user data, without `extra`."""
     converter = Converter()
-    converter.register_unstructure_hook(date, _write_day)
     special: dict[str, Write] = {
         "payment_day_of_month": str,  # a string in the POST (spec §2.1), an integer in the PATCH (spec §2.2)
         "residence_start_date": _write_month,
-        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else str(value),
+        "citizenship": {**_CITIZENSHIPS, "italian": dialect.italian, "Italian": dialect.italian}.__getitem__,
     }
 
-    def members_of(model: type, names: Mapping[str, str], **hooks: Write) -> Write:
+    def members_of(model: type, names: Mapping[str, str], hooks: Mapping[str, Write]) -> Write:
         overrides: dict[str, Any] = {
             each.name: override(
                 rename=names.get(each.name),
                 omit=each.name not in names,
                 omit_if_default=each.default is None,  # None is not sent
-                unstruct_hook=hooks.get(each.name),
+                unstruct_hook=hooks.get(each.name, identity),  # cattrs generates no call for `identity`
             )
             for each in attrs.fields(model)
         }
         return make_dict_unstructure_fn(model, converter, **overrides)
 
-    own = members_of(ApprovalRequest, dialect.approval_names, **special)
-    additional = members_of(AdditionalData, dialect.approval_names, **special)
-    user_data = members_of(UserData, USER_DATA_NAMES)
+    own = members_of(ApprovalRequest, dialect.approval_names, special)
+    additional = members_of(AdditionalData, dialect.approval_names, special)
+    days = {each.name: _write_day for each in attrs.fields(UserData) if each.type == date | None}
 
     def approval(request: ApprovalRequest) -> dict[str, JSON]:
         members: dict[str, JSON] = own(request)
         if request.additional is not None:
             members.update(additional(request.additional))
-        if request.extra:
-            members.update(request.extra)
         return members
 
-    converter.register_unstructure_hook(ApprovalRequest, approval)
-    converter.register_unstructure_hook(UserData, lambda data: {**user_data(data), **data.extra})
-    return converter
+    return approval, members_of(UserData, USER_DATA_NAMES, days)
 
 
-_writer = cache(_make_writer)  # not a decorator, because mutation testing skips decorated functions
+_writers = cache(_make_writers)  # not a decorator, because mutation testing skips decorated functions

@@ -19,5 +19,5 @@ def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         fast_path.is_valid_approval.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
-        codec._writer.cache_clear()
+        codec._writers.cache_clear()
         monkeypatch.setattr(codec, "_ECHO", {kind: codec._echo_of(kind) for kind in codec._ECHO})

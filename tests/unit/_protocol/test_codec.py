@@ -6,6 +6,7 @@ import sys
 from datetime import date
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from loanasync import (
     Dialect,
     Meta,
     Refused,
+    UserData,
 )
 from loanasync._protocol.codec import read_decision, write
 from loanasync._protocol.json import Malformed, decode, decode_any, decode_part, encode, repeated_members
@@ -116,6 +118,21 @@ def test_write_additional_data_omits_none() -> None:
     ):
         request = approval_request(additional=additional)
         assert json.loads(write(request, STREET)) == {**plain, **members}
+
+
+def test_write_subclass_equals_its_base() -> None:
+    class Order(ApprovalRequest):
+        """A request of another type."""
+
+    class Completion(UserData):
+        """User data of another type."""
+
+    order = Order(**attrs.asdict(FULL, recurse=False))
+    assert json.loads(write(order, CIVIC)) == json.loads(write(FULL, CIVIC))
+    day = date(2019, 5, 1)
+    assert json.loads(write(Completion(document_issue_date=day), CIVIC)) == {
+        "documentIssueDate": "2019-05-01"
+    }
 
 
 @given(APPROVAL_REQUESTS)
