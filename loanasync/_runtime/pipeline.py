@@ -16,6 +16,7 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, retry_request
+from loanasync._runtime.slots import Slots
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CallRecord, Telemetry
 from loanasync._transport.base import Transport
@@ -47,7 +48,7 @@ class _LoopResources:
     def __init__(self, transport: Transport, slots: int | None) -> None:
         self.transport = transport
         self.waits: Waits = Waits()
-        self.slots: asyncio.Semaphore | None = None if slots is None else asyncio.Semaphore(slots)
+        self.slots: Slots = Slots(slots)
         self.calls: int = 0
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
@@ -179,16 +180,13 @@ class Pipeline:
         return Run(self, resources, CallRecord(self._telemetry, call), call, timeout, retry)
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Run a call: acquire a slot, and send the request.
+        """Run a call from start to end.
 
         Raises:
             LoanError: The call failed.
         """
         with self.start(call, timeout, retry) as run:
-            try:
-                return run.finish(await run.acquire_slot() or await run.send())
-            finally:
-                run.release_slot()
+            return run.finish(await run.send())
 
     def read(
         self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
@@ -236,9 +234,9 @@ class Pipeline:
 class Run:
     """One call in progress: its steps, its deadline and its telemetry.
 
-    `Pipeline.run` calls `acquire_slot`, `send` and `release_slot` in this order. An approval with a ledger
-    does the same, and claims its entry before `send`. `send` makes all attempts, and releases the slot while
-    it waits for a retry. `acquire_slot` and `send` return errors; only `finish` raises them.
+    `send` acquires a slot and makes all attempts. It releases the slot while it waits for a retry. An
+    approval with a ledger calls `acquire_slot` before, and claims its entry between the two. Both return
+    errors; only `finish` raises them. The end of the ``with`` block releases the slot.
     """
 
     __slots__ = ("_call", "_deadline", "_pipeline", "_resources", "_retry", "_timeout", "record")
@@ -273,6 +271,7 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            self.release_slot()
             self.record.__exit__(kind, error, traceback)
         finally:
             self._resources.end_call()
@@ -297,14 +296,14 @@ class Run:
     @property
     def must_wait(self) -> bool:
         """True if no slot is free."""
-        slots = self._resources.slots
-        return slots is not None and slots.locked()
+        return not self._resources.slots.free
 
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit; return an error if no slot becomes free in time."""
         call, slots = self._call, self._resources.slots
-        if slots is None or not slots.locked():
-            call.has_slot = slots is None or await slots.acquire()  # without waiting
+        if slots.free:
+            slots.free -= 1
+            call.has_slot = True
             return None
         await self._acquire()
         self.record.set_queue_time(
@@ -327,12 +326,16 @@ class Run:
             late.add_done_callback(resources.end_call)
         elif call.has_slot:
             call.has_slot = False
-            if resources.slots is not None:
-                resources.slots.release()
+            resources.slots.release()
 
     async def send(self) -> Outcome | LoanError:
-        """Send the request, retry it after a 500, and return the outcome or the error."""
+        """Send the request, retry it after a 500, and return the outcome or the error.
+
+        Acquire a slot before, unless the call has one.
+        """
         call, pipeline = self._call, self._pipeline
+        if not call.has_slot and (error := await self.acquire_slot()) is not None:
+            return error
         # `call.fault` is set if this call continues the retries of a caller that was cancelled.
         last = call.fault or await self._attempt()
         stopped_by = None
@@ -387,10 +390,10 @@ class Run:
 
     async def _acquire(self) -> None:
         """Acquire a slot, and wait for it at most until the deadline of the call."""
-        slots = self._resources.slots
         with suppress(TimeoutError):
             async with asyncio.timeout(self._remaining()):
-                self._call.has_slot = slots is None or await slots.acquire()
+                await self._resources.slots.acquire()
+                self._call.has_slot = True
 
     def _remaining(self) -> float:
         return self._deadline - self._pipeline.now()

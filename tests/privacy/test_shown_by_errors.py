@@ -184,7 +184,6 @@ async def test_timeouts_and_closed_client_show_no_personal_data() -> None:
                     assert isinstance(captured.errors[-1], kind)
             busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)
             lane = busy._pipeline._per_loop.current()
-            assert lane.slots is not None
             await lane.slots.acquire()
             captured.add(await call(busy, "approve", timeout=Timeout(total=0.05)))
             assert isinstance(captured.errors[-1], PoolTimeoutError)

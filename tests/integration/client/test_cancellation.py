@@ -73,7 +73,7 @@ async def test_scripted_call_cancelled_at_any_await_leaves_nothing(
         assert_cancelled((*attempts, call))
         assert asyncio.all_tasks() == before
         lane = run.pipeline._per_loop.current()
-        assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
+        assert (lane.calls, lane.slots.free) == (0, 1)
         await asyncio.sleep(0)
         assert len(run.transport.sent) == sent, "no request is sent for a cancelled caller"
 
@@ -120,7 +120,7 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
                     assert_cancelled(exporter.get_finished_spans())
                     assert exporter.get_finished_spans()[-1].name == "loanasync.approve"
                 lane = client._pipeline._per_loop.current()
-                assert (lane.calls, lane.slots is not None and lane.slots._value) == (0, 1)
+                assert (lane.calls, lane.slots.free) == (0, 1)
             if server.open:
                 await server.all_closed.wait()
             assert server.requests <= 1 + faults, "a request was sent for a cancelled caller"
