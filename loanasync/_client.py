@@ -4,10 +4,10 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -23,7 +23,6 @@ from loanasync._protocol.endpoints import (
     CREATE_REQUEST,
     UPLOAD_DOCUMENTS,
     Call,
-    Outcome,
 )
 from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.memory import Memory
@@ -447,7 +446,8 @@ class LoanClient(Closing):
         """
         call = CREATE_REQUEST.prepare(self._options, "", payload)
         del payload  # personal: must not be in a traceback
-        return cast("AnyJSON", await self._run(call, timeout, retry))
+        result: AnyJSON = await self._run(call, timeout, retry)
+        return result
 
     async def approve(
         self,
@@ -503,10 +503,10 @@ class LoanClient(Closing):
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        return cast(
-            "Decision",
-            await self._run(call, timeout, retry, scope, repeat_unknown=repeat_unknown, wait=wait),
+        decision: Decision = await self._run(
+            call, timeout, retry, scope, repeat_unknown=repeat_unknown, wait=wait
         )
+        return decision
 
     def approve_many(
         self,
@@ -607,7 +607,8 @@ class LoanClient(Closing):
         """
         call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not be in a traceback
-        return cast("AnyJSON", await self._run(call, timeout, retry))
+        result: AnyJSON = await self._run(call, timeout, retry)
+        return result
 
     async def complete(
         self,
@@ -644,9 +645,10 @@ class LoanClient(Closing):
         """
         call = COMPLETE.prepare(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not be in a traceback
-        return cast("UserData", await self._run(call, timeout, retry))
+        saved: UserData = await self._run(call, timeout, retry)
+        return saved
 
-    async def _run(
+    def _run(
         self,
         call: Call | InvalidRequestError,
         timeout: Timeout | None,
@@ -655,7 +657,7 @@ class LoanClient(Closing):
         *,
         repeat_unknown: bool = False,
         wait: float | None = None,
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Any]:  # the type of its result depends on the endpoint of the call
         if isinstance(call, InvalidRequestError):
             # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
             raise InvalidRequestError(call.problems)
@@ -665,8 +667,8 @@ class LoanClient(Closing):
         if wait is not None:
             require_wait("wait", wait)
         if self._memory is None or scope is None:
-            return await self._pipeline.run(call, options.timeout, options.retry)
-        return await self._memory.approve(
+            return self._pipeline.run(call, options.timeout, options.retry)
+        return self._memory.approve(
             call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown, wait=wait
         )
 

@@ -102,13 +102,11 @@ class Endpoint:
 
     def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object) -> "Call":
         """Return the call for a valid payload."""
-        return Call(
-            endpoint=self,
-            shop=shop,
-            fiscal_code=fiscal_code,
-            body=self.write(payload, dialect),
-            order_token=payload.order_token if isinstance(payload, ApprovalRequest) else None,
-        )
+        body = self.write(payload, dialect)
+        call = Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body)
+        if isinstance(payload, ApprovalRequest):
+            call.order_token, call.has_extra = payload.order_token, bool(payload.extra)
+        return call
 
 
 # Not frozen, because creating frozen objects takes three times as long.
@@ -122,6 +120,7 @@ class Call:
         fiscal_code: Normalized fiscal code, if it is part of the path.
         body: The JSON body.
         order_token: Order token of an approval request.
+        has_extra: True if the body of an approval has members of `extra`, in the order of the caller.
         entry: Key of its ledger entry.
         after_unknown: True if an earlier call for the same approval has an unknown outcome.
         outlives_caller: If True, the response is read even if the caller is cancelled after sending.
@@ -142,6 +141,7 @@ class Call:
     fiscal_code: str | None = field(repr=mask)
     body: bytes = field(repr=mask)
     order_token: str | None = field(default=None, repr=mask)
+    has_extra: bool = False
     entry: str | None = None
     after_unknown: bool = False
     outlives_caller: bool = False

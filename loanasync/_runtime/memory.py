@@ -294,7 +294,8 @@ class Memory:
         call.after_unknown = repeat_unknown and key in self._unknown
         call.outlives_caller = True
         try:
-            outcome = await pipeline.run(call, timeout, retry)
+            with pipeline.start(call, timeout, retry) as run:  # `Pipeline.run` would add a coroutine
+                outcome = run.finish(await run.send())
         except BaseException as error:
             self._fail(shared, error)
             raise
@@ -310,7 +311,8 @@ class Memory:
         customer_key = blake2b(
             names.encode(errors="surrogatepass"), key=self._secret, digest_size=16
         ).digest()
-        members = sort_members(call.body)
+        # The writer puts the fields in the same order each time, and before `extra`.
+        members = sort_members(call.body) if call.has_extra else call.body
         return customer_key, blake2b(customer_key + members, key=self._secret, digest_size=16).digest()
 
     def _look_up(

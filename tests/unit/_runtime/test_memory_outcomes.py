@@ -12,6 +12,7 @@ from loanasync import (
     Approved,
     ConfigurationError,
     Decision,
+    Dialect,
     InFlightError,
     LoanClient,
     LoanError,
@@ -165,6 +166,13 @@ async def test_memory_order_of_members_does_not_change_the_payload() -> None:
     await shop.approve(payload=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
     again = await shop.approve(payload=approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}}))
     assert (type(again), shop.sent) == (Approved, 1)
+
+
+async def test_memory_dialect_with_the_same_names_does_not_change_the_payload() -> None:
+    shop, payload = Shop(approved()), approval_request(order_token="2")
+    await shop.approve(payload=payload)
+    stricter = shop.client.with_options(dialect=Dialect(order_token_required=True))
+    assert (type(await request(stricter, payload=payload)), shop.sent) == (Approved, 1)
 
 
 @pytest.mark.parametrize(
