@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from byhand import ByHand, recording
 from cores import pin
@@ -48,18 +48,11 @@ class NoTelemetry:
     trace_id = None
     headers: ClassVar[dict[str, str]] = {}
 
-    def attempt(self, _: int) -> "NoTelemetry":
-        """Return this record, which records nothing."""
-        return self
-
     def nothing(self, *_: object, **__: object) -> None:
         """Ignore all arguments."""
 
     set_queue_time = set_stop_reason = set_ledger_result = set_decision = nothing
-    set_response = set_no_response = __exit__ = nothing
-
-    def __enter__(self) -> Self:
-        return self
+    end = nothing
 
 
 class HandTraced(InMemoryService):
@@ -88,7 +81,7 @@ def client_with_telemetry(transport: InMemoryService, telemetry: Telemetry | Non
     client = client_with(transport, remember=False)  # each approval is sent
     if telemetry is None:
         removed = NoTelemetry()
-        vars(pipeline)["CallRecord"] = lambda *_: removed
+        vars(pipeline)["CallRecord"] = vars(pipeline)["AttemptRecord"] = lambda *_: removed
     else:
         client._pipeline._telemetry = telemetry  # noqa: SLF001  (the measured part)
     return client

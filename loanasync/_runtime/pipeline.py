@@ -18,7 +18,7 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, retry_request
 from loanasync._runtime.slots import Slots
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry.spans import CallRecord, Telemetry
+from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
 from loanasync._transport.base import Transport
 from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (
@@ -177,7 +177,7 @@ class Pipeline:
         call.started = self.now()
         resources = self._per_loop.current()
         resources.transport.check()
-        return Run(self, resources, CallRecord(self._telemetry, call), call, timeout, retry)
+        return Run(self, self._telemetry, resources, call, timeout, retry)
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
         """Run a call from start to end.
@@ -239,27 +239,38 @@ class Run:
     errors; only `finish` raises them. The end of the ``with`` block releases the slot.
     """
 
-    __slots__ = ("_call", "_deadline", "_pipeline", "_resources", "_retry", "_timeout", "record")
+    __slots__ = (
+        "_call",
+        "_deadline",
+        "_pipeline",
+        "_resources",
+        "_retry",
+        "_telemetry",
+        "_timeout",
+        "record",
+    )
+
+    record: CallRecord  # set by `__enter__`
 
     def __init__(
         self,
         pipeline: Pipeline,
+        telemetry: Telemetry,
         resources: _LoopResources,
-        record: CallRecord,
         call: Call,
         timeout: Timeout,
         retry: RetryPolicy,
     ) -> None:
         self._pipeline = pipeline
+        self._telemetry = telemetry
         self._resources = resources
         self._call = call
         self._timeout = timeout
         self._retry = retry
         self._deadline = call.started + timeout.total
-        self.record: CallRecord = record
 
     def __enter__(self) -> Self:
-        self.record.__enter__()
+        self.record = CallRecord(self._telemetry, self._call)
         self._call.trace_id = self.record.trace_id
         self._resources.calls += 1
         return self
@@ -272,7 +283,7 @@ class Run:
     ) -> None:
         try:
             self.release_slot()
-            self.record.__exit__(kind, error, traceback)
+            self.record.end(error)
         finally:
             self._resources.end_call()
 
@@ -359,7 +370,9 @@ class Run:
         if within <= 0 or resources.waits.is_closed:
             return _TOO_LATE if within <= 0 else _CLOSED
         call.attempts += 1
-        with self.record.attempt(call.attempts) as attempt:
+        attempt = AttemptRecord(self.record, call.attempts)
+        response: Response | NoResponse | None = None
+        try:
             request = call.sending = call.request(attempt.headers)
             try:
                 response = await resources.transport.send(request, connect=timeout.connect, within=within)
@@ -368,14 +381,14 @@ class Run:
                     raise
                 response = _no_response(request, type(error).__name__)
             if isinstance(response, Response):
-                attempt.set_response(response.status, response.fault)
                 return response
             if not (isinstance(response, NoResponse) and _is_transport_error(response.error)):
                 response = _no_response(request, type(response).__name__)
             if response.error is ReadTimeoutError and within < timeout.attempt:
                 response = evolve(response, error=DeadlineExceededError)
-            attempt.set_no_response(response.cause_type)
             return response
+        finally:
+            attempt.end(response)
 
     async def _pause(self, seconds: float) -> None:
         self._call.sending = None

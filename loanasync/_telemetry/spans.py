@@ -7,8 +7,7 @@ propagators, processors and log handlers are caught here and logged once per typ
 import logging
 from collections.abc import Mapping
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.context import attach, detach, get_current
@@ -19,6 +18,7 @@ from opentelemetry.util.types import AttributeValue
 from loanasync._config import installed_version, require_provider
 from loanasync._log import LOGGER, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
 from loanasync._telemetry.propagation import Propagate, injector
 from loanasync.errors import LoanError
@@ -60,29 +60,43 @@ class Telemetry:
         self._inject = injector(propagate)
         self.injects_without_span: bool = propagate == "global"  # baggage needs no span
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
+        self._attempts: dict[str, tuple[str, Attributes]] = {}
         self.tracer: trace.Tracer = trace.get_tracer(
             "loanasync", installed_version("loanasync"), tracer_provider, SCHEMA
         )
         self._is_proxy = isinstance(self.tracer, trace.ProxyTracer)  # a global provider may be set later
         self.metrics: Metrics = metrics_for(meter_provider)
 
-    def span(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
-        """Start a span; `INVALID_SPAN` means that tracing is off."""
+    def span(self, name: str, kind: SpanKind, attributes: Attributes, context: "Context") -> Span:
+        """Start a span whose parent is in `context`; `INVALID_SPAN` means that tracing is off."""
         # While no global provider is set, this shortcut is three times as fast as the proxy tracer. It reads
         # a private name, because `get_tracer_provider` reads the environment each time.
-        if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not get_current():
+        if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not context:
             return INVALID_SPAN
         try:
-            span = self.tracer.start_span(name, kind=kind, attributes=attributes)
+            span = self.tracer.start_span(name, context, kind, attributes)
         except Exception as error:  # noqa: BLE001  (of the user's sampler)
             log_failure(error)
             span = INVALID_SPAN
-        return _span_of_caller() if span is INVALID_SPAN else span
+        return _span_of_caller(context) if span is INVALID_SPAN else span
 
-    def headers(self) -> dict[str, str]:
-        """Return the trace headers for the current span."""
+    def attempt_span(self, call: Call, number: int, context: "Context") -> Span:
+        """Start the span of attempt `number` of a call. Most of its attributes are the same for all calls."""
+        endpoint = call.endpoint
         try:
-            return self._inject(get_current())
+            name, attributes = self._attempts[endpoint.operation]
+        except KeyError:
+            name = f"{endpoint.method} {endpoint.template}"
+            attributes = {**self.attributes(call, None, None), "url.full": call.redacted_url}
+            self._attempts[endpoint.operation] = name, attributes
+        if number > 1:
+            attributes = {**attributes, "http.request.resend_count": number - 1}
+        return self.span(name, SpanKind.CLIENT, attributes, context)
+
+    def headers(self, context: "Context") -> dict[str, str]:
+        """Return the trace headers for the span in `context`."""
+        try:
+            return self._inject(context)
         except Exception as error:  # noqa: BLE001  (of the user's propagator)
             log_failure(error)
             return {}
@@ -115,10 +129,10 @@ def _without_none(attributes: Mapping[str, AttributeValue | None]) -> Attributes
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _span_of_caller() -> Span:
+def _span_of_caller(context: "Context") -> Span:
     """Return a span that keeps the caller's trace and records nothing. A tracer of an old API does not."""
-    context = trace.get_current_span().get_span_context()
-    return trace.NonRecordingSpan(context) if context.is_valid else INVALID_SPAN
+    span_context = trace.get_current_span(context).get_span_context()
+    return trace.NonRecordingSpan(span_context) if span_context.is_valid else INVALID_SPAN
 
 
 def _trace_id(span: Span) -> str | None:
@@ -140,49 +154,44 @@ def _end(span: Span) -> None:
 class CallRecord:
     """Records one call: an INTERNAL span, the parent of the spans of its attempts, metrics and a log event.
 
-    `Run` enters it when the call begins, sets what is known of the call, and exits it when the call ends.
-    Exiting records everything. `trace_id` is the id of the trace in hexadecimal, if tracing is on.
+    Creating it begins the call. `Run` sets what is known of the call; `end` records everything. `trace_id` is
+    the id of the trace in hexadecimal, if tracing is on.
     """
 
     # Class attributes for values that most calls do not set: creating a record is then faster.
     trace_id: str | None = None
-    _attempts = 0
+    span: Span = INVALID_SPAN
+    context: "Context | None" = None  # with `span`, if tracing is on
+    attempts = 0
     _stopped_by: str | None = None
     _outcome: Outcome | None = None
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
 
     def __init__(self, telemetry: Telemetry, call: Call) -> None:
-        self._telemetry = telemetry
-        self._call = call
-
-    def __enter__(self) -> Self:
+        self.telemetry = telemetry
+        self.call = call
         self._started = perf_counter()
-        operation = self._call.endpoint.operation
-        self._span = self._telemetry.span(*_CALLS[operation])
-        if self._span is not INVALID_SPAN:
-            self.trace_id = _trace_id(self._span)
-            self._token = attach(set_span_in_context(self._span))
-        # At the end: if `__enter__` raises an error, `__exit__` is not called.
-        self._telemetry.metrics.inflight.counts[operation] += 1
-        return self
+        operation = call.endpoint.operation
+        context = get_current()
+        span = telemetry.span(*_CALLS[operation], context)
+        if span is not INVALID_SPAN:
+            self.span = span
+            self.trace_id = _trace_id(span)
+            self.context = set_span_in_context(span, context)
+            self._token = attach(self.context)
+        # At the end: if an error is raised here, `end` is not called.
+        telemetry.metrics.inflight.counts[operation] += 1
 
     def set_queue_time(self, seconds: float, error_type: str | None) -> None:
         """Record the time that the call waited for a slot, and the error if none became free."""
-        attributes = {"loanasync.operation": self._call.endpoint.operation}
+        attributes = {"loanasync.operation": self.call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
         try:
-            self._telemetry.metrics.queue.record(seconds, attributes)
+            self.telemetry.metrics.queue.record(seconds, attributes)
         except Exception as error:  # noqa: BLE001  (of the user's metric reader)
             log_failure(error)
-
-    def attempt(self, number: int) -> "AttemptRecord":
-        """Return the record of attempt `number`, counted from 1; enter it to start its span."""
-        self._attempts = number
-        if number > 1:
-            self._telemetry.metrics.retries.counts[self._call.endpoint.operation] += 1
-        return AttemptRecord(self._telemetry, self._call, number, self._span)
 
     def set_stop_reason(self, stopped_by: str) -> None:
         """Set the reason for making no further attempt after a 500."""
@@ -199,10 +208,9 @@ class CallRecord:
         """Set the decision. A refusal is not an error: the status of the span stays unset."""
         self._outcome = "approved" if approved else "refused"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        metrics, endpoint = self._telemetry.metrics, self._call.endpoint
+    def end(self, error: BaseException | None) -> None:
+        """Record the end of the call, and the error that it raises."""
+        metrics, endpoint = self.telemetry.metrics, self.call.endpoint
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
             self._outcome = self._outcome_of(error)
@@ -214,27 +222,27 @@ class CallRecord:
             level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
             if LOGGER.isEnabledFor(level):
                 self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
-            if self._token is not None and self._span.is_recording():
+            if self._token is not None and self.span.is_recording():
                 self._describe(failure)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
             if self._token is not None:
                 detach(self._token)
-                _end(self._span)
+                _end(self.span)
 
     def _outcome_of(self, error: BaseException) -> Outcome:
         if isinstance(error, LoanError):
             return error.outcome
-        return "unknown" if self._call.may_be_evaluated else "not_sent"  # usually cancelled
+        return "unknown" if self.call.may_be_evaluated else "not_sent"  # usually cancelled
 
     def _log(self, level: int, end: str) -> None:
         log_event(
             level,
             "%(operation)s: %(end)s, attempts: %(attempts)d, %(duration).3f s",
-            operation=self._call.endpoint.operation,
+            operation=self.call.endpoint.operation,
             end=end,
-            attempts=self._attempts,
+            attempts=self.attempts,
             duration=perf_counter() - self._started,
             outcome=self._outcome,
             stopped_by=self._stopped_by,
@@ -244,7 +252,7 @@ class CallRecord:
     def _describe(self, failure: str | None) -> None:
         is_decided = self._outcome in ("approved", "refused")
         attributes = {
-            "loanasync.attempts": self._attempts,
+            "loanasync.attempts": self.attempts,
             "loanasync.outcome": self._outcome,
             "loanasync.approved": self._outcome == "approved" if is_decided else None,
             "loanasync.stopped_by": self._stopped_by,
@@ -252,100 +260,97 @@ class CallRecord:
             "error.type": failure,
         }
         if failure is not None:
-            self._span.set_status(trace.Status(trace.StatusCode.ERROR))
-        self._span.set_attributes(_without_none(attributes))
+            self.span.set_status(trace.Status(trace.StatusCode.ERROR))
+        self.span.set_attributes(_without_none(attributes))
 
 
 class AttemptRecord:
     """Records one attempt: a CLIENT span by the stable HTTP conventions, its duration and a log event.
 
-    `headers` are the trace headers to send.
+    Creating it begins the attempt, `end` ends it. `headers` are the trace headers to send.
+
+    Args:
+        record: The record of the call.
+        number: Number of the attempt, counted from 1.
     """
 
     # Class attributes for values that most attempts do not set, as in `CallRecord`.
     headers: Mapping[str, str] = _NO_HEADERS
-    _is_recorded = False
-    _status: int | None = None
-    _error_type: str | None = None
+    _span: Span | None = None
     _token: "Token[Context] | None" = None
 
-    def __init__(self, telemetry: Telemetry, call: Call, number: int, parent: Span) -> None:
-        self._telemetry = telemetry
-        self._call = call
-        self._number = number
-        self._span = parent  # replaced in `__enter__` if the attempt is recorded
-
-    def set_response(self, status: int, fault: str | None = None) -> None:
-        """Set the status of the response; 4xx, 5xx and an incomplete body are errors of the attempt."""
-        self._status = status
-        if status >= _HTTP_ERROR:
-            self._error_type = str(status)
-        elif fault is not None:
-            self._error_type = f"body {fault}"
-
-    def set_no_response(self, cause_type: str) -> None:
-        """Set the reason why no response arrived."""
-        self._error_type = cause_type
-
-    def __enter__(self) -> Self:
-        is_traced = self._span is not INVALID_SPAN
+    def __init__(self, record: CallRecord, number: int) -> None:
+        self._record = record
+        record.attempts = number
+        telemetry, context = record.telemetry, record.context
+        if number > 1:
+            telemetry.metrics.retries.counts[record.call.endpoint.operation] += 1
         # If the span of the call is not sampled, the attempts have no spans.
-        if is_traced and self._span.is_recording():
-            self._is_recorded = True
-            self._span = self._begin()
-            self._token = attach(set_span_in_context(self._span))
-        if is_traced or self._telemetry.injects_without_span:
-            self.headers = self._telemetry.headers()
+        if context is not None and record.span.is_recording():
+            self._span = telemetry.attempt_span(record.call, number, context)
+            context = set_span_in_context(self._span, context)
+            self._token = attach(context)
+        if context is not None:
+            self.headers = telemetry.headers(context)
+        elif telemetry.injects_without_span:
+            self.headers = telemetry.headers(get_current())
         self._started = perf_counter()
-        return self
 
-    def _begin(self) -> Span:
-        endpoint = self._call.endpoint
-        attributes = {
-            **self._telemetry.attributes(self._call, None, None),
-            "url.full": self._call.redacted_url,
-        }
-        if self._number > 1:
-            attributes["http.request.resend_count"] = self._number - 1
-        return self._telemetry.span(f"{endpoint.method} {endpoint.template}", SpanKind.CLIENT, attributes)
+    def end(self, response: Response | NoResponse | None) -> None:
+        """Record the end of the attempt.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+        Args:
+            response: The response, or the reason why none arrived. None: the attempt was cancelled; its
+                duration is not recorded.
+        """
         duration = perf_counter() - self._started
         try:
-            if self._is_recorded:
-                self._describe()
-            if error is None:  # the duration of a cancelled request is not recorded
-                attributes = self._telemetry.attributes(self._call, self._status, self._error_type)
-                self._telemetry.metrics.duration.record(duration, attributes)
-                is_expected = self._status is not None and self._status < SYSTEM_FAULT
+            status, error_type = _end_of(response)
+            if self._span is not None:
+                _describe_attempt(self._span, status, error_type)
+            if response is not None:
+                record = self._record
+                attributes = record.telemetry.attributes(record.call, status, error_type)
+                record.telemetry.metrics.duration.record(duration, attributes)
+                is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
                 if LOGGER.isEnabledFor(level):
-                    self._log(level, duration)
+                    self._log(level, duration, status, error_type)
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)
-        finally:  # as in `CallRecord.__exit__`
-            if self._token is not None:
+        finally:  # as in `CallRecord.end`
+            if self._token is not None and self._span is not None:
                 detach(self._token)
                 _end(self._span)
 
-    def _describe(self) -> None:
-        if self._status is not None:
-            self._span.set_attribute("http.response.status_code", self._status)
-        if self._error_type is not None:
-            self._span.set_attribute("error.type", self._error_type)
-            self._span.set_status(trace.Status(trace.StatusCode.ERROR))
-
-    def _log(self, level: int, duration: float) -> None:
+    def _log(self, level: int, duration: float, status: int | None, error_type: str | None) -> None:
+        record = self._record
         log_event(
             level,
             "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
-            operation=self._call.endpoint.operation,
-            end=self._error_type or self._status,
-            attempt=self._number,
+            operation=record.call.endpoint.operation,
+            end=error_type or status,
+            attempt=record.attempts,
             duration=duration,
-            status=self._status,
-            error_type=self._error_type,
-            trace_id=_trace_id(self._span),
+            status=status,
+            error_type=error_type,
+            trace_id=record.trace_id,
         )
+
+
+def _end_of(response: Response | NoResponse | None) -> tuple[int | None, str | None]:
+    """Return the status and the error type of an attempt; 4xx, 5xx and an incomplete body are errors."""
+    if isinstance(response, Response):
+        status = response.status
+        if status >= _HTTP_ERROR:
+            return status, str(status)
+        return status, None if response.fault is None else f"body {response.fault}"
+    return None, None if response is None else response.cause_type
+
+
+def _describe_attempt(span: Span, status: int | None, error_type: str | None) -> None:
+    if status is not None:
+        span.set_attribute("http.response.status_code", status)
+    if error_type is not None:
+        span.set_attribute("error.type", error_type)
+        span.set_status(trace.Status(trace.StatusCode.ERROR))

@@ -20,12 +20,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from loanasync import Approved, ConfigurationError, ConnectionLostError, Dialect, LoanError
+from loanasync import Approved, ConfigurationError, ConnectionLostError, Dialect, LoanError, Response
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._telemetry import spans as telemetry
 from loanasync._telemetry.propagation import Propagate
-from loanasync._telemetry.spans import CallRecord, Telemetry
+from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
 from loanasync.testing import approved, connection_lost, refused, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.scripted_pipeline import Run, Step
@@ -241,8 +241,9 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    with CallRecord(run.pipeline._telemetry, call) as span, span.attempt(1) as attempt:
-        attempt.set_response(status, fault)
+    record = CallRecord(run.pipeline._telemetry, call)
+    AttemptRecord(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
+    record.end(None)
     made = exporter.get_finished_spans()[0]
     assert attributes(made)["http.response.status_code"] == status
     assert attributes(made).get("error.type") == error_type
@@ -255,8 +256,9 @@ def test_durations_of_call_and_attempt_are_measured(
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    with CallRecord(run.pipeline._telemetry, call) as span, span.attempt(1):
-        pass
+    record = CallRecord(run.pipeline._telemetry, call)
+    AttemptRecord(record, 1).end(Response(status=201, headers={}, body=b""))
+    record.end(None)
     data = reader.get_metrics_data()
     assert data is not None
     points: Any = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
@@ -266,8 +268,9 @@ def test_durations_of_call_and_attempt_are_measured(
 
 def test_queue_duration_without_a_slot_has_its_error(run: Run, reader: InMemoryMetricReader) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    with CallRecord(run.pipeline._telemetry, call) as span:
-        span.set_queue_time(0.25, "PoolTimeoutError")
+    record = CallRecord(run.pipeline._telemetry, call)
+    record.set_queue_time(0.25, "PoolTimeoutError")
+    record.end(None)
     data = reader.get_metrics_data()
     assert data is not None
     metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
