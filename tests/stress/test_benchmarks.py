@@ -48,11 +48,15 @@ def test_ledgers_are_compared_with_calls_without_ledger(tmp_path: Path) -> None:
     servers = {"Valkey", "PostgreSQL"} - figures["skipped"].keys()
     for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
         rows = {row["name"]: row for row in level["rows"]}
-        assert rows.keys() == {"no ledger", "memory", "SQLite"} | servers
+        assert rows.keys() == {"no ledger", "memory", "SQLite", "SQL by hand"} | servers
         assert f"\n{in_flight} in flight" in output
         assert rows["no ledger"]["wall"]["ratio"] == {"median": 1, "low": 1, "high": 1}
         assert all(row["wall"]["cost"]["low"] > 0 for row in rows.values())
-        assert all(row["replay"]["low"] > 0 < row["cpu"]["cost"]["low"] for row in rows.values())
+        assert all(row["cpu"]["cost"]["low"] > 0 for row in rows.values())
+        assert rows["no ledger"]["wall"]["added"]["median"] == 0
+        assert rows["SQL by hand"]["wall"]["by_hand"] == {"median": 1, "low": 1, "high": 1}
+        assert {name for name, row in rows.items() if "replay" in row} == {"memory", "SQLite"} | servers
+        assert all(row["replay"]["low"] > 0 for row in rows.values() if "replay" in row)
     assert all(f"skipped: {name}: {reason}" in output for name, reason in figures["skipped"].items())
 
 
