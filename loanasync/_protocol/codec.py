@@ -41,32 +41,39 @@ def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any],
     The members are read one by one, because cattrs would raise for the first wrong type and the only copy of
     the decision would be lost. `approved` must be checked before.
     """
-    known = _canonical(members)
-    names, types = _ECHO[decision_type]
-    echo: dict[str, Any] = {
-        names[wire]: value for wire, value in known.items() if types.get(wire) is type(value)
-    }
-    if not echo.get("redirect_url", "-").strip():  # an empty URL is treated as missing (spec §1.3)
-        del echo["redirect_url"]
-    if len(echo) < len(names.keys() & known.keys()):
-        unread = [name for name in names if known.get(name) is not None and names[name] not in echo]
-        meta = attrs.evolve(meta, unread=tuple(unread))
-    if "citizenship" in echo:
-        echo["citizenship"] = _CITIZENSHIPS.get(echo["citizenship"], echo["citizenship"])
-    return decision_type(**echo, raw=Body(members), meta=meta)
+    decision = decision_type.__new__(decision_type)
+    # Filled without `__init__`, because passing it twenty arguments takes as long as reading them.
+    attributes = vars(decision)
+    unread = []
+    for wire, name, expected in _ECHO[decision_type]:
+        value = members.get(wire)
+        if type(value) is not expected:
+            value = _read_other_spelling(members, wire)
+            if value is not None and type(value) is not expected:
+                unread.append(wire)
+                value = None
+        attributes[name] = value
+    url = attributes.get("redirect_url")
+    if url is not None and not url.strip():  # an empty URL is treated as missing (spec §1.3)
+        unread.append("redirectUrl")
+        attributes["redirect_url"] = None
+    citizenship = attributes["citizenship"]
+    attributes["citizenship"] = _CITIZENSHIPS.get(citizenship, citizenship)
+    attributes["approved"] = decision_type is Approved
+    attributes["raw"] = Body(members)
+    attributes["meta"] = attrs.evolve(meta, unread=tuple(unread)) if unread else meta
+    return decision
 
 
-def _canonical(members: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the members with aliases replaced and the day of the month as an int."""
-    known = dict(members)
-    for alias, name in READ_ALIASES.items():
-        if alias in known and known.get(name) is None:
-            known[name] = known[alias]
+def _read_other_spelling(members: Mapping[str, Any], wire: str) -> Any:  # noqa: ANN401  (any JSON)
+    """Return the value of a member that is missing or has another type than usual."""
+    value = members.get(wire)
+    if value is None and wire in _ALIASES:
+        value = members.get(_ALIASES[wire])
     # spec §2.1: a string in the request and an integer in the response; both are accepted here.
-    day = known.get("paymentDayOfMonth")
-    if isinstance(day, str) and _DAY_OF_MONTH.fullmatch(day):
-        known["paymentDayOfMonth"] = int(day)
-    return known
+    if wire == "paymentDayOfMonth" and isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
+        value = int(value)
+    return value
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -133,17 +140,18 @@ _CITIZENSHIPS = {**{each.value: each for each in Citizenship}, "Italian": Citize
 _DOCUMENT_TYPES = {each.value: each for each in DocumentType}
 
 
-def _echo_of(decision_type: type) -> tuple[dict[str, str], dict[str, type]]:
-    """Return field names and types of the members of a decision, by wire name (spec §2.1)."""
-    hints = get_type_hints(decision_type)
+_ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
+
+
+def _echo_of(decision_type: type) -> tuple[tuple[str, str, type], ...]:
+    """Return the wire name, the field and the type of each member of a decision (spec §2.1)."""
+    hints = {**get_type_hints(decision_type), "citizenship": str | None}
     own = ("approved", "raw", "meta")
-    fields = [each.name for each in attrs.fields(decision_type) if each.name not in own]
-    names = {APPROVAL_NAMES[name]: name for name in fields}
-    types = {wire: get_args(hints[name])[0] for wire, name in names.items()}
-    return names, types | {"citizenship": str}
+    names = [each.name for each in attrs.fields(decision_type) if each.name not in own]
+    return tuple((APPROVAL_NAMES[name], name, get_args(hints[name])[0]) for name in names)
 
 
-_ECHO: dict[type, tuple[dict[str, str], dict[str, type]]] = {
+_ECHO: dict[type, tuple[tuple[str, str, type], ...]] = {
     decision_type: _echo_of(decision_type) for decision_type in (Approved, Refused)
 }
 

@@ -246,7 +246,7 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
     except Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
     approved = members.get("approved")
-    codes = repeated.get("fiscalCode") or [members.get("fiscalCode")]
+    code = members.get("fiscalCode")
     if "approved" in repeated:
         reason = "approved: given more than once"
     elif "approved" not in members:
@@ -255,7 +255,9 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
         reason = "approved: expected a boolean"
     elif approved and response.status == REFUSED:
         reason = f"approved: contradicts status {response.status}"
-    elif codes not in ([call.fiscal_code], [None]) and _are_of_another_customer(codes, call):
+    elif (repeated or code not in (call.fiscal_code, None)) and _are_of_another_customer(
+        repeated.get("fiscalCode", [code]), call
+    ):
         reason = _OTHER_CUSTOMER
     else:
         if "redirectUrl" in repeated:

@@ -22,6 +22,7 @@ from loanasync import (
     Refused,
     UserData,
 )
+from loanasync._display.masking import Body
 from loanasync._protocol.codec import read_decision, write
 from loanasync._protocol.json import Malformed, decode, decode_any, decode_part, encode, repeated_members
 from support.builders import APPROVAL_REQUESTS, additional_data, approval_request
@@ -214,6 +215,16 @@ def test_encode_nan_raises_value_error() -> None:
 def test_read_decision_without_unread_members_keeps_its_meta() -> None:
     members = decode(b'{"approved":true,"amount":45000}')
     assert read_decision(Approved, members, META).meta is META
+
+
+@pytest.mark.parametrize("kind", [Approved, Refused])
+def test_read_decision_equals_one_of_the_constructor(kind: type[Approved | Refused]) -> None:
+    members: dict[str, Any] = {"email": "anna@example.com", "amount": 45_000, "civicNumber": "7", "new": [1]}
+    read = read_decision(kind, members, META)
+    made = kind(email="anna@example.com", amount=45_000, street_number="7", raw=Body(members), meta=META)
+    assert read == made
+    assert vars(read) == vars(made)
+    assert vars(read).keys() == attrs.fields_dict(kind).keys()
 
 
 def test_read_decision_raw_is_the_unchanged_body() -> None:
