@@ -1,33 +1,64 @@
 """Measure models: build, check and write an order, and read a decision, beside pydantic and msgspec.
 
-All take turns in one process, also the single steps of loanasync. loanasync checks every rule of the
-specification and reads both spellings; the others check the rules that their fields can express.
+All take turns in one process, also the single steps of loanasync. The pydantic models have the same rules
+and spellings as loanasync, and keep unknown members. Only loanasync checks the fiscal code, finds repeated
+members, and reads decisions with wrong types. msgspec checks the rules that its fields can express.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from attrs import asdict
-from clients_stacks import models
 from order import CODE, FIELDS, ORDER
 from rounds import interleaved, spread
 from service import DECISION
 
-from loanasync import ApprovalRequest, Approved, Dialect, Limits, LoanClient
+from loanasync import AdditionalData, ApprovalRequest, Approved, Citizenship, Dialect, Limits, LoanClient
 from loanasync._protocol import codec
 from loanasync._protocol.endpoints import APPROVE, Call
-from loanasync._protocol.json import decode, encode
+from loanasync._protocol.json import decode, encode_checked
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
 from loanasync._validation import rules
+from loanasync._validation.fast_path import is_valid_approval
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
-WRITE, READ = "order to bytes", "bytes to decision"
+WRITE, WRITE_SHORT, READ = "order to bytes", "order of 15 fields to bytes", "bytes to decision"
 Steps = dict[str, Callable[[], object]]
+
+# All fields of an approval (spec §2.1), and the additional data, which the service asks some customers for.
+FULL: dict[str, Any] = {
+    **FIELDS,
+    "country_calling_code": "+39",
+    "iban": "IT60X0542811101000000123456",
+    "payment_day_of_month": 15,
+}
+ADDITIONAL: dict[str, Any] = {
+    "residence": "rent",
+    "residence_start_date": date(2019, 5, 1),
+    "educational_qualification": "diploma",
+    "children": "2",
+    "salary_type": "net-monthly",
+    "salary": 1_600,
+}
+FULL_ORDER = {
+    **ORDER,
+    "countryCallingCode": "+39",
+    "iban": "IT60X0542811101000000123456",
+    "paymentDayOfMonth": "15",
+    "residence": "rent",
+    "residenceStartDate": "05/2019",
+    "educationalQualification": "diploma",
+    "children": "2",
+    "salaryType": "net-monthly",
+    "salary": 1_600,
+}
 
 
 def loanasync_steps() -> Steps:
@@ -35,52 +66,172 @@ def loanasync_steps() -> Steps:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
     options = client._options  # noqa: SLF001  (arguments of the measured functions)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
+    is_valid = is_valid_approval(dialect, limits)
     write_members, _ = codec._writers(dialect)  # noqa: SLF001  (one of the steps)
     response = Response(status=201, headers={}, body=BODY)
 
+    def built() -> ApprovalRequest:
+        return ApprovalRequest(**FULL, additional=AdditionalData(**ADDITIONAL))
+
     def written() -> Call:
+        call = APPROVE.prepare(options, CODE, built(), additional_data_needed=True)
+        assert isinstance(call, Call)
+        return call
+
+    def written_short() -> Call:
         call = APPROVE.prepare(options, CODE, ApprovalRequest(**FIELDS))
         assert isinstance(call, Call)
         return call
 
-    call, request = written(), ApprovalRequest(**FIELDS)
-    assert json.loads(call.body) == ORDER
+    call, request = written(), built()
+    assert json.loads(call.body) == FULL_ORDER
+    assert json.loads(written_short().body) == ORDER
     unstructured, members = write_members(request), decode(BODY)
     decision = call.read(response, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
     return {
         f"{WRITE}, loanasync": written,
+        f"{WRITE_SHORT}, loanasync": written_short,
         f"{READ}, loanasync": lambda: call.read(response, meta),
-        "build": lambda: ApprovalRequest(**FIELDS),
-        "check": lambda: tuple(
-            rules.check_approval(request, additional_data_needed=False, dialect=dialect, limits=limits)
+        "build": built,
+        "check": lambda: is_valid(request, True),  # noqa: FBT003  (positional-only)
+        "check by the rules": lambda: tuple(
+            rules.check_approval(request, additional_data_needed=True, dialect=dialect, limits=limits)
         ),
         "unstructure": lambda: write_members(request),
-        "dumps": lambda: encode(unstructured),
+        "dumps": lambda: encode_checked(unstructured),
         "loads": lambda: decode(BODY),
         "structure": lambda: codec.read_decision(Approved, members, meta),
     }
 
 
 def pydantic() -> Steps:
-    """Return the conversions of pydantic."""
-    order, decision = models()
+    """Return the conversions of pydantic, with the rules of loanasync."""
+    from pydantic import (
+        AfterValidator,
+        AliasChoices,
+        BaseModel,
+        ConfigDict,
+        Field,
+        PlainSerializer,
+        StringConstraints,
+        model_validator,
+    )
+    from pydantic.alias_generators import to_camel
 
-    def written() -> bytes:
-        body: str = order(**FIELDS).model_dump_json(by_alias=True, exclude_none=True)
+    text = Annotated[str, StringConstraints(pattern=r"\S")]
+    with_at = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+$")]
+    no_prefix = r"^[\s(]*([^\s(+0]|0([^0]|$)|\($)"  # neither "+" nor "00"
+    without_prefix = Annotated[str, StringConstraints(pattern=no_prefix)]
+    without_comma = Annotated[str, StringConstraints(pattern=r"^[^,]*[^,\s][^,]*$")]
+    two_letters = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
+    five_digits = Annotated[str, StringConstraints(pattern="^[0-9]{5}$")]
+    day_of_month = Annotated[int, Field(ge=1, le=31), PlainSerializer(str, return_type=str)]
+    month = Annotated[date, PlainSerializer(lambda day: f"{day.month:02}/{day.year:04}", return_type=str)]
+
+    class Order(BaseModel):
+        model_config = ConfigDict(
+            alias_generator=to_camel, populate_by_name=True, frozen=True, strict=True, extra="forbid"
+        )
+
+        additional_data_needed: Annotated[bool, Field(exclude=True)] = False
+        amount: Annotated[int, Field(ge=5_000, le=1_500_000)]
+        instalments: Annotated[int, Field(ge=3, le=60)]
+        loan_finality: text = "ecommerce_shop"
+        email: with_at
+        last_name: Annotated[text, Field(alias="lastname")]
+        first_name: Annotated[text, Field(alias="firstname")]
+        mobile_phone: without_prefix
+        country_calling_code: str | None = None
+        city: text
+        address: without_comma
+        province: two_letters
+        postal_code: five_digits
+        street_number: text
+        citizenship: Literal["italian", "Italian", "eu", "outside_eu"]
+        iban: str | None = None
+        zero_interest_rate: bool | None = None
+        order_token: str | None = None
+        payment_day_of_month: day_of_month | None = None
+        residence: (
+            Literal["rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"]
+            | None
+        ) = None
+        residence_start_date: month | None = None
+        educational_qualification: (
+            Literal["middle_school", "diploma", "graduation", "master", "doctorate"] | None
+        ) = None
+        children: Literal["0", "1", "2", "3", "4", "5+"] | None = None
+        salary_type: Literal["net-monthly", "gross-yearly"] | None = None
+        salary: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+
+        @model_validator(mode="after")  # type: ignore[untyped-decorator]  # mypy skips pydantic
+        def has_additional_data(self) -> "Order":
+            conditional = (self.residence, self.residence_start_date, self.educational_qualification)
+            if self.additional_data_needed and None in (
+                *conditional,
+                self.children,
+                self.salary_type,
+                self.salary,
+            ):
+                raise ValueError("the additional data are required")
+            return self
+
+    def url(value: str) -> str | None:
+        return value if value.strip() else None
+
+    def both(name: str, other: str) -> Any:  # noqa: ANN401  (the default of a field)
+        return Field(default=None, validation_alias=AliasChoices(name, other))
+
+    class Decision(BaseModel):
+        model_config = ConfigDict(
+            alias_generator=to_camel, populate_by_name=True, frozen=True, strict=True, extra="allow"
+        )
+
+        approved: bool
+        redirect_url: Annotated[str, AfterValidator(url)] | None = None
+        email: str | None = None
+        last_name: Annotated[str | None, Field(alias="lastname")] = None
+        first_name: Annotated[str | None, Field(alias="firstname")] = None
+        fiscal_code: str | None = None
+        mobile_phone: str | None = None
+        city: str | None = None
+        address: str | None = None
+        province: str | None = None
+        postal_code: str | None = None
+        street_number: str | None = both("streetNumber", "civicNumber")
+        citizenship: Annotated[Citizenship | str, Field(union_mode="left_to_right")] | None = None
+        iban: str | None = None
+        amount: int | None = None
+        net_amount: int | None = None
+        instalments: int | None = both("instalments", "installments")
+        zero_interest_rate: bool | None = None
+        order_token: str | None = None
+        payment_day_of_month: Annotated[int, Field(strict=False)] | None = None
+
+    def written(fields: Mapping[str, Any]) -> bytes:
+        body: str = Order(**fields).model_dump_json(by_alias=True, exclude_none=True)
         return body.encode()
 
-    assert json.loads(written()) == ORDER
-    assert decision.model_validate_json(BODY).redirect_url == DECISION["redirectUrl"]
+    def read() -> Decision:
+        decision: Decision = Decision.model_validate_json(BODY)
+        assert decision.fiscal_code in (CODE, None)
+        return decision
+
+    full = {**FULL, **ADDITIONAL, "additional_data_needed": True}
+    assert json.loads(written(full)) == FULL_ORDER
+    assert json.loads(written(FIELDS)) == ORDER
+    assert read().redirect_url == DECISION["redirectUrl"]
     return {
-        f"{WRITE}, pydantic": written,
-        f"{READ}, pydantic": lambda: decision.model_validate_json(BODY),
+        f"{WRITE}, pydantic": partial(written, full),
+        f"{WRITE_SHORT}, pydantic": partial(written, FIELDS),
+        f"{READ}, pydantic": read,
     }
 
 
 def msgspec() -> Steps:
-    """Return the conversions of msgspec, with the same rules."""
+    """Return the conversions of msgspec, with the rules that its fields can express."""
     import msgspec as library
 
     meta = library.Meta
@@ -121,7 +272,7 @@ def msgspec() -> Steps:
 
     assert json.loads(encode(library.convert(ORDER, Order))) == ORDER
     assert decode(BODY).redirect_url == DECISION["redirectUrl"]
-    return {f"{WRITE}, msgspec": written, f"{READ}, msgspec": lambda: decode(BODY)}
+    return {f"{WRITE_SHORT}, msgspec": written, f"{READ}, msgspec": lambda: decode(BODY)}
 
 
 def measured(step: Callable[[], object], times: int) -> float:
@@ -145,7 +296,8 @@ def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
         rounds,
     )
     lines = []
-    for name in sorted(steps, key=lambda name: (not name.startswith(WRITE), not name.startswith(READ))):
+    order = (WRITE, WRITE_SHORT, READ)
+    for name in sorted(steps, key=lambda name: [not name.startswith(each) for each in order]):
         conversion, of_library, _ = name.partition(", ")
         per = figures[f"{conversion}, loanasync"] if of_library else None
         lines.append(
