@@ -354,7 +354,7 @@ class Run:
             call.fault = last
             stop = Stop(call, self._retry, pipeline.quota, self._remaining)
             last, stopped_by = await retry_request(last, self._retry_attempt, self._retry, stop, self._pause)
-        elif isinstance(last, Response):
+        elif pipeline.quota.used and isinstance(last, Response):
             pipeline.quota.refill()
         call.has_ended = True
         if stopped_by is not None:
@@ -366,7 +366,7 @@ class Run:
 
     async def _attempt(self) -> Response | NoResponse:
         call, resources, timeout = self._call, self._resources, self._timeout
-        within = min(timeout.attempt, self._remaining())
+        within = min(timeout.attempt, self._deadline - self._pipeline.now())
         if within <= 0 or resources.waits.is_closed:
             return _TOO_LATE if within <= 0 else _CLOSED
         call.attempts += 1

@@ -28,18 +28,19 @@ class Quota:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity * _RETRY_COST
-        self._tokens = self._capacity
+        self.used: int = 0  # tokens
 
     def take(self) -> bool:
         """Pay for one retry; return False if there are too few tokens."""
-        if self._tokens < _RETRY_COST:
+        if self.used + _RETRY_COST > self._capacity:
             return False
-        self._tokens -= _RETRY_COST
+        self.used += _RETRY_COST
         return True
 
     def refill(self) -> None:
         """Return one token, after a response without a system fault."""
-        self._tokens = min(self._capacity, self._tokens + 1)
+        if self.used:
+            self.used -= 1
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

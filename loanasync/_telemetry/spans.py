@@ -304,8 +304,17 @@ class AttemptRecord:
                 duration is not recorded.
         """
         duration = perf_counter() - self._started
+        status: int | None = None
+        error_type: str | None = None
         try:
-            status, error_type = _end_of(response)
+            if isinstance(response, Response):
+                status = response.status
+                if status >= _HTTP_ERROR:
+                    error_type = str(status)
+                elif response.fault is not None:
+                    error_type = f"body {response.fault}"
+            elif response is not None:
+                error_type = response.cause_type
             if self._span is not None:
                 _describe_attempt(self._span, status, error_type)
             if response is not None:
@@ -336,16 +345,6 @@ class AttemptRecord:
             error_type=error_type,
             trace_id=record.trace_id,
         )
-
-
-def _end_of(response: Response | NoResponse | None) -> tuple[int | None, str | None]:
-    """Return the status and the error type of an attempt; 4xx, 5xx and an incomplete body are errors."""
-    if isinstance(response, Response):
-        status = response.status
-        if status >= _HTTP_ERROR:
-            return status, str(status)
-        return status, None if response.fault is None else f"body {response.fault}"
-    return None, None if response is None else response.cause_type
 
 
 def _describe_attempt(span: Span, status: int | None, error_type: str | None) -> None:
