@@ -48,6 +48,7 @@ FORMAT = 2  # format 1 has no subject, source and history; its entries are rewri
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
+_NO_HISTORY = "[]"  # the usual case, without the cost of a JSON parser
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
 Body: TypeAlias = bytes | None
@@ -222,11 +223,15 @@ def source_in_format_1(state: State, body: bytes | None, fault: str | None) -> s
 
 def dump_history(history: Sequence[Change]) -> str:
     """Return a history as JSON: a list of [state, changed, note, source]."""
+    if not history:
+        return _NO_HISTORY
     return json.dumps([[each.state, each.changed, each.note, each.source] for each in history])
 
 
 def load_history(text: str) -> tuple[Change, ...]:
     """Return the history that `dump_history` wrote."""
+    if text == _NO_HISTORY:
+        return ()
     return tuple(
         Change(state=State(state), changed=float(changed), note=note, source=source)
         for state, changed, note, source in json.loads(text)

@@ -8,10 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
@@ -36,22 +37,35 @@ from loanasync.ledger.model import (
 )
 
 T = TypeVar("T")
-Use: TypeAlias = Callable[[Connection], T]
+Transition: TypeAlias = Callable[..., Entry]  # `transitions.claim` or `transitions.settle` with arguments
 
-_NOW = "ledger_now()"  # an SQL function, see `_define_clock`
+_NAMES = tuple(each.name for each in fields(Entry))  # `history` is the last one
+_COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
+_PLACEHOLDERS = ", ".join("?" for _ in _NAMES)
 
-_COLUMNS = ", ".join(f'"{each.name}"' for each in fields(Entry))
-_PLACEHOLDERS = ", ".join("?" for _ in fields(Entry))
-
-_FIND = f"SELECT {_NOW}, {_COLUMNS} FROM (SELECT 1) LEFT JOIN decisions ON key = ?"  # noqa: S608  (constants)
+_SELECT = f"SELECT {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
+_FIND = f"{_SELECT} WHERE key = ?"
 _WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS})"  # noqa: S608  (constants)
-_SELECT = f"SELECT {_NOW}, {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
+_CREATE_ENTRY = f"INSERT INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS}) ON CONFLICT (key) DO NOTHING"  # noqa: S608
+_END_CLAIM = """
+UPDATE decisions
+SET state = ?, payload = ?, changed = ?, note = ?, status = ?, body = ?, fault = ?, source = ?
+WHERE key = ? AND state = 'inflight' AND token = ? AND changed = ?
+"""
 _PAGES = page_queries(_SELECT, "?", "?")
 # The second conditions let SQLite use the partial indexes.
 _BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
-_PURGE = f"""
-DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - ?
-"""  # noqa: S608  (constants)
+_PURGE = "DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= ?"
+_MAX_CLAIMS = 1000  # entries of claims that a `_DatabaseThread` keeps until they are settled
+
+
+class _Connection(Connection):
+    """A connection to the file of a ledger."""
+
+    now: Callable[[], float]  # the ledger's clock, see `_clock`
+
+
+Use: TypeAlias = Callable[[_Connection], T]
 
 
 class SqliteLedger(StoredLedger):
@@ -126,7 +140,8 @@ class SqliteLedger(StoredLedger):
         transition = partial(
             transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
         )
-        return await self._database().write(partial(_apply, key, transition))
+        database = self._database()
+        return await database.write(partial(database.claim, key, transition))
 
     async def settle(
         self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
@@ -135,7 +150,8 @@ class SqliteLedger(StoredLedger):
         transition = partial(
             transitions.settle, key=key, token=token, payload=payload, settlement=settlement, over=over
         )
-        return await self._database().write(partial(_apply, key, transition))
+        database = self._database()
+        return await database.write(partial(database.settle, key, token, transition))
 
     async def get(self, key: str) -> Entry | None:
         """See `DecisionLedger.get`."""
@@ -160,7 +176,7 @@ class SqliteLedger(StoredLedger):
     async def purge(self, older_than: float) -> int:
         """See `DecisionLedger.purge`."""
         return await self._database().write(
-            lambda connection: connection.execute(_PURGE, (older_than,)).rowcount
+            lambda connection: connection.execute(_PURGE, (connection.now() - older_than,)).rowcount
         )
 
     async def exists(self) -> bool:
@@ -187,53 +203,77 @@ class SqliteLedger(StoredLedger):
 class _DatabaseThread:
     """The thread that uses the file, and its connection.
 
-    Writes that wait at the same time share one transaction, because the commit is the slow part.
+    A single write is one statement, if the entry is as expected: a claim finds none, and a settlement finds
+    the claim that this thread wrote. Writes that wait at the same time share one transaction, because the
+    commit is the slow part.
     """
 
     def __init__(self, file: Path, patience: float) -> None:
         self.process = os.getpid()
         self._file = file
         self._patience = patience
-        self._connection: Connection | None = None
+        self._connection: _Connection | None = None
         self._opened_identity: tuple[int, int] | None = None  # device and inode number of the opened file
         self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
-        self._writes: deque[tuple[Use[Any], Future[Any]]] = deque()
+        self._writes: deque[tuple[Use[Any], asyncio.Future[Any]]] = deque()
+        self._claims: dict[tuple[str, str], Entry] = {}  # by key and token; used only in the thread
         FORK_GUARD.register(self)
 
     async def read(self, use: Use[T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, use)
 
     async def write(self, use: Use[T]) -> T:
-        future: Future[T] = Future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writes.append((use, future))
         self._executor.submit(self._write_all)
-        return await asyncio.wrap_future(future)
+        return await future
+
+    def claim(self, key: str, transition: Transition, connection: _Connection) -> Entry:
+        """Write a claim. It is the use of a `write`."""
+        entry = transition(None, now=connection.now())
+        if connection.execute(_CREATE_ENTRY, _row(entry)).rowcount:
+            self._claims[key, entry.token] = entry
+            if len(self._claims) > _MAX_CLAIMS:  # the oldest one was perhaps never settled
+                del self._claims[next(iter(self._claims))]
+            return entry
+        return _apply(key, transition, connection)
+
+    def settle(self, key: str, token: str, transition: Transition, connection: _Connection) -> Entry:
+        """Write a settlement. It is the use of a `write`."""
+        if (claimed := self._claims.pop((key, token), None)) is not None:
+            entry = transition(claimed, now=connection.now())
+            settled = (entry.state.value, entry.payload, entry.changed, entry.note)
+            response = (entry.status, entry.body, entry.fault, entry.source)
+            if connection.execute(_END_CLAIM, (*settled, *response, key, token, claimed.changed)).rowcount:
+                return entry
+        return _apply(key, transition, connection)
 
     def _read(self, use: Use[T]) -> T:
         return _retry_while_locked(lambda: use(self._connect()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
-        writes = [(use, future) for use, future in waiting if future.set_running_or_notify_cancel()]
+        writes = [(use, future) for use, future in waiting if not future.cancelled()]
         if not writes:  # an earlier call of this method has run them, or all were cancelled
             return
-
-        def write() -> list[object]:
-            with _write_transaction(connection := self._connect()):
-                return [_run_write(use, connection) for use, _ in writes]
-
+        results: Sequence[object]
         try:
-            results = _retry_while_locked(write, self._patience)
+            results = _retry_while_locked(lambda: self._run([use for use, _ in writes]), self._patience)
         except Exception as error:  # noqa: BLE001  (raised by each `write` call)
             results = [error] * len(writes)
         for (_, future), result in zip(writes, results, strict=True):
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            with suppress(RuntimeError):  # the event loop was closed
+                future.get_loop().call_soon_threadsafe(_end_write, future, result)
 
-    def _connect(self) -> Connection:
+    def _run(self, writes: Sequence[Use[Any]]) -> list[object]:
+        connection = self._connect()
+        if len(writes) == 1:
+            return [writes[0](connection)]
+        with _write_transaction(connection):
+            return [_run_write(write, connection) for write in writes]
+
+    def _connect(self) -> _Connection:
         """Return the connection; open the file if necessary."""
         if self._opened_identity is not None and self._opened_identity != _identity(self._file):
             # With an empty file, every customer would be requested again. `aclose` forgets the identity.
@@ -265,7 +305,16 @@ def _close_connection(connection: Connection, process: int) -> None:
         connection.close()
 
 
-def _run_write(use: Use[Any], connection: Connection) -> object:
+def _end_write(future: asyncio.Future[object], result: object) -> None:
+    if future.done():  # cancelled
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _run_write(use: Use[Any], connection: _Connection) -> object:
     """Return the result or the error of one write in a transaction of several.
 
     The error of one write does not undo the others, unless it is an OperationalError, such as a full disk.
@@ -279,7 +328,7 @@ def _run_write(use: Use[Any], connection: Connection) -> object:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    values = dict(zip((each.name for each in fields(Entry)), row, strict=True))
+    values = dict(zip(_NAMES, row, strict=True))
     values["state"] = State(values["state"])
     values["history"] = load_history(values["history"])
     if values["source"] is None:
@@ -288,26 +337,30 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 
 def _row(entry: Entry) -> tuple[object, ...]:
-    values = (getattr(entry, each.name) for each in fields(Entry) if each.name != "history")
-    return (*values, dump_history(entry.history))  # `history` is the last field
+    return (*_values_of(entry), dump_history(entry.history))
 
 
-def _load(key: str, connection: Connection) -> tuple[Entry | None, float]:
-    now, *row = connection.execute(_FIND, (key,)).fetchone()
-    return (None if row[0] is None else _entry(tuple(row))), now
+_values_of = attrgetter(*_NAMES[:-1])
 
 
-def _apply(key: str, transition: Callable[..., Entry], connection: Connection) -> Entry:
-    before, now = _load(key, connection)
-    after = transition(before, now=now)
-    if after != before:
-        connection.execute(_WRITE, _row(after))
-    return after
+def _load(key: str, connection: _Connection) -> tuple[Entry | None, float]:
+    row = connection.execute(_FIND, (key,)).fetchone()
+    return (None if row is None else _entry(row)), connection.now()
 
 
-def _read(statement: str, arguments: Sequence[object], connection: Connection) -> list[Entry]:
+def _apply(key: str, transition: Transition, connection: _Connection) -> Entry:
+    with _write_transaction(connection):
+        before, now = _load(key, connection)
+        after = transition(before, now=now)
+        if after != before:
+            connection.execute(_WRITE, _row(after))
+        return after
+
+
+def _read(statement: str, arguments: Sequence[object], connection: _Connection) -> list[Entry]:
     rows = connection.execute(statement, arguments).fetchall()
-    return [transitions.as_of(_entry(tuple(row)), now) for now, *row in rows]
+    now = connection.now()
+    return [transitions.as_of(_entry(row), now) for row in rows]
 
 
 _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
@@ -354,7 +407,7 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 def _identity(file: Path) -> tuple[int, int] | None:
     """Return the device and inode number of a file, to detect a replaced file; None if it does not exist."""
     try:
-        status = file.stat()
+        status = os.stat(file)  # noqa: PTH116  (faster than `Path.stat`, and called for each operation)
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
@@ -412,7 +465,7 @@ def _check_access(file: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
-def _open_file(file: Path, patience: float) -> Connection:
+def _open_file(file: Path, patience: float) -> _Connection:
     """Open the file of a ledger. Create it or migrate it to the present format if necessary.
 
     Args:
@@ -429,11 +482,13 @@ def _open_file(file: Path, patience: float) -> Connection:
     except FileExistsError:
         # Do not open the file here: closing it would drop the locks of all other ledgers in this process.
         _check_access(file)
-    connection = sqlite3.connect(file, timeout=patience, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        file, timeout=patience, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
     try:
         with _write_transaction(connection):
             _prepare_schema(connection, file)
-            _define_clock(connection)
+            connection.now = _clock(connection)
         _use_wal(connection, patience)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk
@@ -480,7 +535,13 @@ def _use_wal(connection: Connection, patience: float) -> None:
 
 @contextmanager
 def _write_transaction(connection: Connection) -> Iterator[None]:
-    """Run the block in a transaction that excludes other writers from its first read to its commit."""
+    """Run the block in a transaction that excludes other writers from its first read to its commit.
+
+    If a transaction has begun, the block is a part of it.
+    """
+    if connection.in_transaction:
+        yield
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -495,8 +556,8 @@ _CLOCK_TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL
 _LAST_LEASE = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
 
 
-def _define_clock(connection: Connection) -> None:
-    """Define the SQL function ``ledger_now()``: seconds since 1970 by the ledger's clock.
+def _clock(connection: Connection) -> Callable[[], float]:
+    """Return the ledger's clock: a function that returns the seconds since 1970.
 
     The first process after a boot writes the time of the boot to the file. All processes add the machine's
     uptime to it. On systems other than Linux, which have no boot id, use the time of day.
@@ -507,10 +568,9 @@ def _define_clock(connection: Connection) -> None:
     with suppress(OSError):
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
     if not boot:
-        connection.create_function("ledger_now", 0, _time_of_day)
-        return
+        return _time_of_day
     start = _boot_time(connection, boot)
-    connection.create_function("ledger_now", 0, lambda: start + _uptime())
+    return lambda: start + _uptime()
 
 
 def _time_of_day() -> float:
@@ -556,7 +616,8 @@ class _ForkGuard:
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._in_use = 0
         self._is_forking = False
         self._users: WeakValueDictionary[int, _FileUser] = WeakValueDictionary()
@@ -569,14 +630,16 @@ class _ForkGuard:
         self._users[id(user)] = user
 
     def __enter__(self) -> None:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._is_forking)
+        with self._lock:
+            if self._is_forking:
+                self._condition.wait_for(lambda: not self._is_forking)
             self._in_use += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._condition:
+        with self._lock:
             self._in_use -= 1
-            self._condition.notify_all()
+            if self._is_forking:
+                self._condition.notify_all()
 
     def _before_fork(self) -> None:
         self._condition.acquire()  # held across the fork, so that no other thread holds it in the child

@@ -7,13 +7,15 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loanasync import ConfigurationError, LedgerUnavailableError
-from loanasync.ledger import Entry, Settlement, SqliteLedger, State
+from loanasync.ledger import Entry, Settlement, SqliteLedger, State, sqlite
 from loanasync.testing import SharedLedgerConformance, approved
 from support.ledger_clients import Shop
 
@@ -40,6 +42,30 @@ async def claimed(ledger: SqliteLedger, key: str) -> Entry:
     return await ledger.claim(key, token="t", payload="p", lease=60)
 
 
+async def settled(ledger: SqliteLedger, key: str, body: bytes = b"{}") -> Entry:
+    approval = Settlement(state=State.APPROVED, status=201, body=body)
+    return await ledger.settle(key, token="t", payload="p", settlement=approval)
+
+
+@asynccontextmanager
+async def thread_held(ledger: SqliteLedger) -> AsyncIterator[None]:
+    """Keep the ledger's thread busy, so that the writes of the block share one commit after it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    reading = asyncio.create_task(ledger._database().read(hold))
+    await asyncio.to_thread(begun.wait, 30)
+    try:
+        yield
+        await asyncio.sleep(0)  # the tasks of the block begin to wait
+    finally:
+        go_on.set()
+        await reading
+
+
 async def test_write_is_synced_before_it_returns(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
         pragmas = ("journal_mode", "synchronous", "fullfsync")
@@ -60,16 +86,110 @@ async def test_concurrent_operations_share_one_commit(file: Path) -> None:
         assert statements.count("COMMIT") < 20
 
 
+async def test_single_claim_and_its_settlement_are_one_statement_each(file: Path) -> None:
+    statements: list[str] = []
+    async with SqliteLedger(file) as ledger:
+        await ledger._database().read(lambda connection: connection.set_trace_callback(statements.append))
+        claim = await claimed(ledger, "k")
+        entry = await settled(ledger, "k")
+        assert [statement.split()[0] for statement in statements] == ["INSERT", "UPDATE"]
+        assert entry == await ledger.get("k")
+        assert (entry.claimed, entry.expires) == (claim.claimed, claim.expires)
+
+
+async def test_settlement_of_an_entry_that_another_process_changed_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ledger knows its claim. Another one changes the entry, even at the same time of the clock."""
+    monkeypatch.setattr(sqlite, "_uptime", lambda: 1000.0)
+    monkeypatch.setattr(sqlite, "_time_of_day", lambda: 1_800_000_000.0)
+    async with SqliteLedger(file) as ledger, SqliteLedger(file) as other:
+        await ledger.claim("taken", token="t", payload="p", lease=0)
+        await other.claim("taken", token="t2", payload="p", lease=60, over="t")
+        await claimed(ledger, "decided")
+        await settled(other, "decided")
+        for key in ("taken", "decided"):
+            before = await other.get(key)
+            assert before is not None
+            lost = Settlement(state=State.LOST, note="AlreadyEvaluatedError")
+            assert await ledger.settle(key, token="t", payload="p", settlement=lost) == before
+            assert await other.get(key) == before
+
+
+async def test_settlement_after_the_claim_took_over_itself_is_whole(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        await ledger.claim("k", token="t", payload="p", lease=0)
+        assert (await ledger.claim("k", token="t", payload="p", lease=60, over="t")).takeovers == 1
+        assert await settled(ledger, "k") == await ledger.get("k")
+
+
+async def test_claim_older_than_a_thousand_others_is_settled(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        await claimed(ledger, "first")
+        await asyncio.gather(
+            *(ledger.claim(f"k{n}", token=f"t{n}", payload="p", lease=60) for n in range(1001))
+        )
+        assert len(ledger._database()._claims) == 1000
+        assert (await settled(ledger, "first")).state is State.APPROVED
+
+
+async def test_claims_of_one_entry_in_one_commit_have_one_owner(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        async with thread_held(ledger):
+            claims = asyncio.gather(
+                *(ledger.claim("k", token=f"t{n}", payload="p", lease=60) for n in range(5))
+            )
+        assert {entry.token for entry in await claims} == {"t0"}
+
+
+async def test_full_disk_fails_all_writes_of_its_commit(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        keys = [f"k{n}" for n in range(5)]
+        for key in keys:
+            await claimed(ledger, key)
+        limit = "PRAGMA max_page_count = {}"
+        await ledger._database().read(lambda connection: connection.execute(limit.format(1)))
+        async with thread_held(ledger):
+            writes = asyncio.gather(
+                claimed(ledger, "new"),
+                *(settled(ledger, key, b"x" * 10_000) for key in keys),
+                return_exceptions=True,
+            )
+        assert {type(end) for end in await writes} == {sqlite3.OperationalError}
+        assert {entry.state async for entry in ledger.scan()} == {State.INFLIGHT}
+        assert await ledger.get("new") is None
+        await ledger._database().read(lambda connection: connection.execute(limit.format(10_000)))
+        assert [(await settled(ledger, key)).state for key in keys] == [State.APPROVED] * 5
+
+
+async def test_cancelled_write_that_waits_is_not_written(file: Path) -> None:
+    async with SqliteLedger(file) as ledger:
+        async with thread_held(ledger):
+            cancelled, kept = (asyncio.create_task(claimed(ledger, key)) for key in ("cancelled", "kept"))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+        await kept
+        assert cancelled.cancelled()
+        assert [entry.key async for entry in ledger.scan()] == ["kept"]
+
+
 async def test_failing_operation_does_not_affect_others_in_its_commit(file: Path) -> None:
     async with SqliteLedger(file) as ledger:
-        ends = await asyncio.gather(
-            claimed(ledger, "a"),
-            ledger.claim("b", token="t", payload=object(), lease=60),  # type: ignore[arg-type]
-            claimed(ledger, "c"),
-            return_exceptions=True,
-        )
+        await claimed(ledger, "d")
+        wrong = {"token": "t", "payload": object()}
+        async with thread_held(ledger):
+            writes = asyncio.gather(
+                claimed(ledger, "a"),
+                ledger.claim("b", lease=60, **wrong),  # type: ignore[arg-type]
+                ledger.settle("d", settlement=Settlement(state=State.REFUSED), **wrong),  # type: ignore[arg-type]
+                claimed(ledger, "c"),
+                return_exceptions=True,
+            )
+        ends = await writes
         assert isinstance(ends[1], sqlite3.Error)
-        assert [entry.key async for entry in ledger.scan()] == ["a", "c"]
+        assert isinstance(ends[2], sqlite3.Error)
+        entries = [(entry.key, entry.state) async for entry in ledger.scan()]
+        assert sorted(entries) == [(key, State.INFLIGHT) for key in ("a", "c", "d")]
 
 
 async def test_full_disk_raises_and_writes_nothing(file: Path) -> None:
