@@ -7,9 +7,9 @@ import aiohttp
 from byhand import Providers
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from order import CODE, FIELDS, SHOP, TOKEN, AsyncIterator, Call, Result, asynccontextmanager
+from order import SHOP, TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
-from loanasync import ApprovalRequest, LoanClient, Timeout
+from loanasync import LoanClient, Timeout
 
 __all__ = ["recorded", "sampled_out", "through_session", "through_users_session", "with_loanasync"]
 
@@ -17,10 +17,10 @@ PATIENT = Timeout(total=300, attempt=299, connect=298)  # the total of aiohttp, 
 
 
 @asynccontextmanager
-async def with_loanasync(base_url: str, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
+async def with_loanasync(scenario: Scenario, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
     """Build the model, check it, send it and read the response; `limit` has the default of the client."""
     opened = LoanClient(
-        base_url,
+        scenario.base_url,
         shop_id=SHOP,
         auth_token=TOKEN,
         max_concurrency=limit,
@@ -28,39 +28,46 @@ async def with_loanasync(base_url: str, limit: int = 100, **options: Any) -> Asy
         **options,
     )
     orders = count()  # a new order for each call, since the client sends no approval twice
+    codes, request = scenario.codes, scenario.order.request
     async with opened as client:
 
         async def call() -> Result:
-            decision = await client.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
+            decision = await client.approve(next(codes), request(), scope=str(next(orders)))
             return decision.meta.status, decision.approved
 
         yield call
 
 
 @asynccontextmanager
-async def through_session(base_url: str) -> AsyncIterator[Call]:
+async def through_session(scenario: Scenario) -> AsyncIterator[Call]:
     """Send through `ClientSession.request` of the client's own session."""
-    async with with_loanasync(base_url, direct_connections=False) as call:
+    async with with_loanasync(scenario, direct_connections=False) as call:
         yield call
 
 
 @asynccontextmanager
-async def through_users_session(base_url: str) -> AsyncIterator[Call]:
+async def through_users_session(scenario: Scenario, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
     """Send through a session of the user, created as for plain aiohttp."""
-    async with aiohttp.ClientSession() as session, with_loanasync(base_url, session=session) as call:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session,
+        with_loanasync(scenario, limit, session=session, **options) as call,
+    ):
         yield call
 
 
 @asynccontextmanager
-async def sampled_out(base_url: str) -> AsyncIterator[Call]:
+async def sampled_out(scenario: Scenario) -> AsyncIterator[Call]:
     """Use an SDK whose sampler drops all calls."""
-    async with with_loanasync(base_url, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
+    async with with_loanasync(scenario, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
         yield call
 
 
 @asynccontextmanager
-async def recorded(base_url: str, providers: Providers) -> AsyncIterator[Call]:
+async def recorded(
+    scenario: Scenario, providers: Providers, *, users_session: bool = False
+) -> AsyncIterator[Call]:
     """Use an SDK that records all calls."""
     tracing, metering = providers
-    async with with_loanasync(base_url, tracer_provider=tracing, meter_provider=metering) as call:
+    client = through_users_session if users_session else with_loanasync
+    async with client(scenario, tracer_provider=tracing, meter_provider=metering) as call:
         yield call

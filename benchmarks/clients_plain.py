@@ -4,20 +4,20 @@ from functools import partial
 
 import aiohttp
 from byhand import ByHand, Providers
-from order import CODE, ORDER, SHOP, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
+from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
 __all__ = ["by_hand", "plain"]
 
 
 @asynccontextmanager
-async def plain(base_url: str, limit: int = 100) -> AsyncIterator[Call]:
+async def plain(scenario: Scenario, limit: int = 100) -> AsyncIterator[Call]:
     """The baseline: send JSON, read JSON; `limit` has the default of aiohttp."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session:
 
         async def call() -> Result:
             async with session.post(
-                f"{base_url}/api/shops/{SHOP}/requests/{CODE}",
-                json={**ORDER},
+                scenario.address(),
+                json={**scenario.order.members},
                 headers={"X-Auth-Token": TOKEN},
             ) as response:
                 decision = await response.json()
@@ -27,14 +27,16 @@ async def plain(base_url: str, limit: int = 100) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def by_hand(base_url: str, providers: Providers) -> AsyncIterator[Call]:
+async def by_hand(scenario: Scenario, providers: Providers) -> AsyncIterator[Call]:
     """The baseline with the two spans, the duration metric and the propagation of loanasync."""
     telemetry = ByHand(providers)
     async with aiohttp.ClientSession() as session:
 
         async def send(headers: dict[str, str]) -> Result:
             headers["X-Auth-Token"] = TOKEN
-            async with session.post(address(base_url), json={**ORDER}, headers=headers) as response:
+            async with session.post(
+                scenario.address(), json={**scenario.order.members}, headers=headers
+            ) as response:
                 decision = await response.json()
                 return response.status, decision["approved"]
 

@@ -8,7 +8,7 @@ success. Each SDK is imported where it is used.
 from typing import Any
 
 import aiohttp
-from order import ORDER, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
+from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
 __all__ = ["with_anthropic", "with_azure", "with_mollie", "with_openai", "with_stripe"]
 
@@ -16,7 +16,7 @@ CREATED = 201
 
 
 @asynccontextmanager
-async def with_azure(base_url: str) -> AsyncIterator[Call]:
+async def with_azure(scenario: Scenario) -> AsyncIterator[Call]:
     """The pipeline of azure-core on aiohttp, with the policies of its generated clients."""
     from azure.core import AsyncPipelineClient
     from azure.core.pipeline import policies
@@ -36,10 +36,11 @@ async def with_azure(base_url: str) -> AsyncIterator[Call]:
         policies.DistributedTracingPolicy(),
         policies.HttpLoggingPolicy(),
     ]
-    async with AsyncPipelineClient(base_url, policies=steps, transport=AioHttpTransport()) as client:
+    async with AsyncPipelineClient(scenario.base_url, policies=steps, transport=AioHttpTransport()) as client:
 
         async def call() -> Result:
-            response = await client.send_request(HttpRequest("POST", address(base_url), json={**ORDER}))
+            order = {**scenario.order.members}
+            response = await client.send_request(HttpRequest("POST", scenario.address(), json=order))
             response.raise_for_status()
             return response.status_code, response.json()["approved"]
 
@@ -47,23 +48,26 @@ async def with_azure(base_url: str) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def with_stripe(base_url: str) -> AsyncIterator[Call]:
+async def with_stripe(scenario: Scenario) -> AsyncIterator[Call]:
     """Stripe on its aiohttp client: a payment intent with the data of the order, form-encoded."""
     import stripe
 
     async with aiohttp.ClientSession() as session:
         http = stripe.AIOHTTPClient(session=session)
-        client = stripe.StripeClient("sk_test_made_up", http_client=http, base_addresses={"api": base_url})
+        client = stripe.StripeClient(
+            "sk_test_made_up", http_client=http, base_addresses={"api": scenario.base_url}
+        )
 
         async def call() -> Result:
-            intent: Any = await client.v1.payment_intents.create_async({**ORDER, "currency": "eur"})
+            order: Any = {**scenario.order.members, "currency": "eur"}
+            intent: Any = await client.v1.payment_intents.create_async(order)
             return intent.last_response.code, intent["approved"]
 
         yield call
 
 
 @asynccontextmanager
-async def with_openai(base_url: str) -> AsyncIterator[Call]:
+async def with_openai(scenario: Scenario) -> AsyncIterator[Call]:
     """OpenAI on its aiohttp client; `post` is its documented method for other paths."""
     import openai
 
@@ -71,11 +75,14 @@ async def with_openai(base_url: str) -> AsyncIterator[Call]:
         approved: bool
 
     http = openai.DefaultAioHttpClient()
-    async with openai.AsyncOpenAI(api_key="made-up", base_url=base_url, http_client=http) as client:
+    async with openai.AsyncOpenAI(api_key="made-up", base_url=scenario.base_url, http_client=http) as client:
 
         async def call() -> Result:
             decision = await client.post(
-                address(""), body={**ORDER}, cast_to=Decision, options={"headers": {"X-Auth-Token": TOKEN}}
+                scenario.path(),
+                body={**scenario.order.members},
+                cast_to=Decision,
+                options={"headers": {"X-Auth-Token": TOKEN}},
             )
             return CREATED, decision.approved
 
@@ -83,7 +90,7 @@ async def with_openai(base_url: str) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
+async def with_anthropic(scenario: Scenario) -> AsyncIterator[Call]:
     """Anthropic on its aiohttp client, in the same way as OpenAI."""
     import anthropic
 
@@ -91,11 +98,16 @@ async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
         approved: bool
 
     http = anthropic.DefaultAioHttpClient()
-    async with anthropic.AsyncAnthropic(api_key="made-up", base_url=base_url, http_client=http) as client:
+    async with anthropic.AsyncAnthropic(
+        api_key="made-up", base_url=scenario.base_url, http_client=http
+    ) as client:
 
         async def call() -> Result:
             decision = await client.post(
-                address(""), body={**ORDER}, cast_to=Decision, options={"headers": {"X-Auth-Token": TOKEN}}
+                scenario.path(),
+                body={**scenario.order.members},
+                cast_to=Decision,
+                options={"headers": {"X-Auth-Token": TOKEN}},
             )
             return CREATED, decision.approved
 
@@ -103,15 +115,15 @@ async def with_anthropic(base_url: str) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def with_mollie(base_url: str) -> AsyncIterator[Call]:
+async def with_mollie(scenario: Scenario) -> AsyncIterator[Call]:
     """mollie-api-py, which uses httpx for async calls: a payment, with a response in its own format."""
     import mollie
 
     async with mollie.ClientSDK(
-        security=mollie.models.Security(api_key="test_made_up"), server_url=base_url
+        security=mollie.models.Security(api_key="test_made_up"), server_url=scenario.base_url
     ) as client:
         order = {
-            "description": ORDER["orderToken"],
+            "description": scenario.order.members["orderToken"],
             "amount": {"currency": "EUR", "value": "450.00"},
             "redirect_url": "https://shop.example.com/orders/1",
         }

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 import aiohttp
 from byhand import Providers
-from order import FIELDS, ORDER, TOKEN, AsyncIterator, Call, Result, address, asynccontextmanager
+from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
 __all__ = ["assembled", "models", "with_httpx", "with_orjson"]
 
 
 @asynccontextmanager
-async def with_orjson(base_url: str) -> AsyncIterator[Call]:
+async def with_orjson(scenario: Scenario) -> AsyncIterator[Call]:
     """The baseline with orjson for request and response."""
     import orjson
 
@@ -19,8 +19,8 @@ async def with_orjson(base_url: str) -> AsyncIterator[Call]:
         headers = {"X-Auth-Token": TOKEN, "Content-Type": "application/json"}
 
         async def call() -> Result:
-            body = orjson.dumps({**ORDER})
-            async with session.post(address(base_url), data=body, headers=headers) as response:
+            body = orjson.dumps({**scenario.order.members})
+            async with session.post(scenario.address(), data=body, headers=headers) as response:
                 decision = orjson.loads(await response.read())
                 return response.status, decision["approved"]
 
@@ -28,14 +28,16 @@ async def with_orjson(base_url: str) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def with_httpx(base_url: str) -> AsyncIterator[Call]:
+async def with_httpx(scenario: Scenario) -> AsyncIterator[Call]:
     """httpx: send JSON, read JSON."""
     import httpx
 
     async with httpx.AsyncClient() as client:
 
         async def call() -> Result:
-            response = await client.post(address(base_url), json={**ORDER}, headers={"X-Auth-Token": TOKEN})
+            response = await client.post(
+                scenario.address(), json={**scenario.order.members}, headers={"X-Auth-Token": TOKEN}
+            )
             return response.status_code, response.json()["approved"]
 
         yield call
@@ -69,6 +71,15 @@ def models() -> tuple[Callable[..., Any], Any]:
     class Order(Shared):
         amount: Annotated[int, Field(ge=5_000, le=1_500_000)]
         loan_finality: text
+        country_calling_code: Annotated[str, StringConstraints(pattern="^[+][0-9]+$")] | None = None
+        iban: Annotated[str, StringConstraints(pattern="^[A-Z]{2}[0-9]{2}[A-Z0-9]+$")] | None = None
+        payment_day_of_month: digits | None = None
+        residence: text | None = None
+        residence_start_date: Annotated[str, StringConstraints(pattern="^[0-9]{2}/[0-9]{4}$")] | None = None
+        educational_qualification: text | None = None
+        children: text | None = None
+        salary_type: text | None = None
+        salary: Annotated[int, Field(ge=0)] | None = None
 
     class Decision(Shared):
         approved: Annotated[bool, Field(strict=True)]
@@ -86,7 +97,7 @@ class Fault(Exception):  # noqa: N818  (internal)
 
 
 @asynccontextmanager
-async def assembled(base_url: str, providers: Providers | None = None) -> AsyncIterator[Call]:
+async def assembled(scenario: Scenario, providers: Providers | None = None) -> AsyncIterator[Call]:
     """Use aiohttp with pydantic models, tenacity and the standard instrumentation."""
     from opentelemetry.instrumentation.aiohttp_client import create_trace_config
     from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -103,13 +114,13 @@ async def assembled(base_url: str, providers: Providers | None = None) -> AsyncI
             wait=wait_random_exponential(multiplier=0.2, max=5),
         )
         async def send(body: str) -> tuple[int, Any]:
-            async with session.post(address(base_url), data=body, headers=headers) as response:
+            async with session.post(scenario.address(), data=body, headers=headers) as response:
                 if response.status == 500:  # noqa: PLR2004  (spec §7)
                     raise Fault
                 return response.status, decision.model_validate_json(await response.read())
 
         async def call() -> Result:
-            body = order(**FIELDS).model_dump_json(by_alias=True, exclude_none=True)
+            body = order(**scenario.order.fields).model_dump_json(by_alias=True, exclude_none=True)
             status, read = await send(body)
             return status, read.approved
 

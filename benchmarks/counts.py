@@ -10,21 +10,24 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from clients_loanasync import with_loanasync
-from clients_plain import plain
+from byhand import recording
+from clients_loanasync import recorded, through_users_session, with_loanasync
+from clients_plain import by_hand, plain
 from inmemory import InMemoryService, client_with
-from order import APPROVED, CODE, FIELDS, Call, Result
+from order import APPROVED, CODE, FULL, Call, Opener, Result, Scenario
+from rounds import Spread, goal
 from service import Service, serving
-
-from loanasync import ApprovalRequest
 
 WARM_UP = 20  # calls that fill all caches
 CALLS = 200
 ROUNDS = 3  # the lowest is used: an unrelated timer may be pending in others
 IN_FLIGHT = 100
+TARGETS = {"function calls, own session": 130, "function calls, session of the user": 240}
 
 
 async def function_calls(call: Call) -> float:
@@ -76,23 +79,35 @@ async def objects(call: Call, service: Service) -> float:
     return min(figures[1:])  # the first round opens connections
 
 
+def clients() -> dict[str, Opener]:
+    """Return the compared clients, which use a socket."""
+    return {
+        "own session": with_loanasync,
+        "session of the user": through_users_session,
+        "recording": partial(recorded, providers=recording()),
+        "plain aiohttp": plain,
+        "plain aiohttp + telemetry": partial(by_hand, providers=recording()),
+    }
+
+
 async def run() -> dict[str, float]:
-    """Return all counts."""
+    """Return all counts of the full order."""
     scripted = client_with(InMemoryService())
     orders = count()
 
     async def approve() -> Result:
-        decision = await scripted.approve(CODE, ApprovalRequest(**FIELDS), scope=str(next(orders)))
+        decision = await scripted.approve(CODE, FULL.request(), scope=str(next(orders)))
         return decision.meta.status, decision.approved
 
     figures = {"function calls, script": await function_calls(approve)}
+    in_flight = {}
     with serving() as service:
         service.respond_late()
-        async with with_loanasync(service.base_url) as our_call, plain(service.base_url) as plain_call:
-            for name, call in (("", our_call), (" of plain aiohttp", plain_call)):
-                figures[f"function calls{name}, socket"] = await function_calls(call)
-                figures[f"objects in flight{name}"] = await objects(call, service)
-    return figures
+        for name, client in clients().items():
+            async with client(Scenario(service.base_url)) as call:
+                figures[f"function calls, {name}"] = await function_calls(call)
+                in_flight[f"objects in flight, {name}"] = await objects(call, service)
+    return figures | in_flight
 
 
 def main() -> None:
@@ -102,9 +117,14 @@ def main() -> None:
     options = parser.parse_args()
     figures = asyncio.run(run())
     for name, figure in figures.items():
-        print(f"{name:40}{figure:10.2f}")
+        print(f"{name:50}{figure:10.2f}")
+    goals = [
+        goal(name, Spread(figures[name], figures[name], figures[name]), bound)
+        for name, bound in TARGETS.items()
+    ]
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        written: dict[str, Any] = {"counts": figures, "goals": goals}
+        options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Measure how cost and memory grow with calls in flight, calls made and bulk items, beside plain aiohttp.
 
-The service is that of `calls.py`, on another core. Latencies are wall-clock time and need an idle
-machine; everything else is CPU time and memory.
+The service is `service.py`, on another core; it can hold its responses. The order is the full one. Where
+it is cheap, a session of the user is measured too. Latencies are wall-clock time and need an idle machine;
+everything else is CPU time and memory.
 """
 
 import argparse
@@ -13,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
+from clients_loanasync import through_users_session
 from clients_loanasync import with_loanasync as loanasync
 from clients_plain import plain
-from rounds import interleaved, spread
+from rounds import Spread, goal, interleaved, spread
 from service import Service, raise_file_limit, serving
 from strain import Client, bytes_each, cost, latencies, longest_steps
 from volume import (
     Bulk,
     approve_many,
-    import_time,
     in_bulk,
     memory_in_bulk,
     orchestration,
@@ -29,9 +30,14 @@ from volume import (
     task_per_item,
 )
 
-CLIENTS: dict[str, Client] = {"loanasync": loanasync, "plain": plain}
+TWO: dict[str, Client] = {"loanasync": loanasync, "plain": plain}
+THREE: dict[str, Client] = {"loanasync": loanasync, "user": through_users_session, "plain": plain}
+NAMES = {"loanasync": "own session", "user": "session of the user"}
 BULK: dict[Client, Bulk] = {loanasync: approve_many, plain: task_per_item}
 LATENCY_IN_FLIGHT = 100
+FEW = 100  # calls in flight; with many more, a call may cost little more
+FLAT = 1.5
+LONGEST_STEP = 5.0  # ms, without garbage collections
 Row = dict[str, Any]
 Figures = dict[str, list[float]]
 
@@ -52,10 +58,17 @@ class Sizes:
 
 
 def row(name: str, figures: Figures) -> Row:
-    """Return a line of the table: both figures, and their ratio per round."""
-    both = {each: spread(figures[each]).median for each in CLIENTS}
-    ratio = asdict(spread(figures["loanasync"], figures["plain"])) if min(figures["plain"]) > 0 else None
-    return {"name": name, **both, "ratio": ratio}
+    """Return a line of the table: the figure of each client, and its ratio to plain aiohttp per round."""
+    plain = figures["plain"]
+    return {
+        "name": name,
+        **{each: spread(costs).median for each, costs in figures.items()},
+        "ratios": {
+            each: asdict(spread(costs, plain))
+            for each, costs in figures.items()
+            if each in NAMES and min(plain) > 0
+        },
+    }
 
 
 def rows(names: Sequence[str], figures: dict[str, list[tuple[float, float]]]) -> Iterator[Row]:
@@ -64,9 +77,13 @@ def rows(names: Sequence[str], figures: dict[str, list[tuple[float, float]]]) ->
         yield row(name, {each: [pair[index] for pair in pairs] for each, pairs in figures.items()})
 
 
-def turns(measure: Callable[[Client], Coroutine[Any, Any, Any]], rounds: int) -> dict[str, list[Any]]:
-    """Run rounds of both clients, each in its own event loop."""
-    ways = {name: partial(_run, measure, client) for name, client in CLIENTS.items()}
+def turns(
+    measure: Callable[[Client], Coroutine[Any, Any, Any]],
+    rounds: int,
+    clients: dict[str, Client] = THREE,
+) -> dict[str, list[Any]]:
+    """Run rounds of all clients, each in its own event loop."""
+    ways = {name: partial(_run, measure, client) for name, client in clients.items()}
     return interleaved(ways, rounds, warm_up=0)  # each measurement has its own warm-up
 
 
@@ -78,12 +95,13 @@ def costs(service: Service, sizes: Sizes) -> Iterator[Row]:
     """Measure CPU per call by calls in flight."""
     for number in sizes.in_flight:
         measure = partial(cost, service=service, calls=max(sizes.calls // 10, number), number=number)
-        yield row(f"CPU per call, {number:,} in flight (µs)", turns(measure, sizes.rounds))
+        line = row(f"CPU per call, {number:,} in flight (µs)", turns(measure, sizes.rounds))
+        yield line | {"in_flight": number}
 
 
 def stretched(service: Service, sizes: Sizes) -> Iterator[Row]:
     """Measure CPU per call and memory growth over many calls."""
-    figures = asyncio.run(stretches(CLIENTS, service, sizes.calls))
+    figures = asyncio.run(stretches(TWO, service, sizes.calls))
     for name, index in (("first", 0), ("last", -1)):
         part = {each: [pairs[index][0]] for each, pairs in figures.items()}
         yield row(f"CPU per call, {name} tenth of {sizes.calls:,} (µs)", part)
@@ -126,19 +144,30 @@ def steps(service: Service, sizes: Sizes) -> Iterator[Row]:
 
 def bulk(service: Service, sizes: Sizes) -> Iterator[Row]:
     """Measure bulk: `approve_many`, and plain aiohttp with a task per item and a semaphore."""
-    costs = turns(lambda client: in_bulk(client, BULK[client], service, sizes.items), sizes.rounds)
+    costs = turns(lambda client: in_bulk(client, BULK[client], service, sizes.items), sizes.rounds, TWO)
     yield row(f"CPU per item of {sizes.items:,} (µs)", costs)
-    most = turns(lambda client: memory_in_bulk(client, BULK[client], service, sizes.items), 1)
+    most = turns(lambda client: memory_in_bulk(client, BULK[client], service, sizes.items), 1, TWO)
     yield row(f"peak memory, {sizes.items:,} items (kB)", most)
-    alone = turns(lambda client: orchestration(BULK[client], sizes.items), sizes.rounds)
+    alone = turns(lambda client: orchestration(BULK[client], sizes.items), sizes.rounds, TWO)
     yield row("CPU per item without a request (µs)", alone)
 
 
-def imports(_: Service, sizes: Sizes) -> Iterator[Row]:
-    """Measure the time to import."""
-    modules = {"loanasync": partial(import_time, "loanasync"), "plain": partial(import_time, "aiohttp")}
-    # Imports are short and vary, so more rounds are run.
-    yield row("CPU to import (ms)", interleaved(modules, 5 * sizes.rounds))
+def goals(lines: Sequence[Row]) -> Iterator[Row]:
+    """Yield the targets of the lines that have one."""
+    for line in lines:
+        name = line["name"]
+        for client, session in NAMES.items():
+            if name.startswith("memory per call"):
+                ratio = Spread(**line["ratios"][client])
+                yield goal(f"{name.removesuffix(' (bytes)')}, {session} / plain aiohttp", ratio, 1.0)
+            if name.startswith("longest step without"):
+                yield goal(f"{name}, {session}", spread([line[client]]), LONGEST_STEP)
+    costs = {line["in_flight"]: line for line in lines if "in_flight" in line}
+    few, most = costs.get(FEW), costs.get(max(costs, default=0))
+    if few and most and few is not most:
+        for client, session in NAMES.items():
+            name = f"CPU per call, {most['in_flight']:,} in flight / {FEW} in flight, {session}"
+            yield goal(name, spread([most[client] / few[client]]), FLAT)
 
 
 PARTS = {
@@ -148,15 +177,14 @@ PARTS = {
     "latency": latency,
     "steps": steps,
     "bulk": bulk,
-    "imports": imports,
 }
 
 
 def formatted(line: Row) -> str:
     """Format a line of the results."""
-    ratio = line["ratio"]
-    compared = f"{ratio['median']:8.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
-    return f"{line['name']:60}{line['loanasync']:10,.1f}{line['plain']:10,.1f}{compared}"
+    figures = "".join(f"{line[each]:12,.1f}" if each in line else " " * 12 for each in THREE)
+    ratios = (f"{line['ratios'][each]['median']:8.2f}" for each in NAMES if each in line["ratios"])
+    return f"{line['name']:60}{figures}{''.join(ratios)}"
 
 
 def main() -> None:
@@ -176,14 +204,19 @@ def main() -> None:
         print(f"skipped: {number:,} in flight: this system allows {files:,} open files")
     sizes = Sizes(possible, options.calls, options.items, options.rounds)
     lines = []
-    print(f"{'':60}{'loanasync':>10}{'plain':>10}{'ratio':>8} (middle half)")
+    print(f"{'':60}{'loanasync':>12}{'session=':>12}{'plain':>12}{'ratios to plain':>18}")
     with serving() as service:
         for part in options.parts.split(","):
             for line in PARTS[part](service, sizes):
                 lines.append(line)
                 print(formatted(line), flush=True)
+    targets = list(goals(lines))
+    for each in targets:
+        word = "met" if each["met"] else "lost"
+        print(f"{each['name']}: {each['median']:.2f}, target {each['target']}: {word}")
     if options.json:
-        options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
+        written = {"rows": lines, "goals": targets}
+        options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,19 +14,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clients_loanasync import with_loanasync
+from clients_loanasync import through_users_session, with_loanasync
 from clients_plain import plain
+from order import Scenario
 from rounds import calling
 from service import Service, serving
 
-CLIENTS = {"loanasync": with_loanasync, "plain aiohttp": plain}
+CLIENTS = {
+    "loanasync": with_loanasync,
+    "loanasync, session of the user": through_users_session,
+    "plain aiohttp": plain,
+}
 FEW = 20  # calls that fill the caches
 VALGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 
 
 async def call(name: str, base_url: str, calls: int) -> None:
     """Make calls, one after another, in the process of a client."""
-    async with CLIENTS[name](base_url) as client:
+    async with CLIENTS[name](Scenario(base_url)) as client:
         await calling(client, calls, 1)
 
 
@@ -71,7 +76,7 @@ def main() -> None:
         sys.exit("valgrind is not installed: on Debian, `apt-get install valgrind`")
     figures = run(options.calls)
     for name, figure in figures.items():
-        print(f"{name:20}{figure:14,.0f} instructions per call{figure / figures['plain aiohttp']:8.2f}")
+        print(f"{name:32}{figure:14,.0f} instructions per call{figure / figures['plain aiohttp']:8.2f}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

@@ -1,34 +1,45 @@
-"""The order that all compared clients send, and the expected result."""
+"""The orders that all compared clients send, the customers, and the expected result."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import cycle
+from string import ascii_uppercase
 from typing import Any
+
+from attrs import field, frozen
+from full_order import full_request
+
+from loanasync import ApprovalRequest
 
 __all__ = [
     "APPROVED",
     "CODE",
     "FIELDS",
+    "FULL",
     "ORDER",
+    "ORDERS",
     "SHOP",
+    "SHORT",
     "TOKEN",
     "AsyncIterator",
     "Call",
     "Opener",
+    "Order",
     "Result",
-    "address",
+    "Scenario",
     "asynccontextmanager",
 ]
 
 Result = tuple[int, object]  # status, and the member `approved` of the body
 Call = Callable[[], Coroutine[Any, Any, Result]]
-Opener = Callable[
-    [str], AbstractAsyncContextManager[Call]
-]  # takes the URL of the service, and yields the call of a client
 
 APPROVED: Result = (201, True)
 SHOP = "shop"
 TOKEN = "secret"  # noqa: S105  (made up)
 CODE = "TSTXYZ00A00A000A"
+# The customers: 10,000 calls in flight are for different ones, and no cache of a client holds them all.
+_CODES = [f"TSTXY{letter}00A00A{number:03}A" for letter in ascii_uppercase for number in range(1000)]
 
 # With the names of the JSON members (spec §2.1), and with the names of the models' fields.
 ORDER: dict[str, Any] = {
@@ -48,19 +59,77 @@ ORDER: dict[str, Any] = {
     "zeroInterestRate": False,
     "orderToken": "order-2025-0000001",
 }
-_FIELD_NAMES = {
-    "loanFinality": "loan_finality",
-    "lastname": "last_name",
-    "firstname": "first_name",
-    "mobilePhone": "mobile_phone",
-    "postalCode": "postal_code",
-    "streetNumber": "street_number",
-    "zeroInterestRate": "zero_interest_rate",
-    "orderToken": "order_token",
+_FULL: dict[str, Any] = ORDER | {
+    "countryCallingCode": "+39",
+    "iban": "IT60X0542811101000000123456",
+    "paymentDayOfMonth": "15",
+    # The conditional block (spec §2.2).
+    "residence": "rent",
+    "residenceStartDate": "05/2019",
+    "educationalQualification": "diploma",
+    "children": "2",
+    "salaryType": "net-monthly",
+    "salary": 1600,
 }
-FIELDS: dict[str, Any] = {_FIELD_NAMES.get(name, name): value for name, value in ORDER.items()}
+_TWO_WORDS = {"lastname": "last_name", "firstname": "first_name"}
 
 
-def address(base_url: str) -> str:
-    """Return the URL of the approval (spec §4.1)."""
-    return f"{base_url}/api/shops/{SHOP}/requests/{CODE}"
+def _named(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members with the names of the models' fields."""
+    return {
+        _TWO_WORDS.get(name) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value
+        for name, value in members.items()
+    }
+
+
+FIELDS = _named(ORDER)
+
+
+def _short_request() -> ApprovalRequest:
+    return ApprovalRequest(**FIELDS)
+
+
+@frozen
+class Order:
+    """An order.
+
+    Attributes:
+        name: Its name in the results.
+        members: The JSON members, which other clients send.
+        fields: The same values with the names of the models' fields, for other models.
+        request: Builds the model of loanasync, as users do.
+    """
+
+    name: str
+    members: dict[str, Any]
+    request: Callable[[], ApprovalRequest]
+    fields: dict[str, Any] = field(init=False)
+
+    @fields.default
+    def _fields(self) -> dict[str, Any]:
+        return _named(self.members)
+
+
+FULL = Order("full", _FULL, full_request)  # every member that an approval may have
+SHORT = Order("short", ORDER, _short_request)  # without the conditional block and three optional members
+ORDERS = {order.name: order for order in (FULL, SHORT)}
+
+
+@frozen
+class Scenario:
+    """The service that clients call, and the order that they send, each time for another customer."""
+
+    base_url: str
+    order: Order = FULL
+    codes: Iterator[str] = field(factory=lambda: cycle(_CODES))
+
+    def path(self) -> str:
+        """Return the path of the next customer's approval (spec §4.1)."""
+        return f"/api/shops/{SHOP}/requests/{next(self.codes)}"
+
+    def address(self) -> str:
+        """Return the URL of the next customer's approval."""
+        return f"{self.base_url}{self.path()}"
+
+
+Opener = Callable[[Scenario], AbstractAsyncContextManager[Call]]  # yields the call of a client

@@ -8,23 +8,42 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from attrs import field, frozen
-from order import APPROVED, Call, Opener
-from service import Service
+from attrs import asdict, field, frozen
+from order import APPROVED, Call, Opener, Scenario
+from service import Server
 
-__all__ = ["Opened", "Spread", "Variant", "calling", "cost_and_load", "interleaved", "opened", "spread"]
+__all__ = [
+    "Opened",
+    "Spread",
+    "Variant",
+    "calling",
+    "cost_and_load",
+    "goal",
+    "interleaved",
+    "opened",
+    "spread",
+]
 
 Figure = TypeVar("Figure")
 
 
 @frozen
 class Variant:
-    """A client of the comparison, and its name in tables; `settle` finishes deferred work."""
+    """A client of the comparison.
+
+    Attributes:
+        name: Its name in tables.
+        open: Opens the client.
+        slow: A slow client makes one call where the others make this many.
+        loop: Its event loop.
+        settle: Finishes deferred work.
+    """
 
     name: str
     open: Opener
+    slow: int = 1
     loop: str = "asyncio"
     settle: Callable[[], object] = field(default=lambda: None)
 
@@ -47,7 +66,9 @@ def _new_loop(kind: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 @contextmanager
-def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[str, Opened], dict[str, str]]]:
+def opened(
+    variants: Sequence[Variant], scenario: Scenario
+) -> Iterator[tuple[dict[str, Opened], dict[str, str]]]:
     """Open all variants; yield those whose first call succeeds, and the skipped ones with the reason."""
     good: dict[str, Opened] = {}
     skipped: dict[str, str] = {}
@@ -59,7 +80,7 @@ def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[st
             try:
                 runner = runners.get(variant.loop) or asyncio.Runner(loop_factory=_new_loop(variant.loop))
                 runners[variant.loop] = runner
-                call = runner.run(_checked_call(stack, variant, base_url))
+                call = runner.run(_checked_call(stack, variant, scenario))
             except Exception as error:  # noqa: BLE001  (other libraries raise anything; it is reported)
                 skipped[variant.name] = f"{type(error).__name__}: {str(error)[:100]}"
             else:
@@ -77,8 +98,8 @@ def opened(variants: Sequence[Variant], base_url: str) -> Iterator[tuple[dict[st
             runner.close()
 
 
-async def _checked_call(stack: AsyncExitStack, variant: Variant, base_url: str) -> Call:
-    call = await stack.enter_async_context(variant.open(base_url))
+async def _checked_call(stack: AsyncExitStack, variant: Variant, scenario: Scenario) -> Call:
+    call = await stack.enter_async_context(variant.open(scenario))
     result = await call()
     if result != APPROVED:
         raise ValueError(f"unexpected result: {result}")
@@ -97,22 +118,23 @@ async def calling(call: Call, calls: int, in_flight: int) -> None:
     await asyncio.gather(*(work() for _ in range(in_flight)))
 
 
-def cost_and_load(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
-    """Return the CPU time of this process per call, in microseconds, and the load of the service."""
+def cost_and_load(client: Opened, server: Server, calls: int, in_flight: int) -> tuple[float, float]:
+    """Return the CPU time of this process per call, in microseconds, and the load of the server."""
+    calls = max(calls // client.variant.slow, in_flight)
     # This opens connections that were closed meanwhile.
     client.runner.run(calling(client.call, in_flight, in_flight))
     client.variant.settle()
     gc.collect()
-    return client.runner.run(_cost_and_load(client, service, calls, in_flight))
+    return client.runner.run(_cost_and_load(client, server, calls, in_flight))
 
 
-async def _cost_and_load(client: Opened, service: Service, calls: int, in_flight: int) -> tuple[float, float]:
-    service.busy()
+async def _cost_and_load(client: Opened, server: Server, calls: int, in_flight: int) -> tuple[float, float]:
+    server.busy()
     started = time.process_time()  # user and system, all threads
     await calling(client.call, calls, in_flight)
     client.variant.settle()
     cost = (time.process_time() - started) / calls * 1e6
-    return cost, service.busy()
+    return cost, server.busy()
 
 
 def interleaved(
@@ -149,3 +171,9 @@ def spread(figures: Sequence[float], per: Sequence[float] | None = None) -> Spre
         return Spread(figures[0], figures[0], figures[0])
     low, median, high = statistics.quantiles(figures, n=4, method="inclusive")
     return Spread(median, low, high)
+
+
+def goal(name: str, figure: Spread, bound: float, word: str = "at most") -> dict[str, Any]:
+    """Return a result beside its target."""
+    met = figure.median <= bound if word == "at most" else figure.median >= bound
+    return {"name": name, "target": f"{word} {bound:g}", "met": met, **asdict(figure)}

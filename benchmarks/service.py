@@ -1,4 +1,4 @@
-"""A service with one constant response, in its own process and on its own core.
+"""A service that approves every order, in its own process and on its own core.
 
 Benchmarks start it with `serving`, and send it commands over a pipe. It can hold its responses back, so
 that many calls are in flight at the same time. Run as a script, it serves.
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import cast
 
 from cores import pin
 
-__all__ = ["DECISION", "Service", "raise_file_limit", "serving"]
+__all__ = ["DECISION", "PAYMENT", "Server", "Service", "as_json", "raise_file_limit", "serving"]
 
-# A decision as the service writes it, about a thousand bytes; the customer is made up.
+# A decision as the service writes it, about a thousand bytes; the customer is made up. Servers replace the
+# fiscal code by that of the request, since clients compare them.
 DECISION: dict[str, object] = {
     "approved": True,
     "redirectUrl": "https://apply.example.com/it/continue#" + "0123456789abcdef" * 24,
@@ -35,6 +37,7 @@ DECISION: dict[str, object] = {
     "postalCode": "00100",
     "streetNumber": "12/A",
     "citizenship": "italian",
+    "iban": "IT60X0542811101000000123456",
     "amount": 45_000,
     "netAmount": 43_875,
     "instalments": 12,
@@ -46,7 +49,7 @@ DECISION: dict[str, object] = {
 }
 
 # A payment in the format of Mollie, whose client accepts no other response.
-_PAYMENT: dict[str, object] = {
+PAYMENT: dict[str, object] = {
     "resource": "payment",
     "id": "tr_5B8cwPMGnU6qLbRvo7qEZo",
     "mode": "test",
@@ -67,10 +70,16 @@ _PAYMENT: dict[str, object] = {
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
+_CODE = re.compile(rb"POST /api/shops/[^/]+/requests/([A-Z0-9]{16}) ")
+
+
+def as_json(content: dict[str, object]) -> str:
+    """Write the body of a response, without spaces."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
 def _response(content: dict[str, object], kind: str) -> bytes:
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    body = as_json(content).encode()
     head = (
         "HTTP/1.1 201 Created",
         "Date: Mon, 06 Jan 2025 10:00:00 GMT",
@@ -82,13 +91,39 @@ def _response(content: dict[str, object], kind: str) -> bytes:
     return "\r\n".join(head).encode() + _END_OF_HEAD + body
 
 
-class Service:
+class Server(ABC):
+    """A handle on a running server.
+
+    Args:
+        base_url: Its URL.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        self._cpu, self._since = self.cpu(), time.perf_counter()
+
+    @abstractmethod
+    def cpu(self) -> float:
+        """Return the CPU time of its process, in seconds."""
+
+    def busy(self) -> float:
+        """Return the share of CPU time since the last call; near 1, clients wait for the server."""
+        cpu, now = self.cpu(), time.perf_counter()
+        share = (cpu - self._cpu) / (now - self._since)
+        self._cpu, self._since = cpu, now
+        return share
+
+
+class Service(Server):
     """A handle on the running service, for benchmarks."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
-        self.base_url = self._line()
-        self._busy, self._since = float(self._command("busy")), time.perf_counter()
+        super().__init__(self._line())
+
+    def cpu(self) -> float:
+        """Return the CPU time of its process, in seconds."""
+        return float(self._command("cpu"))
 
     def hold(self) -> None:
         """Hold all responses until `release`."""
@@ -105,13 +140,6 @@ class Service:
     def respond_late(self) -> None:
         """Respond after a millisecond, so that the client is idle and all calls take the same path."""
         self._command("late")
-
-    def busy(self) -> float:
-        """Return the share of CPU time since the last call; near 1, clients wait for the service."""
-        busy, now = float(self._command("busy")), time.perf_counter()
-        share = (busy - self._busy) / (now - self._since)
-        self._busy, self._since = busy, now
-        return share
 
     def _command(self, command: str) -> str:
         assert self._process.stdin is not None
@@ -152,16 +180,23 @@ class _State:
     """State shared by all connections."""
 
     def __init__(self) -> None:
-        self.decision = _response(DECISION, "application/json")
-        self.payment = _response(_PAYMENT, "application/hal+json")
+        self._decision = _response(DECISION, "application/json")
+        self._code = str(DECISION["fiscalCode"]).encode()
+        self._payment = _response(PAYMENT, "application/hal+json")
         self.holds = False
         self.late = False
-        self.held: list[asyncio.Transport] = []
+        self.held: list[tuple[asyncio.Transport, bytes]] = []
+
+    def response(self, request: bytes) -> bytes:
+        if request.startswith(b"POST /v2/payments"):
+            return self._payment
+        found = _CODE.match(request)
+        return self._decision.replace(self._code, found[1]) if found else self._decision
 
     def release(self) -> int:
         self.holds = False
-        for transport in self.held:
-            transport.write(self.decision)
+        for transport, response in self.held:
+            transport.write(response)
         count = len(self.held)
         self.held.clear()
         return count
@@ -184,11 +219,10 @@ class _ServerConnection(asyncio.Protocol):
             whole = end + len(_END_OF_HEAD) + (int(length[1]) if length else 0)
             if len(self._received) < whole:
                 return
-            is_payment = self._received.startswith(b"POST /v2/payments")
+            response = self._state.response(self._received)
             self._received = self._received[whole:]
-            response = self._state.payment if is_payment else self._state.decision
             if self._state.holds:
-                self._state.held.append(self._transport)
+                self._state.held.append((self._transport, response))
             elif self._state.late:
                 asyncio.get_running_loop().call_later(0.001, self._transport.write, response)
             else:

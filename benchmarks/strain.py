@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from unittest import mock
 
 from counts import in_flight
-from order import APPROVED, Call, Result
+from order import APPROVED, Call, Result, Scenario
 from rounds import calling
 from service import Service
 
@@ -21,13 +21,13 @@ __all__ = ["Client", "bytes_each", "cost", "latencies", "longest_steps"]
 class Client(Protocol):
     """A client with a concurrency limit."""
 
-    def __call__(self, base_url: str, limit: int) -> AbstractAsyncContextManager[Call]:
+    def __call__(self, scenario: Scenario, limit: int) -> AbstractAsyncContextManager[Call]:
         """Open the client."""
 
 
 async def cost(client: Client, service: Service, calls: int, number: int) -> float:
     """Return CPU time per call in microseconds, with `number` in flight on open connections."""
-    async with client(service.base_url, number) as call:
+    async with client(Scenario(service.base_url), number) as call:
         await calling(call, number, number)
         gc.collect()
         started = time.process_time()
@@ -37,7 +37,7 @@ async def cost(client: Client, service: Service, calls: int, number: int) -> flo
 
 async def bytes_each(client: Client, service: Service, number: int) -> tuple[float, float]:
     """Return memory per call in flight in bytes: with a new connection, and on an open one."""
-    async with client(service.base_url, number) as call:
+    async with client(Scenario(service.base_url), number) as call:
         await call()
         tracemalloc.start()
         try:
@@ -54,7 +54,7 @@ def _traced() -> float:
 async def latencies(client: Client, service: Service, calls: int, number: int) -> tuple[float, float]:
     """Return milliseconds from call to response: the median and the 99th percentile."""
     taken: list[float] = []
-    async with client(service.base_url, number) as call:
+    async with client(Scenario(service.base_url), number) as call:
 
         async def timed() -> Result:
             started = time.perf_counter()
@@ -116,7 +116,7 @@ async def longest_steps(client: Client, service: Service, number: int) -> tuple[
 
     `number` calls are in flight, all get their responses at once, and as many calls follow.
     """
-    async with client(service.base_url, number) as call:
+    async with client(Scenario(service.base_url), number) as call:
         await in_flight(call, service, number, lambda: 0)  # opens the connections
         gc.collect()
         service.hold()

@@ -1,9 +1,7 @@
-"""Measurements of many calls: cost and memory over time, bulk calls, and imports."""
+"""Measurements of many calls: cost and memory over time, and bulk calls."""
 
 import asyncio
 import gc
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -11,19 +9,18 @@ from contextlib import AsyncExitStack
 from itertools import repeat
 
 import psutil
-from order import APPROVED, CODE, FIELDS, Call, Result
+from order import APPROVED, CODE, FULL, Call, Result, Scenario
 from rounds import calling
 from service import Service
 from strain import Client
 
-from loanasync import ApprovalRequest, Approved, Decision, Meta
+from loanasync import Approved, Decision, Meta
 from loanasync.bulk import Approvals, Row
 
 __all__ = [
     "CONCURRENCY",
     "Bulk",
     "approve_many",
-    "import_time",
     "in_bulk",
     "orchestration",
     "stretches",
@@ -49,7 +46,7 @@ async def stretches(
     each = max(calls // STRETCHES, CONCURRENCY)
     async with AsyncExitStack() as stack:
         opened = {
-            name: await stack.enter_async_context(client(service.base_url, CONCURRENCY))
+            name: await stack.enter_async_context(client(Scenario(service.base_url), CONCURRENCY))
             for name, client in clients.items()
         }
         for number in range(STRETCHES + 1):
@@ -72,7 +69,7 @@ async def approve_many(call: Call, items: int) -> None:
         assert await call() == APPROVED
         return DECISION
 
-    row = Row(CODE, ApprovalRequest(**FIELDS))
+    row = Row(CODE, FULL.request())
     async with Approvals(approve, repeat(row, items), concurrency=CONCURRENCY) as results:
         async for result in results:
             assert result.is_decided
@@ -93,7 +90,7 @@ async def task_per_item(call: Call, items: int) -> None:
 
 async def in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> float:
     """Return CPU time per item, in microseconds."""
-    async with client(service.base_url, CONCURRENCY) as call:
+    async with client(Scenario(service.base_url), CONCURRENCY) as call:
         await calling(call, CONCURRENCY, CONCURRENCY)
         gc.collect()
         started = time.process_time()
@@ -103,7 +100,7 @@ async def in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> f
 
 async def memory_in_bulk(client: Client, bulk: Bulk, service: Service, items: int) -> float:
     """Return the peak memory in kilobytes."""
-    async with client(service.base_url, CONCURRENCY) as call:
+    async with client(Scenario(service.base_url), CONCURRENCY) as call:
         await calling(call, CONCURRENCY, CONCURRENCY)
         gc.collect()
         tracemalloc.start()
@@ -124,13 +121,3 @@ async def orchestration(bulk: Bulk, items: int) -> float:
     started = time.process_time()
     await bulk(nothing, items)
     return (time.process_time() - started) / items * 1e6
-
-
-def import_time(module: str) -> float:
-    """Return the CPU time in milliseconds to import a module in a new process."""
-    code = (
-        f"import time; started = time.process_time(); import {module}; print(time.process_time() - started)"
-    )
-    # -P: import the installed package, not the sources in the current folder.
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    return float(done.stdout) * 1e3
