@@ -6,7 +6,7 @@ one for the type.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import wraps
 from operator import index
@@ -31,31 +31,48 @@ Model = TypeVar("Model", bound=type)
 
 
 def raise_invalid_request(model: Model) -> Model:
-    """Make a model raise `InvalidRequestError` instead of TypeError for missing and unknown fields."""
-    fields = attrs.fields_dict(model)
-    known = frozenset(fields)
-    required = frozenset(name for name, each in fields.items() if each.default is attrs.NOTHING)
-    attrs_init: Callable[..., None] = vars(model)["__init__"]
+    """Give a model a constructor that raises `InvalidRequestError` for missing and unknown fields.
 
-    @wraps(attrs_init)
-    def __init__(self: object, **values: object) -> None:  # noqa: N807  (becomes `__init__` of the model)
-        try:
-            return attrs_init(self, **values)
-        except TypeError:
-            names = values.keys()
-            missing = [
-                Problem(name, name, "is required", f"{name}.required")
-                for name in fields
-                if name in required - names
-            ]
-            unknown = [_unknown_field(name, known) for name in sorted(names - known)]
-            if not missing and not unknown:
-                raise
-        del self, names, values  # personal: must not be in the traceback
-        raise InvalidRequestError((*missing, *unknown))
-
-    type.__setattr__(model, "__init__", __init__)
+    Like attrs, it generates the source. A function around the constructor of attrs would take as long again.
+    Defaults must be values, not factories; validators and ``__attrs_post_init__`` are not called.
+    """
+    known = [each.name for each in attrs.fields(model)]
+    required = [each.name for each in attrs.fields(model) if each.default is attrs.NOTHING]
+    names: dict[str, Any] = {
+        "__name__": __name__,
+        "InvalidRequestError": InvalidRequestError,
+        "problems_of": _problems_of,
+    }
+    statements = []
+    for each in attrs.fields(model):
+        name, value = each.name, each.name
+        names[f"default_{name}"] = each.default
+        names[f"set_{name}"] = vars(model)[name].__set__
+        if each.converter is not None:
+            names[f"convert_{name}"] = each.converter
+            # The usual values need no conversion.
+            value = f"{name} if type({name}) is int or {name} is default_{name} else convert_{name}({name})"
+        statements.append(f"    set_{name}(self, {value})")
+    is_missing = (f"{name} is default_{name}" for name in required)
+    source = [
+        f"def __init__(self, *, {', '.join(f'{name}=default_{name}' for name in known)}, **unknown):",
+        f"    if {' or '.join(('unknown', *is_missing))}:",
+        f"        problems = problems_of({{{', '.join(f'{name!r}: {name}' for name in known)}}}, unknown)",
+        f"        del self, unknown, {', '.join(known)}",  # personal: must not be in the traceback
+        "        raise InvalidRequestError(problems)",
+        *statements,
+    ]
+    exec("\n".join(source), names)  # noqa: S102  (the source contains names of fields only)
+    type.__setattr__(model, "__init__", wraps(vars(model)["__init__"])(names["__init__"]))
     return model
+
+
+def _problems_of(values: Mapping[str, object], unknown: Iterable[str]) -> tuple[Problem, ...]:
+    missing = [name for name, value in values.items() if value is attrs.NOTHING]
+    return (
+        *(Problem(name, name, "is required", f"{name}.required") for name in missing),
+        *(_unknown_field(name, values) for name in sorted(unknown)),
+    )
 
 
 def _unknown_field(name: str, known: Iterable[str]) -> Problem:

@@ -33,6 +33,7 @@ IsValid: TypeAlias = Callable[[object, bool], bool]  # takes a request and `addi
 
 def _make_is_valid_approval(dialect: Dialect, limits: Limits) -> IsValid:
     names: dict[str, Any] = {
+        "__name__": __name__,
         "ApprovalRequest": ApprovalRequest,
         "AdditionalData": AdditionalData,
         "APPROVAL_MEMBERS": APPROVAL_MEMBERS,
