@@ -74,7 +74,7 @@ class Telemetry:
         if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not context:
             return INVALID_SPAN
         try:
-            span = self.tracer.start_span(name, context, kind, attributes)
+            span = self.tracer.start_span(name, context=context, kind=kind, attributes=attributes)
         except Exception as error:  # noqa: BLE001  (of the user's sampler)
             log_failure(error)
             span = INVALID_SPAN
