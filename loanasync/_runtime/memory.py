@@ -126,9 +126,7 @@ class SharedRequest:
         assert self.result is not None  # noqa: S101  (it is set before the waiters are woken)
         return self.result
 
-    async def join(
-        self, call: Call, key: bytes, within: float, record: CallRecord
-    ) -> Outcome | LoanError | None:
+    async def join(self, call: Call, key: bytes, within: float) -> Outcome | LoanError | None:
         """Wait as another caller, at most `within` seconds; return the outcome, an error, or None.
 
         None means that the first caller was cancelled and this caller must continue the request.
@@ -146,8 +144,6 @@ class SharedRequest:
             return copy_error(result)
         if isinstance(result, Exception):
             raise result
-        if isinstance(result, Approved | Refused):
-            record.set_decision(approved=result.approved)
         return result
 
     def _leave(self, waiter: Waiter) -> None:
@@ -282,7 +278,7 @@ class Memory:
                 continue
             with pipeline.start(call, timeout, retry) as run:
                 run.record.set_ledger_result("joined")
-                joined = run.finish(await shared.join(call, key, timeout.total, run.record))
+                joined = run.finish(await shared.join(call, key, timeout.total))
             if joined is not None:
                 return joined
             # The first caller was cancelled: this call sends the request, or continues its retries.
@@ -498,7 +494,6 @@ def _result_of(call: Call, known: Decision | Unknown, record: CallRecord) -> Dec
         record.set_ledger_result("blocked")
         return OutcomeUnknownError("approve", call.entry or "", *known)
     record.set_ledger_result("remembered")
-    record.set_decision(approved=known.approved)
     return known
 
 

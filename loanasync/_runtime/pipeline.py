@@ -288,7 +288,7 @@ class Run:
             self._resources.end_call()
 
     def finish(self, result: Outcome | LoanError) -> Outcome:
-        """Return `result` if it is an outcome, and raise it if it is an error.
+        """Record and return `result` if it is an outcome, and raise it if it is an error.
 
         Raises:
             LoanError: The result of the call.
@@ -302,6 +302,8 @@ class Run:
                 raise result
             finally:
                 del result  # breaks the reference cycle of error, traceback and frame
+        if isinstance(result, Approved | Refused):
+            self.record.outcome = "approved" if result.approved else "refused"
         return result
 
     @property
@@ -359,10 +361,7 @@ class Run:
         call.has_ended = True
         if stopped_by is not None:
             self.record.set_stop_reason(stopped_by)
-        result = pipeline.read(call, last, stopped_by)
-        if isinstance(result, Approved | Refused):
-            self.record.set_decision(approved=result.approved)
-        return result
+        return pipeline.read(call, last, stopped_by)
 
     async def _attempt(self) -> Response | NoResponse:
         call, resources, timeout = self._call, self._resources, self._timeout

@@ -164,7 +164,7 @@ class CallRecord:
     context: "Context | None" = None  # with `span`, if tracing is on
     attempts = 0
     _stopped_by: str | None = None
-    _outcome: Outcome | None = None
+    outcome: Outcome | None = None  # a refusal is not an error: the status of the span stays unset
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
 
@@ -204,24 +204,20 @@ class CallRecord:
         """
         self._ledger = result
 
-    def set_decision(self, *, approved: bool) -> None:
-        """Set the decision. A refusal is not an error: the status of the span stays unset."""
-        self._outcome = "approved" if approved else "refused"
-
     def end(self, error: BaseException | None) -> None:
         """Record the end of the call, and the error that it raises."""
         metrics, endpoint = self.telemetry.metrics, self.call.endpoint
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
-            self._outcome = self._outcome_of(error)
-        if self._outcome in _COUNTED and self._ledger in (None, CLAIMED):
-            metrics.decisions.counts[self._outcome] += 1
+            self.outcome = self._outcome_of(error)
+        if self.outcome in _COUNTED and self._ledger in (None, CLAIMED):
+            metrics.decisions.counts[self.outcome] += 1
         try:
             # A cancelled call did not fail: CancelledError is not a subclass of Exception.
             failure = type(error).__name__ if isinstance(error, Exception) else None
-            level = logging.WARNING if failure or self._outcome == "unknown" else logging.INFO
+            level = logging.WARNING if failure or self.outcome == "unknown" else logging.INFO
             if LOGGER.isEnabledFor(level):
-                self._log(level, failure or ("cancelled" if error is not None else self._outcome or "done"))
+                self._log(level, failure or ("cancelled" if error is not None else self.outcome or "done"))
             if self._token is not None and self.span.is_recording():
                 self._describe(failure)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
@@ -244,17 +240,17 @@ class CallRecord:
             end=end,
             attempts=self.attempts,
             duration=perf_counter() - self._started,
-            outcome=self._outcome,
+            outcome=self.outcome,
             stopped_by=self._stopped_by,
             trace_id=self.trace_id,
         )
 
     def _describe(self, failure: str | None) -> None:
-        is_decided = self._outcome in ("approved", "refused")
+        is_decided = self.outcome in ("approved", "refused")
         attributes = {
             "loanasync.attempts": self.attempts,
-            "loanasync.outcome": self._outcome,
-            "loanasync.approved": self._outcome == "approved" if is_decided else None,
+            "loanasync.outcome": self.outcome,
+            "loanasync.approved": self.outcome == "approved" if is_decided else None,
             "loanasync.stopped_by": self._stopped_by,
             "loanasync.ledger": self._ledger,
             "error.type": failure,

@@ -302,8 +302,6 @@ class RecordedApproval:
             self._record.set_ledger_result("unavailable")
             return self._unavailable(error)
         self._record.set_ledger_result("hit")
-        if isinstance(outcome, Approved | Refused):
-            self._record.set_decision(approved=outcome.approved)
         return outcome
 
     def _prepare_claim(self, over: Entry | None) -> None:
