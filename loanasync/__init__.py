@@ -1,7 +1,5 @@
 """Async Python SDK for a loan request approval service."""
 
-from typing import TYPE_CHECKING
-
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
@@ -14,6 +12,7 @@ from loanasync._schema.json_schema import schema
 from loanasync._schema.pydantic import RequestRules
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._transport.base import Transport
+from loanasync._version import __version__
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -105,15 +104,4 @@ __all__ = [
     "schema",
 ]
 
-if TYPE_CHECKING:
-    __version__: str
-
 name_by_package(globals())
-
-
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # read on first access, because reading the metadata is slow
-        from importlib.metadata import version  # noqa: PLC0415  (slow to import)
-
-        return version("loanasync")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

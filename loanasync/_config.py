@@ -2,6 +2,7 @@
 
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -12,11 +13,11 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
-from loanasync._display.masking import mask
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
 from loanasync._validation.fast_path import IsValid, is_valid_approval
+from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 
 _TOKEN = re.compile("[\x21-\x7e]+")
@@ -25,15 +26,28 @@ _VARIABLES = {setting: f"LOANASYNC_{setting.upper()}" for setting in ("base_url"
 _PATH_CHARACTERS = re.compile(r"[/\\?#%]")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class Shop:
     """A shop in one environment of the service. `shop_id` is percent-encoded."""
 
     base_url: str
     shop_id: str
-    headers: Mapping[str, str] = field(repr=mask, hash=False)
+    auth_token: str = field(repr=False, hash=False)
     host: str
     port: int
+
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of all requests, made by the first one."""
+        packages = f"loanasync/{__version__} aiohttp/{_aiohttp_version()}"
+        return {
+            "Accept": "application/json",
+            # A response is about a kilobyte, and a user's session may have decompression turned off.
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": f"{packages} Python/{platform.python_version()}",
+            "X-Auth-Token": self.auth_token,  # spec §5
+        }
 
 
 def require(expected_type: type, setting: str, value: object) -> None:
@@ -85,14 +99,7 @@ def _shop(base_url: object, shop_id: object, auth_token: object) -> Shop:
     return Shop(
         base_url=address,
         shop_id=quote(_shop_id(shop_id), safe=""),
-        headers={
-            "Accept": "application/json",
-            # A response is about a kilobyte, and a user's session may have decompression turned off.
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-            "User-Agent": _user_agent(),
-            "X-Auth-Token": _auth_token(auth_token),  # spec §5
-        },
+        auth_token=_auth_token(auth_token),
         host=host,
         port=port,
     )
@@ -114,16 +121,14 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def installed_version(package: str) -> str:
-    """Return the version of an installed package. Its metadata file is read once."""
-    from importlib.metadata import version  # noqa: PLC0415  (slow to import)
+def _aiohttp_version() -> str:
+    """Return the version of aiohttp, which a user's transport need not load."""
+    loaded = sys.modules.get("aiohttp")
+    if loaded is not None:
+        return str(loaded.__version__)
+    from importlib.metadata import version  # noqa: PLC0415  (slow: it loads forty modules)
 
-    return version(package)
-
-
-def _user_agent() -> str:
-    packages = f"loanasync/{installed_version('loanasync')} aiohttp/{installed_version('aiohttp')}"
-    return f"{packages} Python/{platform.python_version()}"
+    return version("aiohttp")
 
 
 def _address(base_url: object) -> tuple[str, str, int]:

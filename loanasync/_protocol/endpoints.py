@@ -194,7 +194,7 @@ class Call:
         Raises:
             Malformed: The body is nested too deeply.
         """
-        return decode(self.body), self.fiscal_code, self.shop.headers["X-Auth-Token"]
+        return decode(self.body), self.fiscal_code, self.shop.auth_token
 
     def leaks_into(self, name: str) -> bool:
         """Return True if a name chosen by the service, such as a request id, contains a sent value."""

@@ -13,9 +13,9 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from loanasync._config import installed_version
 from loanasync._lifecycle import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
+from loanasync._version import __version__
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 # Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration.
@@ -44,7 +44,7 @@ class Metrics:
     """The instruments that all clients of one meter provider share."""
 
     def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter("loanasync", installed_version("loanasync"), SCHEMA)
+        meter = provider.get_meter("loanasync", __version__, SCHEMA)
         self.duration: Histogram = meter.create_histogram(
             "http.client.request.duration",
             unit="s",

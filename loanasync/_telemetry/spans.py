@@ -15,12 +15,13 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._config import installed_version, require_provider
+from loanasync._config import require_provider
 from loanasync._log import LOGGER, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
 from loanasync._telemetry.propagation import Propagate, injector
+from loanasync._version import __version__
 from loanasync.errors import LoanError
 from loanasync.errors.root import Outcome
 
@@ -61,9 +62,7 @@ class Telemetry:
         self.injects_without_span: bool = propagate == "global"  # baggage needs no span
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
         self._attempts: dict[str, tuple[str, Attributes]] = {}
-        self.tracer: trace.Tracer = trace.get_tracer(
-            "loanasync", installed_version("loanasync"), tracer_provider, SCHEMA
-        )
+        self.tracer: trace.Tracer = trace.get_tracer("loanasync", __version__, tracer_provider, SCHEMA)
         self._is_proxy = isinstance(self.tracer, trace.ProxyTracer)  # a global provider may be set later
         self.metrics: Metrics = metrics_for(meter_provider)
 

@@ -80,7 +80,7 @@ def _secrets(shop: Shop, policy: LedgerPolicy) -> tuple[bytes, ...]:
 
 
 def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:
-    return policy.key or _from_token(shop.headers["X-Auth-Token"])
+    return policy.key or _from_token(shop.auth_token)
 
 
 def _from_token(token: str) -> bytes:

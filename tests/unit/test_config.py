@@ -1,12 +1,14 @@
 """Configuration of a client: URL, credentials, limits, dialects and policies."""
 
+import sys
+from importlib.metadata import version
 from typing import Any
 
 import attrs
 import pytest
 
 from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
-from loanasync._config import configure, from_environment
+from loanasync._config import _aiohttp_version, configure, from_environment
 from loanasync._models.dialect import field_name
 
 
@@ -253,3 +255,11 @@ def test_field_name_accepts_both_spellings() -> None:
         "document_type",
         "new",
     ]
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_user_agent_names_the_version_of_aiohttp(is_loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001  (parametrised)
+    _aiohttp_version.cache_clear()
+    if not is_loaded:  # as in a process that uses another transport
+        monkeypatch.delitem(sys.modules, "aiohttp")
+    assert f" aiohttp/{version('aiohttp')} " in shop().headers["User-Agent"]
