@@ -1,38 +1,22 @@
 """`LoanClient`, the client of the service."""
 
-import asyncio
 import math
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
-
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider
 
 from loanasync._config import Options, configure, from_environment, require, slot_count
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._lifecycle import Closing, unclosed_warning
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._protocol.endpoints import (
-    APPROVE,
-    COMPLETE,
-    CREATE_REQUEST,
-    UPLOAD_DOCUMENTS,
-    Call,
-)
 from loanasync._results import Decision, Problem, Problems
-from loanasync._runtime.memory import Memory
-from loanasync._runtime.pipeline import Pipeline
-from loanasync._runtime.retry import Quota
+from loanasync._runtime.start import Start, telemetry_factory
 from loanasync._settings import Limits, RetryPolicy, Timeout, require_wait
-from loanasync._telemetry.propagation import Propagate
-from loanasync._telemetry.spans import Telemetry
-from loanasync._transport.base import user_transport_factory
-from loanasync._transport.sessions import transport_factory
+from loanasync._transport.selection import transport_factory, user_transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
 
@@ -40,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
 
     import aiohttp
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
+    from loanasync._protocol.endpoints import Call, Endpoints
+    from loanasync._runtime.memory import Memory
+    from loanasync._runtime.pipeline import Pipeline
+    from loanasync._telemetry.propagation import Propagate
     from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
@@ -53,6 +43,7 @@ class LoanClient(Closing):
 
     A client can be created before an event loop runs. It can be used in several event loops and opens one
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
+    Entering the block loads aiohttp and the other modules that a call needs; otherwise the first call does.
 
     Args:
         base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
@@ -129,9 +120,9 @@ class LoanClient(Closing):
         ledger: "DecisionLedger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
         strict: bool = False,
-        tracer_provider: TracerProvider | None = None,
-        meter_provider: MeterProvider | None = None,
-        propagate: Propagate = "traceparent",
+        tracer_provider: "TracerProvider | None" = None,
+        meter_provider: "MeterProvider | None" = None,
+        propagate: "Propagate" = "traceparent",
         ssl: "Trust | None" = None,
         clock: "Clock | None" = None,
     ) -> None:
@@ -147,7 +138,7 @@ class LoanClient(Closing):
             timeout=timeout,
             strict=strict,
         )
-        self._pipeline = Pipeline(
+        open_transport = (
             transport_factory(
                 session,
                 ssl,
@@ -155,19 +146,41 @@ class LoanClient(Closing):
                 suppress_instrumentation=suppress_instrumentation,
             )
             if transport is None
-            else user_transport_factory(transport, session, ssl),
-            Telemetry(tracer_provider, meter_provider, propagate),
-            Quota(retry.quota),
-            slot_count(session, max_concurrency),
-            on_unclosed=unclosed_warning() if session is None and transport is None else None,
-            now=time.monotonic if clock is None else clock.now,
-            sleep=asyncio.sleep if clock is None else clock.sleep,
+            else user_transport_factory(transport, session, ssl)
         )
+        opens_session = session is None and transport is None
+        telemetry = telemetry_factory(tracer_provider, meter_provider, propagate)
+        slots = slot_count(session, max_concurrency)
         require(bool, "remember", remember)
         self._recorder = _recorder(ledger, ledger_policy)
-        # With a ledger, concurrent approvals always share one request, because they share one entry.
-        has_memory = remember or self._recorder is not None
-        self._memory = Memory(self._pipeline, self._recorder) if has_memory else None
+        self._start = Start(
+            open_transport=open_transport,
+            opens_session=opens_session,
+            telemetry=telemetry,
+            quota=retry.quota,
+            slots=slots,
+            recorder=self._recorder,
+            # With a ledger, concurrent approvals always share one request, because they share one entry.
+            has_memory=remember or self._recorder is not None,
+            on_unclosed=unclosed_warning() if opens_session else None,
+            clock=clock,
+        )
+
+    # The first call loads the modules of these, which takes longer than importing this package.
+
+    @cached_property
+    def _endpoints(self) -> "Endpoints":
+        from loanasync._protocol.endpoints import ENDPOINTS  # noqa: PLC0415
+
+        return ENDPOINTS
+
+    @cached_property
+    def _pipeline(self) -> "Pipeline":
+        return self._start.pipeline()
+
+    @cached_property
+    def _memory(self) -> "Memory | None":
+        return self._start.memory()
 
     @classmethod
     def from_env(cls, **options: object) -> Self:
@@ -405,7 +418,7 @@ class LoanClient(Closing):
             amount: must be a whole number between 5000 and 1500000 (euro cents)
             province: must be two upper-case letters, such as RM
         """
-        endpoint = COMPLETE if isinstance(request, UserData) else APPROVE
+        endpoint = self._endpoints.complete if isinstance(request, UserData) else self._endpoints.approve
         return Problems(
             endpoint.problems(
                 self._options, fiscal_code, request, additional_data_needed=additional_data_needed
@@ -444,7 +457,7 @@ class LoanClient(Closing):
             >>> created["fiscalCode"]
             'TSTXYZ00A00A000B'
         """
-        call = CREATE_REQUEST.prepare(self._options, "", payload)
+        call = self._endpoints.create_request.prepare(self._options, "", payload)
         del payload  # personal: must not be in a traceback
         result: AnyJSON = await self._run(call, timeout, retry)
         return result
@@ -499,7 +512,7 @@ class LoanClient(Closing):
             >>> decision.approved, decision.amount, decision.meta.status
             (True, 45000, 201)
         """
-        call = APPROVE.prepare(
+        call = self._endpoints.approve.prepare(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not be in a traceback
@@ -605,7 +618,7 @@ class LoanClient(Closing):
             >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
             <Body of 2 members>
         """
-        call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
+        call = self._endpoints.upload_documents.prepare(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not be in a traceback
         result: AnyJSON = await self._run(call, timeout, retry)
         return result
@@ -643,14 +656,14 @@ class LoanClient(Closing):
             >>> run(client.complete(fiscal_code, UserData(profession="baker"))).profession
             'baker'
         """
-        call = COMPLETE.prepare(self._options, fiscal_code, data)
+        call = self._endpoints.complete.prepare(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not be in a traceback
         saved: UserData = await self._run(call, timeout, retry)
         return saved
 
     def _run(
         self,
-        call: Call | InvalidRequestError,
+        call: "Call | InvalidRequestError",
         timeout: Timeout | None,
         retry: RetryPolicy | None,
         scope: str | None = None,
@@ -672,6 +685,12 @@ class LoanClient(Closing):
             call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown, wait=wait
         )
 
+    async def __aenter__(self) -> Self:
+        # A web shop enters its client when it starts, so that no request waits for the modules.
+        self._start.load()
+        self._endpoints.load(self._options)
+        return self
+
     async def aclose(self) -> None:
         """Wait for calls in progress, then close sessions and connections.
 
@@ -688,7 +707,7 @@ class LoanClient(Closing):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Close the client when a web application shuts down.
+        """Load what the first call needs, and close the client when a web application shuts down.
 
         Pass this method to the application: ``FastAPI(lifespan=client.lifespan)``,
         ``Starlette(lifespan=client.lifespan)`` or ``Litestar(..., lifespan=[client.lifespan])``.
@@ -725,6 +744,8 @@ class LoanClient(Closing):
             >>> from loanasync.testing import scripted_client
             >>> scripted_client().close()
         """
+        import asyncio  # noqa: PLC0415  (creating a client does not load it)
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:

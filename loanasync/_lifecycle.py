@@ -1,14 +1,16 @@
 """Object lifecycle: the `aclose()` base class, cancellable waits, locks after a fork, unclosed clients."""
 
-import asyncio
 import inspect
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Waits:
@@ -22,13 +24,13 @@ class Waits:
         self.is_closed: bool = False
         self._limits: set[asyncio.Timeout] = set()
 
-    def add(self, limit: asyncio.Timeout) -> None:
+    def add(self, limit: "asyncio.Timeout") -> None:
         """Register a wait by its time limit, which must be entered."""
         self._limits.add(limit)
         if self.is_closed:
             expire(limit)
 
-    def discard(self, limit: asyncio.Timeout) -> None:
+    def discard(self, limit: "asyncio.Timeout") -> None:
         """Remove a wait that has ended."""
         self._limits.discard(limit)
 
@@ -39,10 +41,21 @@ class Waits:
             expire(limit)
 
 
-def expire(limit: asyncio.Timeout) -> None:
+def expire(limit: "asyncio.Timeout") -> None:
     """Expire a time limit now, unless it has expired."""
     if not limit.expired():
         limit.reschedule(0.0)
+
+
+def was_cancelled() -> bool:
+    """Return True if the current task was cancelled.
+
+    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
+    """
+    from asyncio import current_task  # noqa: PLC0415  (creating a client does not load asyncio)
+
+    task = current_task()
+    return task is None or task.cancelling() > 0
 
 
 class Closing(ABC):

@@ -5,7 +5,6 @@ of files and the checks for unknown fields use it. Add a rule in `loanasync._val
 one for the type.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import wraps
@@ -85,6 +84,8 @@ def _unknown_field(name: str, known: Iterable[str]) -> Problem:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the most similar field, empty if no field is similar."""
+    import difflib  # noqa: PLC0415  (for errors only)
+
     similar = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {similar[0]}? " if similar else ""
 

@@ -35,6 +35,11 @@ def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     return encode({**members, **model.extra}) if model.extra else encode_checked(members)
 
 
+def load(dialect: Dialect) -> None:
+    """Generate the writers of a dialect, which `write` does otherwise."""
+    _writers(dialect)
+
+
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
     """Return a decision. A member of a wrong type is None and listed in `meta.unread`.
 

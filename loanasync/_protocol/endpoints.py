@@ -1,12 +1,12 @@
 """The endpoints of the service (spec §4), with a reader of the response for each status.
 
-To add an endpoint, add an `Endpoint` at the end of this module, its name to `OPERATIONS`, and a method to
+To add an endpoint, add an `Endpoint` at the end of this module, add it to `Endpoints`, and add a method to
 `LoanClient`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
@@ -448,4 +448,22 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
     write=_write_payload,
     readers=_ANY_JSON,
 )
-OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
+
+
+class Endpoints(NamedTuple):
+    """All endpoints, by operation."""
+
+    create_request: Endpoint
+    approve: Endpoint
+    upload_documents: Endpoint
+    complete: Endpoint
+
+    def load(self, options: Options) -> None:
+        """Create the rules and the writers for these options, which the first call creates otherwise."""
+        _ = options.is_valid_approval
+        rules.user_data_rules(options.limits)
+        codec.load(options.dialect)
+
+
+ENDPOINTS = Endpoints(CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE)
+OPERATIONS = Endpoints._fields

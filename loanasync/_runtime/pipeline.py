@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import evolve
 
-from loanasync._lifecycle import Waits
+from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
@@ -20,7 +20,6 @@ from loanasync._runtime.slots import Slots
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
 from loanasync._transport.base import Transport
-from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (
     ClientClosedError,
     ConnectError,

@@ -1,10 +1,8 @@
 """The protocols of a transport, which sends HTTP requests, and of the clock of a client."""
 
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync.errors import ConfigurationError
 
 
 class Transport(Protocol):
@@ -78,20 +76,3 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds` before the next attempt of a call."""
-
-
-def user_transport_factory(transport: object, session: object, trust: object) -> Callable[[], Transport]:
-    """Return the function passed as `transport=`, which opens a transport in the running event loop.
-
-    Raises:
-        ConfigurationError: It is not callable, or `session` or `ssl` is given too.
-    """
-    for setting, value in (("session", session), ("ssl", trust)):
-        if value is not None:
-            raise ConfigurationError(setting, "cannot be used with transport=: omit one of them")
-    if not callable(transport):
-        raise ConfigurationError(
-            "transport",
-            "must be a function or class that returns the transport of the running event loop",
-        )
-    return cast("Callable[[], Transport]", transport)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from loanasync._lifecycle import Waits
+from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
 from loanasync._transport import tls
 from loanasync._transport.aiohttp_internals import waited_for_pool
@@ -101,15 +101,6 @@ def partial_response(status: int, headers: Mapping[str, str], error: BaseExcepti
     """Return a response with an incomplete body: status and received part may show the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
     return decoded_response(status, headers, body, fault)
-
-
-def was_cancelled() -> bool:
-    """Return True if the current task was cancelled.
-
-    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
-    """
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 def cause_of(error: BaseException, waits: Waits) -> BaseException:

@@ -1,4 +1,4 @@
-"""Choice of the transport: through the user's session, or with a session that the client opens."""
+"""Transports through the user's session, or with a session that the client opens."""
 
 import ssl
 from collections.abc import Callable
@@ -17,31 +17,15 @@ from loanasync._transport.instrumentation import GENERAL_KEY, HTTP_KEY, records_
 from loanasync.errors import ConfigurationError
 
 
-def transport_factory(
-    session: aiohttp.ClientSession | None,
-    trust: object = None,
-    *,
-    direct_connections: bool = True,
-    suppress_instrumentation: bool = False,
-) -> Callable[[], DirectTransport | SessionTransport]:
-    """Return a function that opens the transport of the running event loop.
-
-    Args:
-        session: The user's session; None to open one.
-        trust: The CA file or SSL context, if the client opens the session.
-        direct_connections: True to allow the direct path on a session that the client opens.
-        suppress_instrumentation: True to suppress all instrumentation during requests of the user's session.
+def session_factory(
+    session: aiohttp.ClientSession, context: ssl.SSLContext | None, *, suppress_instrumentation: bool
+) -> Callable[[], SessionTransport]:
+    """Return a function that opens a transport through the user's session.
 
     Raises:
         ConfigurationError: `session` is not an aiohttp session, may not verify certificates or would record
-            fiscal codes, or both `session` and `trust` are given, or `trust` is not a CA file or SSL context
-            that verifies.
+            fiscal codes, or both `session` and `context` are given.
     """
-    require(bool, "direct_connections", direct_connections)
-    require(bool, "suppress_instrumentation", suppress_instrumentation)
-    context = tls.ssl_context(trust)
-    if session is None:
-        return partial(_open, context, direct_connections=direct_connections)
     require(aiohttp.ClientSession, "session", session)
     if context is not None:
         raise ConfigurationError("ssl", "cannot be used with session=: pass it to your session's connector")
@@ -54,7 +38,10 @@ def transport_factory(
     return partial(_use, session, suppression_key)
 
 
-def _open(context: ssl.SSLContext | None, *, direct_connections: bool) -> DirectTransport | SessionTransport:
+def open_session(
+    context: ssl.SSLContext | None, *, direct_connections: bool
+) -> DirectTransport | SessionTransport:
+    """Open a session and its transport in the running event loop."""
     session = aiohttp.ClientSession(
         # The pipeline limits the number of calls.
         connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),

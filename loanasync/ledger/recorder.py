@@ -9,13 +9,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._config import Shop
+from loanasync._lifecycle import was_cancelled
 from loanasync._log import LOGGER
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.pipeline import Pipeline, Run
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import CLAIMED, CallRecord
-from loanasync._transport.failures import was_cancelled
 from loanasync.errors import (
     ConfigurationError,
     DecisionNotRecordedError,

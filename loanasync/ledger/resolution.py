@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from loanasync._lifecycle import was_cancelled
 from loanasync._results import Problem
-from loanasync._transport.failures import was_cancelled
 from loanasync.errors import InFlightError, LedgerUnavailableError, LoanError, NotResolvedError
 from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.ledger.keys import Place

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from attrs import define
 
+from loanasync._lifecycle import was_cancelled
 from loanasync._log import LOGGER
-from loanasync._transport.failures import was_cancelled
 from loanasync.ledger.model import Entry, Settlement
 from loanasync.ledger.protocol import DecisionLedger
 

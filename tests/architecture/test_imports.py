@@ -76,13 +76,18 @@ def test_opentelemetry_sdk_is_imported_by_extras_only() -> None:
     assert {name.partition(".")[0] for name in found} <= {"cli", "testing"}
 
 
+# Slow to import: creating a client must not load them.
+LOADED_BY_FIRST_CALL = {
+    *("aiohttp", "asyncio", "cattrs", "email", "json", "logging", "opentelemetry", "ssl", "tenacity"),
+    *("loanasync._protocol.endpoints", "loanasync._runtime.pipeline"),
+}
 # Modules that an import must not load, beside those of the lines above it: one process imports all in order.
 NOT_LOADED = {
     "loanasync": {
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
         *("loanasync.bulk", "loanasync.bulk.worker_pool", "tqdm", "loanasync._display.notebook"),
-        "loanasync.ledger",
+        *("loanasync.ledger", "importlib.metadata", *LOADED_BY_FIRST_CALL),
     },
     "loanasync.ledger": {"redis", "asyncpg"},
     "loanasync.worker": {"taskiq", "redis", "nats"},
@@ -99,6 +104,67 @@ def test_imports_load_only_what_they_need() -> None:
     for module, absent in NOT_LOADED.items():
         assert module in loaded[module]
         assert not loaded[module] & absent, module
+
+
+CREATE = """
+import sys
+from loanasync import LoanClient
+client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="token")
+"""
+# A call of a service that fails once, then refuses. It prints the loaded modules before the call, when the
+# first request has arrived, and after the call.
+CALL = """
+import asyncio
+from loanasync.testing import approval_request, fiscal_code
+
+async def respond(reader, writer):
+    for status in ("500 Error", "422 Refused"):
+        await reader.readuntil(b"}")
+        print(*sys.modules)
+        body = b'{"approved": false}'
+        head = f"HTTP/1.1 {status}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+        writer.write(head.encode() + body)
+
+async def main():
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    client = LoanClient("http://%s:%d" % server.sockets[0].getsockname(), shop_id="shop", auth_token="token")
+    if sys.argv[1] == "entered":
+        await client.__aenter__()
+    print(*sys.modules)
+    decision = await client.approve(fiscal_code(), approval_request())
+    assert (decision.approved, decision.meta.attempts) == (False, 2)
+    print(*sys.modules)
+    await client.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_created_client_has_not_loaded_what_its_first_call_needs() -> None:
+    (loaded,) = printed_modules(f"{CREATE}print(*sys.modules)")
+    assert "loanasync._client" in loaded
+    assert not loaded & LOADED_BY_FIRST_CALL
+
+
+def test_client_of_a_program_with_opentelemetry_creates_its_counters() -> None:
+    (loaded,) = printed_modules(f"import opentelemetry.metrics\n{CREATE}print(*sys.modules)")
+    assert "loanasync._telemetry.metrics" in loaded
+    assert "aiohttp" not in loaded
+
+
+def test_call_of_an_entered_client_loads_nothing() -> None:
+    """A web shop enters its client when it starts, so no customer waits for modules."""
+    before, *_, after = printed_modules(CREATE + CALL, "entered")
+    assert before >= LOADED_BY_FIRST_CALL
+    assert after == before
+
+
+def test_first_call_loads_nothing_after_its_request_was_sent() -> None:
+    """Loading a module can fail, for example if the process has too many open files."""
+    before, sent, *_, after = printed_modules(CREATE + CALL)
+    assert "aiohttp" not in before
+    assert sent >= LOADED_BY_FIRST_CALL
+    assert after == sent
 
 
 @pytest.mark.parametrize(
@@ -143,11 +209,15 @@ def test_no_module_depends_on_the_python_version() -> None:
 def loaded_after(*names: str) -> dict[str, set[str]]:
     """Import modules in a new process, and return all loaded modules after each import."""
     script = "import sys\n" + "".join(f"import {name}; print(*sys.modules)\n" for name in names)
+    return dict(zip(names, printed_modules(script), strict=True))
+
+
+def printed_modules(script: str, argument: str = "") -> list[set[str]]:
+    """Run a program in a new process, and return the names in each line that it prints."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=True, env=environment, capture_output=True, encoding="utf-8"
-    )
-    return {name: {*line.split()} for name, line in zip(names, done.stdout.splitlines(), strict=True)}
+    command = [sys.executable, "-c", script, argument]
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, encoding="utf-8")
+    return [{*line.split()} for line in done.stdout.splitlines()]
 
 
 def test_module_docstrings_begin_with_a_sentence() -> None:

@@ -1,0 +1,62 @@
+"""The start of a client's runtime: one pipeline and one memory for a client, its copies and all threads."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
+
+import pytest
+
+from loanasync import Approved, ClientClosedError, Timeout
+from loanasync._runtime.memory import Memory
+from loanasync._runtime.pipeline import Pipeline
+from loanasync.testing import ScriptedTransport, approval_request, approved, fiscal_code, scripted_client
+
+LONGER = Timeout(total=120, attempt=90)
+
+
+@pytest.mark.parametrize(("part", "created"), [("_pipeline", Pipeline), ("_memory", Memory)])
+def test_threads_that_start_a_client_at_once_share_its_parts(
+    part: str, created: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = scripted_client()
+    if created is Memory:
+        assert client._pipeline is not None  # only the memory is created below
+    both_create = threading.Barrier(2, timeout=30)
+    create = vars(created)["__init__"]
+
+    def create_together(self: object, *arguments: object, **options: object) -> None:
+        both_create.wait()
+        create(self, *arguments, **options)
+
+    monkeypatch.setattr(created, "__init__", create_together)
+    copies = [client.with_options(timeout=LONGER) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda copied: getattr(copied._start, part[1:])(), copies)
+    assert one is other
+    assert attrgetter(part)(client) is one
+
+
+async def test_copy_made_before_the_first_call_shares_the_memory() -> None:
+    transport = ScriptedTransport(approved())
+    client = transport.client()
+    copied = client.with_options(timeout=LONGER)
+    code, request = fiscal_code(), approval_request()
+    decision = await copied.approve(code, request)
+    assert isinstance(decision, Approved)
+    assert await client.approve(code, request) is decision
+    assert len(transport.sent) == 1
+
+
+async def test_copy_of_a_client_that_closes_before_its_first_call_is_closed() -> None:
+    client = scripted_client(approved())
+    copied = client.with_options(timeout=LONGER)
+    await client.aclose()
+    with pytest.raises(ClientClosedError):
+        await copied.approve(fiscal_code(), approval_request())
+
+
+async def test_client_that_is_entered_opens_no_transport() -> None:
+    transport = ScriptedTransport()
+    async with transport.client():
+        pass
+    assert transport.closed == 0
