@@ -61,7 +61,8 @@ def raise_invalid_request(model: Model) -> Model:
         "        raise InvalidRequestError(problems)",
         *statements,
     ]
-    exec("\n".join(source), names)  # noqa: S102  (the source contains names of fields only)
+    code = compile("\n".join(source), f"<constructor of {model.__name__}>", "exec")
+    exec(code, names)  # noqa: S102  (the source contains names of fields only)
     type.__setattr__(model, "__init__", wraps(vars(model)["__init__"])(names["__init__"]))
     return model
 
