@@ -215,7 +215,7 @@ class Memory:
         self._pipeline = pipeline
         self._recorder = recorder
         self._max_outcomes = max_outcomes
-        self._secret = token_bytes(32)
+        self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, SharedRequest] = {}
         # Ordered by age. If the memory is full, decisions are removed first: after a second request, the
         # service would respond that it has decided, but it might evaluate an unknown approval again.
@@ -304,12 +304,14 @@ class Memory:
         names = call.entry or "\0".join(
             (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", scope)
         )
-        customer_key = blake2b(
-            names.encode(errors="surrogatepass"), key=self._secret, digest_size=16
-        ).digest()
+        customer = self._hash.copy()
+        customer.update(names.encode(errors="surrogatepass"))
+        customer_key = customer.digest()
         # The writer puts the fields in the same order each time, and before `extra`.
         members = sort_members(call.body) if call.has_extra else call.body
-        return customer_key, blake2b(customer_key + members, key=self._secret, digest_size=16).digest()
+        request = self._hash.copy()
+        request.update(customer_key + members)
+        return customer_key, request.digest()
 
     def _look_up(
         self, key: bytes, provisional: Unknown | None, *, repeat_unknown: bool
