@@ -20,13 +20,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from loanasync import Approved, ConfigurationError, ConnectionLostError, Dialect, LoanError, Response
+from loanasync import (
+    Approved,
+    ConfigurationError,
+    ConnectionLostError,
+    Dialect,
+    LoanError,
+    Response,
+    UnexpectedStatusError,
+)
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._telemetry import spans as telemetry
 from loanasync._telemetry.propagation import Propagate
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
-from loanasync.testing import approved, connection_lost, refused, system_error
+from loanasync.testing import approved, connection_lost, refused, response, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.scripted_pipeline import Run, Step
 
@@ -248,6 +256,19 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     assert attributes(made)["http.response.status_code"] == status
     assert attributes(made).get("error.type") == error_type
     assert (made.status.status_code is StatusCode.ERROR) == (error_type is not None)
+
+
+async def test_status_of_a_wrong_type_is_an_unexpected_status(
+    run: Run, exporter: InMemorySpanExporter
+) -> None:
+    """A user's transport may return anything; the telemetry of its attempt must not fail the call."""
+    before = context.get_current()
+    run.play(response("201"))  # type: ignore[arg-type]
+    with pytest.raises(UnexpectedStatusError) as caught:
+        await run.approve()
+    assert caught.value.outcome == "unknown"
+    assert [span.name for span in exporter.get_finished_spans()] == [f"POST {TEMPLATE}", "loanasync.approve"]
+    assert context.get_current() == before
 
 
 def test_durations_of_call_and_attempt_are_measured(
