@@ -51,7 +51,7 @@ class NoTelemetry:
     def nothing(self, *_: object, **__: object) -> None:
         """Ignore all arguments."""
 
-    set_queue_time = set_stop_reason = set_ledger_result = nothing
+    set_queue_time = set_ledger_result = nothing
     end = nothing
 
 

@@ -358,8 +358,7 @@ class Run:
         elif pipeline.quota.used and isinstance(last, Response):
             pipeline.quota.refill()
         call.has_ended = True
-        if stopped_by is not None:
-            self.record.set_stop_reason(stopped_by)
+        self.record.stopped_by = stopped_by
         return pipeline.read(call, last, stopped_by)
 
     async def _attempt(self) -> Response | NoResponse:

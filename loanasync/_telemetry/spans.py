@@ -73,7 +73,8 @@ class Telemetry:
         if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not context:
             return INVALID_SPAN
         try:
-            span = self.tracer.start_span(name, context=context, kind=kind, attributes=attributes)
+            # A copy of the attributes, because a sampler may change them.
+            span = self.tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
         except Exception as error:  # noqa: BLE001  (of the user's sampler)
             log_failure(error)
             span = INVALID_SPAN
@@ -162,7 +163,7 @@ class CallRecord:
     span: Span = INVALID_SPAN
     context: "Context | None" = None  # with `span`, if tracing is on
     attempts = 0
-    _stopped_by: str | None = None
+    stopped_by: str | None = None  # the reason for making no further attempt after a 500
     outcome: Outcome | None = None  # a refusal is not an error: the status of the span stays unset
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
@@ -191,10 +192,6 @@ class CallRecord:
             self.telemetry.metrics.queue.record(seconds, attributes)
         except Exception as error:  # noqa: BLE001  (of the user's metric reader)
             log_failure(error)
-
-    def set_stop_reason(self, stopped_by: str) -> None:
-        """Set the reason for making no further attempt after a 500."""
-        self._stopped_by = stopped_by
 
     def set_ledger_result(self, result: str) -> None:
         """Set the result of the ledger or the memory: the attribute `loanasync.ledger`.
@@ -240,7 +237,7 @@ class CallRecord:
             attempts=self.attempts,
             duration=perf_counter() - self._started,
             outcome=self.outcome,
-            stopped_by=self._stopped_by,
+            stopped_by=self.stopped_by,
             trace_id=self.trace_id,
         )
 
@@ -250,7 +247,7 @@ class CallRecord:
             "loanasync.attempts": self.attempts,
             "loanasync.outcome": self.outcome,
             "loanasync.approved": self.outcome == "approved" if is_decided else None,
-            "loanasync.stopped_by": self._stopped_by,
+            "loanasync.stopped_by": self.stopped_by,
             "loanasync.ledger": self._ledger,
             "error.type": failure,
         }

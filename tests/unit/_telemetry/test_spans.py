@@ -332,6 +332,32 @@ async def test_unsampled_call_starts_no_attempt_span(
     assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
 
 
+class Numbering(Sampler):
+    """Adds an attribute of another name to each span, in place."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def should_sample(self, *arguments: Any, **_: Any) -> SamplingResult:
+        _context, _trace_id, _name, _kind, sampled, *_rest = arguments
+        self.count += 1
+        sampled[f"sampled.{self.count}"] = True
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, sampled)
+
+    def get_description(self) -> str:
+        return "numbering"
+
+
+async def test_sampler_that_changes_attributes_changes_one_span_only(exporter: InMemorySpanExporter) -> None:
+    run, tracing = Run(), TracerProvider(sampler=Numbering())
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
+    await spans_of(run, exporter, system_error(), approved())
+    spans = await spans_of(run, exporter, refused())
+    added = [[name for name in attributes(span) if name.startswith("sampled.")] for span in spans]
+    assert [len(each) for each in added] == [1, 1, 1, 1, 1]
+
+
 async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
     run = Run(system_error(), approved())
     decision = await run.approve()
