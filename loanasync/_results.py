@@ -172,8 +172,9 @@ class RawResponse(MaskedPairs):
     """The received bytes (spec §2.1)."""
 
 
-# Without slots, because setting twenty frozen fields is three times faster that way.
-@frozen(kw_only=True, slots=False)
+# Without slots, because setting twenty frozen fields is three times faster that way. Only the subclasses need
+# generated methods.
+@frozen(kw_only=True, slots=False, init=False, eq=False, repr=False)
 class _Echo(MaskedPairs):
     """Fields of both decisions (spec §2.1, response). A member that is missing in the body is None."""
 
