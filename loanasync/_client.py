@@ -57,8 +57,8 @@ class LoanClient(Closing):
             without its middlewares, and neither closes nor changes it. Its connector must check certificates.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
             requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
-        direct_connections: Write requests directly to pooled connections. If False, send each request with
-            aiohttp's ``ClientSession.request``.
+        direct_connections: Write requests directly to pooled connections, also to those of your `session`.
+            If False, send each request with aiohttp's ``ClientSession.request``.
         suppress_instrumentation: Accept a `session` whose OpenTelemetry instrumentation is older than 0.60b0,
             which would record the fiscal code. All instrumentation is then suppressed during each request,
             also that of the session's resolver and hooks. By default such a session is refused.

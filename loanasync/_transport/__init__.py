@@ -1,20 +1,22 @@
 """Transports: each sends one HTTP request with aiohttp and returns the response, or why none arrived.
 
-There are two, with the same behaviour. `DirectTransport` (in `fast`) writes requests directly to the
-connections of a session that the client opened. `SessionTransport` (in `aiohttp_session`) sends them through
-`ClientSession.request`. It is used with a user's session, with `direct_connections=False`, and with an
-untested version of aiohttp. `sessions` chooses between them.
+There are two, with the same behaviour. `DirectTransport` (in `fast`) writes requests directly to connections
+of the session; its subclass `UsersPoolTransport` borrows them from the pool of a user's session.
+`SessionTransport` (in `aiohttp_session`) sends requests through `ClientSession.request`. It is used with
+`direct_connections=False`, with an untested version of aiohttp, and if a user's session changes a request or
+passes it to other code (`fast.obstacles` has the list). `sessions` chooses between them.
 
-Both follow these rules. The tests of the fault matrix check each fault on both:
+All follow these rules. The tests of the fault matrix check each fault on each, with own and user's sessions:
 
 1. **Request.** Method, URL, headers and body are sent once and unchanged, with `Host` and `Content-Length`
    added. Redirects are not followed, and middlewares of the session do not run. A user's session may add
-   headers, cookies and a proxy.
+   headers, cookies and a proxy. Both transports send the same bytes, apart from the order of headers.
 2. **Sent.** `Request.is_sent` is set in the step that writes the first byte to the connection. If no response
    arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
 3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
    sent no further data. The socket is checked for unread data before each reuse. If a reused connection
-   proves unusable before anything was written, the request is sent on another one.
+   proves unusable before anything was written, the request is sent on another one. A connection of a user's
+   pool returns to it after each exchange, with aiohttp's own protocol.
 4. **Early response.** A response that arrives before the request was written does not belong to it. The
    connection is aborted, and nothing is sent on it. Interim responses (1xx) are skipped.
 5. **Body.** A response with an incomplete body keeps its status and the received part of the body;

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from itertools import takewhile
-from types import FunctionType
+from itertools import filterfalse, takewhile
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import aiohttp
@@ -34,14 +34,14 @@ class _TraceConfigs(list[aiohttp.TraceConfig]):
 
     def __iter__(self) -> Iterator[aiohttp.TraceConfig]:
         configs = super().__iter__()
-        return filter(_is_not_of_agent, configs) if _skips_agents.get() else configs
+        return filterfalse(is_of_agent, configs) if _skips_agents.get() else configs
 
 
 @contextmanager
 def without_agents(session: aiohttp.ClientSession) -> Iterator[Send]:
     """Skip the hooks of agents in this context. Yield `session.request`, or what an agent has wrapped."""
     configs: Any = session.trace_configs
-    if type(configs) is not _TraceConfigs and not all(map(_is_not_of_agent, configs)):
+    if type(configs) is not _TraceConfigs and any(map(is_of_agent, configs)):
         vars(session)["_trace_configs"] = _TraceConfigs(configs)
     token = _skips_agents.set(True)
     try:
@@ -52,7 +52,7 @@ def without_agents(session: aiohttp.ClientSession) -> Iterator[Send]:
 
 def _send_method(session: aiohttp.ClientSession) -> Send:
     method = vars(aiohttp.ClientSession).get("_request")
-    wrapped: Any = _without_wrappers(method)
+    wrapped: Any = without_wrappers(method)
     if wrapped is method or _is_overridden(session):
         return session.request
     return cast("Send", wrapped.__get__(session))
@@ -67,7 +67,7 @@ def agent_in(session: aiohttp.ClientSession | None) -> str | None:
     owners = _owners(session)
     methods = [vars(owner).get(name) for owner in (*owners, aiohttp.ClientSession) for name in _METHODS]
     if not _is_overridden(session):
-        methods = [_without_wrappers(method) for method in methods]
+        methods = [without_wrappers(method) for method in methods]
     packages = [_package(each) for method in methods for each in _chain(method)]
     if session is not None and not hasattr(session, "_trace_configs"):
         hooks = (hook for config in session.trace_configs for hook in config.on_request_start)
@@ -85,17 +85,24 @@ def _owners(session: aiohttp.ClientSession | None) -> list[object]:
 def _is_overridden(session: aiohttp.ClientSession | None) -> bool:
     """Return True if a subclass, a mock or a library has replaced a method around that of an agent."""
     request = vars(aiohttp.ClientSession).get("request")
+    return not is_of_module(request, aiohttp.client) or any(
+        vars(owner).keys() & set(_METHODS) for owner in _owners(session)
+    )
+
+
+def is_of_module(method: object, module: ModuleType) -> bool:
+    """Return True for a function of a module that no other code has replaced or wrapped."""
     # A wrapper has the attributes of the function that it wraps, so this compares the type.
-    is_of_aiohttp = type(request) is FunctionType and request.__globals__ is vars(aiohttp.client)
-    return not is_of_aiohttp or any(vars(owner).keys() & set(_METHODS) for owner in _owners(session))
+    return type(method) is FunctionType and method.__globals__ is vars(module)
 
 
-def _is_not_of_agent(config: aiohttp.TraceConfig) -> bool:
+def is_of_agent(config: aiohttp.TraceConfig) -> bool:
+    """Return True if the hooks of a trace configuration belong to an agent."""
     # An agent may have wrapped a user's hook, which stays. So this asks for the innermost function.
-    return not any(_package(_chain(hook)[-1]) in _AGENTS for hook in config.on_request_start)
+    return any(_package(_chain(hook)[-1]) in _AGENTS for hook in config.on_request_start)
 
 
-def _without_wrappers(method: object) -> object:
+def without_wrappers(method: object) -> object:
     """Return the method without the outer wrappers that belong to agents."""
     while _package(method) in _AGENTS and (wrapped := getattr(method, "__wrapped__", None)) is not None:
         method = wrapped

@@ -33,6 +33,13 @@ def records_requests(session: aiohttp.ClientSession, key: str) -> bool:
         otel_context.detach(suppression)
 
 
+def is_instrumentation_hook(hook: object) -> bool:
+    """Return True if a trace hook of a session belongs to the instrumentation."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    return str(getattr(hook, "__module__", None)).startswith(_PACKAGE)
+
+
 def _is_enabled(hook: object) -> bool:
     """Return True if `hook` belongs to the instrumentation and would record a request in this context.
 
@@ -41,7 +48,7 @@ def _is_enabled(hook: object) -> bool:
     """
     while isinstance(hook, partial):
         hook = hook.func
-    if not str(getattr(hook, "__module__", None)).startswith(_PACKAGE):
+    if not is_instrumentation_hook(hook):
         return False
     if isinstance(hook, FunctionType):
         for name in _CHECKS:

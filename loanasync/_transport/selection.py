@@ -26,7 +26,7 @@ def transport_factory(
     Args:
         session: The user's session; None to open one.
         trust: The CA file or SSL context, if the client opens the session.
-        direct_connections: True to allow the direct path on a session that the client opens.
+        direct_connections: True to allow the direct path.
         suppress_instrumentation: True to suppress all instrumentation during requests of the user's session.
 
     Raises:
@@ -44,7 +44,12 @@ def transport_factory(
     if session is not None:
         from loanasync._transport.sessions import session_factory  # noqa: PLC0415  (loads aiohttp)
 
-        return session_factory(session, context, suppress_instrumentation=suppress_instrumentation)
+        return session_factory(
+            session,
+            context,
+            direct_connections=direct_connections,
+            suppress_instrumentation=suppress_instrumentation,
+        )
 
     def open_transport() -> "Transport":
         from loanasync._transport.sessions import open_session  # noqa: PLC0415  (loads aiohttp)

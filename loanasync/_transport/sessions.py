@@ -13,13 +13,18 @@ from loanasync._transport.aiohttp_internals import belongs_to_other_loop, tls_se
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
+from loanasync._transport.fast.users_pool import UsersPoolTransport
 from loanasync._transport.instrumentation import GENERAL_KEY, HTTP_KEY, records_requests
 from loanasync.errors import ConfigurationError
 
 
 def session_factory(
-    session: aiohttp.ClientSession, context: ssl.SSLContext | None, *, suppress_instrumentation: bool
-) -> Callable[[], SessionTransport]:
+    session: aiohttp.ClientSession,
+    context: ssl.SSLContext | None,
+    *,
+    direct_connections: bool,
+    suppress_instrumentation: bool,
+) -> Callable[[], DirectTransport | SessionTransport]:
     """Return a function that opens a transport through the user's session.
 
     Raises:
@@ -35,7 +40,7 @@ def session_factory(
         )
     suppression_key = GENERAL_KEY if suppress_instrumentation else HTTP_KEY
     _check_hooks(session, suppression_key)
-    return partial(_use, session, suppression_key)
+    return partial(_use, session, suppression_key, direct_connections=direct_connections)
 
 
 def open_session(
@@ -50,18 +55,24 @@ def open_session(
     )
     # Instrumentation adds its hooks to every new session. It must not see the fiscal codes in our URLs.
     session.trace_configs.clear()
+    through_session = SessionTransport(session, owned=True)
     if direct_connections and compatibility.is_possible():
-        return DirectTransport(session)
-    return SessionTransport(session, owned=True)
+        return DirectTransport(session, through_session)
+    return through_session
 
 
-def _use(session: aiohttp.ClientSession, suppression_key: str) -> SessionTransport:
+def _use(
+    session: aiohttp.ClientSession, suppression_key: str, *, direct_connections: bool
+) -> DirectTransport | SessionTransport:
     if belongs_to_other_loop(session):
         raise ConfigurationError(
             "session", "belongs to another event loop: create it in this event loop, or omit session"
         )
     _check_hooks(session, suppression_key)  # again, because hooks may have been added
-    return SessionTransport(session, owned=False, suppression_key=suppression_key)
+    through_session = SessionTransport(session, owned=False, suppression_key=suppression_key)
+    if direct_connections and compatibility.is_possible():
+        return UsersPoolTransport(session, through_session)
+    return through_session
 
 
 def _check_hooks(session: aiohttp.ClientSession, suppression_key: str) -> None:

@@ -29,6 +29,7 @@ from loanasync.testing import (
     system_error,
 )
 from support.canned_server import APPROVAL, REFUSAL, approve, serving
+from support.direct_path import each_path
 from support.scripted_pipeline import Run
 
 PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds; 10,000 calls take a while to start
@@ -137,11 +138,12 @@ async def test_queue_duration_uses_the_clock_of_the_client(
     assert unlimited.metric("loanasync.queue.duration").count == 0
 
 
+@each_path
 @pytest.mark.parametrize("limit", ["limit", "limit_per_host"])
-async def test_full_pool_of_user_session_is_pool_timeout(limit: str) -> None:
+async def test_full_pool_of_user_session_is_pool_timeout(limit: str, *, is_direct: bool) -> None:
     connector = aiohttp.TCPConnector(**{limit: 2})  # type: ignore[arg-type]
     async with serving(None) as server, aiohttp.ClientSession(connector=connector) as session:
-        client = server.client(session=session)
+        client = server.client(session=session, direct_connections=is_direct)
         held = [asyncio.create_task(approve(client)) for _ in range(2)]
         await server.wait_for_requests(2)
         errors = await asyncio.gather(

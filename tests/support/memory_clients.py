@@ -16,8 +16,8 @@ from support.canned_server import Canned, serving
 
 __all__ = ["SESSIONS", "Shop", "cancelled", "held_server", "request"]
 
-# Connections of the client's own session, the same through aiohttp, and a user's session.
-SESSIONS = ("own", "own, through aiohttp", "users")
+# Connections of the client's own session and of a user's session, and both through aiohttp.
+SESSIONS = ("own", "own, through aiohttp", "users", "users, through aiohttp")
 
 
 async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
@@ -60,8 +60,8 @@ async def held_server(
     """Run a server with the given responses (None: no response), and a client with a memory."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(*(responses or (None,))))
-        if session == "users":
+        if session.startswith("users"):
             options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
-        elif session == "own, through aiohttp":
+        if "through aiohttp" in session:
             stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
         yield server, await stack.enter_async_context(server.client(remember=True, **options))

@@ -25,6 +25,8 @@ def request_methods() -> tuple[object, object]:
     return aiohttp.ClientSession.request, getattr(aiohttp.ClientSession, "_request", None)
 
 
+# The settings of a session that have no public property.
+_SETTINGS = {"_request_class", "_response_class", "_version", "_default_proxy", "_default_proxy_auth"}
 REQUEST_METHODS = request_methods()  # at import; `_has_expected_api` checks that they are aiohttp's
 
 
@@ -39,11 +41,18 @@ def _has_expected_api() -> bool:
     try:
         from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415  (a later aiohttp may lack it)
         from aiohttp.connector import Connection  # noqa: PLC0415  (the same)
+        from aiohttp.tracing import Trace  # noqa: PLC0415  (the same)
 
         return (
             _takes(aiohttp.BaseConnector.connect, "self", "req", "traces", "timeout")
             and _takes(aiohttp.ClientRequest.__init__, "self", "method", "url", "loop", "session")
+            and _takes(vars(aiohttp.BaseConnector)["_get"], "self", "key", "traces")
+            and callable(vars(aiohttp.BaseConnector)["_release"])
+            and _SETTINGS <= aiohttp.ClientSession.ATTRS
+            and isinstance(aiohttp.ClientRequest.connection_key, property)
+            and _takes(Trace.send_connection_reuseconn, "self")
             and _takes(Connection.close, "self")
+            and _takes(Connection.release, "self")
             and _takes(ResponseHandler.connection_lost, "self", "exc")
             and isinstance(Connection.transport, property)
             and isinstance(Connection.protocol, property)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import http
 from attrs import define, field
+from yarl import URL
 
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
@@ -25,6 +26,7 @@ _KEEP_ALIVE = 15.0
 _BLOCKED_AFTER = 0.01
 # Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
 _BYTES_PER_TURN = 1 << 16
+_UNUSABLE = "connection closed, or data received before the request"
 # aiohttp's parser in C rejects a repeated Content-Length; the one in Python does not.
 _MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
 
@@ -117,18 +119,21 @@ class Scheduler:
             self.set_timer(min((each.expires_at for each in self.connections), default=inf))
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Origin:
-    """A scheme, host and port, and the idle connections to it.
+    """A scheme, host and port, and the idle connections of the client to it.
 
-    aiohttp's connector reads the host, port, TLS settings and proxy of a new connection from
-    `connect_request`. That request is never sent.
+    `default_headers` are those of a user's session. A request is sent with those that it does not set.
     """
 
     address: str
-    host: str
-    connect_request: aiohttp.ClientRequest
-    idle: "dict[DirectConnection, None]" = field(factory=dict)
+    url: URL
+    default_headers: list[tuple[str, str]] = field(factory=list)
+    idle: "dict[DirectConnection, None]" = field(factory=dict, init=False)
+    host: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.host = self.url.host_port_subcomponent or ""
 
     def take_idle(self) -> "DirectConnection | None":
         """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
@@ -159,11 +164,16 @@ class DirectConnection(HeadSplitter):
 
     `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
     failed, a body was too large, or it received data that belongs to no response. `release` then aborts it.
+    It is also not used again if writing is paused, because a part of the request is then still unsent.
     `expires_at` is the time of the event loop's clock at which the exchange times out, or the idle connection
     is closed.
     """
 
-    def __init__(self, connection: "Connection", scheduler: Scheduler, origin: Origin) -> None:
+    _is_writing_paused = False
+
+    def __init__(
+        self, connection: "Connection", scheduler: Scheduler, origin: Origin, *, was_used: bool = False
+    ) -> None:
         # Both attributes are undocumented. `handler` is aiohttp's own protocol. The `connection_lost` of this
         # class calls that of `handler`.
         transport, handler = connection.transport, connection.protocol
@@ -176,8 +186,9 @@ class DirectConnection(HeadSplitter):
         self._handler = handler
         self._scheduler = scheduler
         self._origin = origin
-        # `should_close` is undocumented. On a new connection it is True if unrequested data was received.
-        self._is_clean = not handler.should_close
+        # `should_close` is undocumented. It is True if unrequested data was received. Another protocol than
+        # aiohttp's means that another exchange has not ended.
+        self._is_clean = not handler.should_close and transport.get_protocol() is handler
         self._result: asyncio.Future[Response | NoResponse] | None = None
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
@@ -186,7 +197,7 @@ class DirectConnection(HeadSplitter):
         self._head: http.RawResponseMessage | None = None
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
-        self._was_used = False  # by an earlier exchange
+        self.was_used = was_used  # by an earlier exchange
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
@@ -201,7 +212,7 @@ class DirectConnection(HeadSplitter):
         # If asyncio has passed on data, `_is_clean` is False by now. Data still unread in the socket does
         # not matter: it may be a TLS session ticket.
         if not (self._is_clean and self.is_open):
-            raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
+            raise aiohttp.ClientConnectionResetError(_UNUSABLE)
 
     def exchange(self, request: Request, deadline: float) -> "asyncio.Future[Response | NoResponse]":
         """Begin to send a request, and return the future of its result, which is never an exception."""
@@ -228,7 +239,7 @@ class DirectConnection(HeadSplitter):
             return
         if self.expires_at <= now:
             self.interrupt(TimeoutError())
-        elif self._was_used and self._has_unread_data():
+        elif self.was_used and self._has_unread_data():
             self._is_clean = False
 
     def send(self) -> int:
@@ -242,9 +253,7 @@ class DirectConnection(HeadSplitter):
             return 0
         # Data received before the request was sent would be taken for its response.
         if not self._is_clean or self._transport.is_closing():
-            self._fail(
-                aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
-            )
+            self._fail(aiohttp.ClientConnectionResetError(_UNUSABLE))
             return 0
         size = len(self._unsent_bytes)
         try:
@@ -259,7 +268,7 @@ class DirectConnection(HeadSplitter):
         return size
 
     def release(self, *, keep: bool) -> None:
-        """End the exchange. Keep the connection as an idle one, or abort it if it cannot be used again.
+        """End the exchange. Keep the connection for the next one, or abort it if it cannot be used again.
 
         Args:
             keep: False if the request was so large that a part of it may still be unsent.
@@ -268,12 +277,16 @@ class DirectConnection(HeadSplitter):
         self._scheduler.in_progress -= 1
         self._result = self._unsent_bytes = self._request = None
         if keep and is_complete and self._is_clean:
-            self._was_used = True
-            self.expires_at = self._scheduler.loop.time() + _KEEP_ALIVE
-            self._scheduler.set_timer(self.expires_at)
-            self._origin.idle[self] = None
+            self._store()
         else:
             self.abort()
+
+    def _store(self) -> None:
+        """Keep the connection as an idle one."""
+        self.was_used = True
+        self.expires_at = self._scheduler.loop.time() + _KEEP_ALIVE
+        self._scheduler.set_timer(self.expires_at)
+        self._origin.idle[self] = None
 
     def keep_reading(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
         """Continue to read the response after the caller was cancelled, and return a new future for it.
@@ -304,12 +317,12 @@ class DirectConnection(HeadSplitter):
 
     def abort(self) -> None:
         """Close the connection at once, without writing the rest of a cancelled request."""
-        self._unregister()
+        self.unregister()
         self._transport.abort()
 
     def close(self) -> None:
         """Close the connection. If it uses TLS, send the closing message of TLS."""
-        self._unregister()
+        self.unregister()
         # On a second `close`, asyncio's TLS transport drops its protocol, and aiohttp then raises an error.
         if self.is_open:
             self._transport.close()
@@ -323,7 +336,8 @@ class DirectConnection(HeadSplitter):
             self._fail(error)
             self._transport.abort()  # `close` would wait for a server that does not read
 
-    def _unregister(self) -> None:
+    def unregister(self) -> None:
+        """Remove the connection from the idle connections and from those that the timer interrupts."""
         self._origin.idle.pop(self, None)
         self._scheduler.connections.discard(self)
 
@@ -397,12 +411,20 @@ class DirectConnection(HeadSplitter):
             self._fail(exc or aiohttp.ClientPayloadError())
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
-            self._unregister()
+            self.unregister()
             try:
                 # Undocumented. Closing aiohttp's session waits for this call.
                 self._handler.connection_lost(exc)
             finally:
                 self._connection.close()
+
+    def pause_writing(self) -> None:
+        """Note that a large part of the request is unsent (called by asyncio)."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Note that most of the request is sent (called by asyncio)."""
+        self._is_writing_paused = False
 
     def pause_reading(self) -> None:
         """Note that the body is too large, and pause the parser (called by the parser)."""
@@ -438,7 +460,11 @@ def _serialize(request: Request, origin: Origin) -> bytes:
     if not "".join(request.headers.values()).isprintable():
         # A line break would begin another header. The message omits the values, as one of them is the token.
         raise ValueError("header values must not contain line breaks")
-    headers = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
+    items = list(request.headers.items())
+    if origin.default_headers:
+        given = {name.lower() for name in request.headers}
+        items += [each for each in origin.default_headers if each[0].lower() not in given]
+    headers = "".join([f"{name}: {value}\r\n" for name, value in items])
     head = (
         f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n"
         f"Host: {origin.host}\r\nContent-Length: {len(request.body)}\r\n{headers}\r\n"

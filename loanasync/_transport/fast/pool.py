@@ -7,6 +7,7 @@ open connections, and aiohttp's parser to read responses. `_transport` describes
 
 import asyncio
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from yarl import URL
@@ -19,6 +20,9 @@ from loanasync._transport.aiohttp_internals import MAX_BODY_FOR_REUSE
 from loanasync._transport.aiohttp_session import SessionTransport, connect_timeout
 from loanasync._transport.fast.compatibility import REQUEST_METHODS, request_methods
 from loanasync._transport.fast.connection import DirectConnection, Origin, Scheduler
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
 
 _CLOSE_TIMEOUT = 1.0  # seconds to close aiohttp's session
 _PATCHED = (
@@ -34,13 +38,15 @@ class DirectTransport:
     For each request it takes an idle connection or opens a new one. If an idle connection fails before
     anything was written, it takes the next one. While other code, such as aioresponses in a test, replaces
     methods of `ClientSession`, requests are sent through `SessionTransport` instead.
+
+    The subclass `UsersPoolTransport` takes the connections from the pool of a user's session.
     """
 
     raises_errors = True  # unexpected errors of aiohttp while connecting, before anything was sent
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, through_session: SessionTransport) -> None:
         self._session = session
-        self._session_transport = SessionTransport(session, owned=True)
+        self._session_transport = through_session
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(self._loop)
         self._origins: dict[str, Origin] = {}
@@ -52,7 +58,7 @@ class DirectTransport:
             self._session_transport.check()
 
     async def aclose(self) -> None:
-        """End the requests in progress with the cause `SessionClosed`, and close the session."""
+        """End the requests in progress with the cause `SessionClosed`; close the session if it is owned."""
         self._waits.close()
         for connection in tuple(self._scheduler.connections):
             connection.interrupt(asyncio.CancelledError())
@@ -65,20 +71,16 @@ class DirectTransport:
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """See `Transport.send`."""
-        is_patched = request_methods() != REQUEST_METHODS
-        if is_patched:
-            warn_once(_PATCHED)
-        if is_patched or self._session.closed:
+        if not self._is_direct(request):
             return await self._session_transport.send(request, connect=connect, within=within)
         deadline = self._loop.time() + within
         request.is_sent = False
-        origin = self._origin(request)
         keep = len(request.body) < MAX_BODY_FOR_REUSE
         while True:
-            idle = origin.take_idle()
-            connection = idle or await self._try_connect(origin, connect, deadline)
+            connection = await self._take(request, connect, deadline)
             if isinstance(connection, NoResponse):
                 return connection
+            was_used = connection.was_used
             try:
                 result = await connection.exchange(request, deadline)
             except BaseException as error:
@@ -89,22 +91,27 @@ class DirectTransport:
                     connection.release(keep=keep)
                 raise
             connection.release(keep=keep)
-            if idle is None or isinstance(result, Response) or result.is_sent:
+            if not was_used or isinstance(result, Response) or result.is_sent:
                 return result
-            if self._waits.is_closed or self._loop.time() >= deadline:
+            if self._waits.is_closed or self._session.closed or self._loop.time() >= deadline:
                 return result
-            # The idle connection failed before anything was written: try another one.
+            # The used connection failed before anything was written: try another one.
 
-    def _origin(self, request: Request) -> Origin:
-        address = request.url[: request.url.index("/", len("https://"))]
-        try:
-            return self._origins[address]
-        except KeyError:
-            url = URL(address)
-            # Undocumented: the connector takes host, port, TLS settings and proxy from a request object.
-            connect_request = aiohttp.ClientRequest("POST", url, loop=self._loop, session=self._session)
-            host = url.host_port_subcomponent or ""
-            return self._origins.setdefault(address, Origin(address, host, connect_request))
+    def _is_direct(self, request: Request) -> bool:
+        """Return False if the request must be sent through `SessionTransport`."""
+        del request
+        is_patched = request_methods() != REQUEST_METHODS
+        if is_patched:
+            warn_once(_PATCHED)
+        return not (is_patched or self._session.closed)
+
+    async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:
+        """Return an idle connection or a new one, or a `NoResponse` if none could be opened."""
+        address = address_of(request.url)
+        origin = self._origins.get(address)
+        if origin is None:
+            origin = self._origins[address] = Origin(address, URL(address))
+        return origin.take_idle() or await self._try_connect(origin, connect, deadline)
 
     async def _try_connect(
         self, origin: Origin, connect: float, deadline: float
@@ -119,21 +126,39 @@ class DirectTransport:
                 failures.drop_frames(error)
 
     async def _connect(self, origin: Origin, connect: float, deadline: float) -> DirectConnection:
-        connector = self._session.connector
-        assert connector is not None  # noqa: S101  (the session is open)
-        async with asyncio.timeout_at(deadline) as limit:
-            self._waits.add(limit)
-            try:
-                # Undocumented: no other method opens a connection without sending a request.
-                opened = await connector.connect(origin.connect_request, [], connect_timeout(connect))
-            except TimeoutError as error:
-                raise aiohttp.ConnectionTimeoutError("connection timeout") from error
-            finally:
-                self._waits.discard(limit)
-        connection = DirectConnection(opened, self._scheduler, origin)
+        request = aiohttp.ClientRequest("POST", origin.url, loop=self._loop, session=self._session)
+        opened = await self._open(request, [], connect, deadline)
+        return await self._checked(DirectConnection(opened, self._scheduler, origin), deadline)
+
+    async def _checked(self, connection: DirectConnection, deadline: float) -> DirectConnection:
+        """Return a new connection; raise an aiohttp error and abort it if it cannot be used."""
         try:
             await connection.check_new(deadline)
         except BaseException:
             connection.abort()
             raise
         return connection
+
+    async def _open(
+        self, request: aiohttp.ClientRequest, traces: list[Any], connect: float, deadline: float
+    ) -> "Connection":
+        """Return a connection of aiohttp's connector, for a request that is never sent.
+
+        The connector takes host, port, TLS settings and proxy from the request.
+        """
+        connector = self._session.connector
+        assert connector is not None  # noqa: S101  (the session is open)
+        async with asyncio.timeout_at(deadline) as limit:
+            self._waits.add(limit)
+            try:
+                # Undocumented: no other method opens a connection without sending a request.
+                return await connector.connect(request, traces, connect_timeout(connect))
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError("connection timeout") from error
+            finally:
+                self._waits.discard(limit)
+
+
+def address_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    return url[: url.index("/", len("https://"))]

@@ -60,9 +60,9 @@ class TestUnderEachEventLoop:
                     shop_id="s",
                     auth_token="t",
                     remember=False,
-                    ssl=None if session == "users" else trust,
-                    session=users if session == "users" else None,
-                    direct_connections=session == "own",
+                    ssl=None if session.startswith("users") else trust,
+                    session=users if session.startswith("users") else None,
+                    direct_connections="through aiohttp" not in session,
                 ) as client,
             ):
                 for _ in range(2):

@@ -104,14 +104,16 @@ SENDERS: dict[str, dict[str, bool]] = {
     "direct connections": {"direct_connections": True},
     "session of the client": {"direct_connections": False},
     "session of the user": {},
+    "session of the user, not directly": {"direct_connections": False},
     "session of the user, suppressed": {"suppress_instrumentation": True},
 }
+NOT_SUPPRESSED = {"session of the user", "session of the user, not directly"}
 CASES = [
     (line, when, sender)
     for line in LINES
     for when in ("before", "after")
     for sender in SENDERS
-    if not (line in REFUSED and when == "before" and sender == "session of the user")
+    if not (line in REFUSED and when == "before" and sender in NOT_SUPPRESSED)
 ]
 
 

@@ -18,7 +18,7 @@ from loanasync import LoanClient, Refused, Timeout, TransportError
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.liveness import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve
-from support.direct_path import needs_direct_path
+from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
 
 
@@ -253,15 +253,16 @@ def test_aclose_during_a_tls_shutdown_succeeds() -> None:
         server.close_connections()
 
 
+@each_path
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str) -> None:
+def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str, *, is_direct: bool) -> None:
     with closing_server(scheme) as server, asyncio.Runner() as runner:
 
         async def opened() -> aiohttp.ClientSession:
             return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
 
         session = runner.run(opened())
-        client = client_of(server, session=session)
+        client = client_of(server, session=session, direct_connections=is_direct)
         assert isinstance(runner.run(approve(client)), Refused)
         for number in (2, 3):
             server.close_connections()

@@ -150,7 +150,8 @@ async def test_untested_aiohttp_keeps_the_protocol_of_a_connection(
 ) -> None:
     monkeypatch.setattr(aiohttp, "__version__", installed)
     async with serving(None) as server, aiohttp.ClientSession() as session:
-        call = asyncio.create_task(approve(server.client(session=session)))
+        client = server.client(session=session, direct_connections=False)
+        call = asyncio.create_task(approve(client))
         await server.wait_for_requests(1)
         connector: Any = session.connector
         [handler] = connector._acquired

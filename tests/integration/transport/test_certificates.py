@@ -10,6 +10,7 @@ import pytest
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
 from loanasync._transport.tls import certificate_problem
 from support.builders import FISCAL_CODE, approval_request
+from support.direct_path import each_path
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
@@ -142,14 +143,16 @@ async def test_session_over_a_unix_socket_is_accepted(tmp_path: Path) -> None:
         make(session=session)
 
 
-async def test_users_session_may_use_a_fingerprint() -> None:
+@each_path
+async def test_users_session_may_use_a_fingerprint(*, is_direct: bool) -> None:
     connector = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes(32)))
     async with (
         running(RawServer(tls=certificate(Certificate.GOOD), scheme="https")) as server,
         aiohttp.ClientSession(connector=connector) as session,
     ):
+        client = make(server.base_url, session=session, direct_connections=is_direct)
         with pytest.raises(ConnectError) as caught:
-            await make(server.base_url, session=session).approve(FISCAL_CODE, approval_request())
+            await client.approve(FISCAL_CODE, approval_request())
     assert (caught.value.cause_type, caught.value.outcome) == ("ServerFingerprintMismatch", "not_sent")
 
 

@@ -34,12 +34,12 @@ async def client_of(server: RawServer, session: str, **options: Any) -> AsyncIte
     trust = ssl.create_default_context()
     authority().configure_trust(trust)
     fixed: dict[str, Any] = {"shop_id": "s", "auth_token": "t", "timeout": DRAIN, "remember": False}
-    if session == "users":
+    is_direct = "through aiohttp" not in session
+    if session.startswith("users"):
         connector = aiohttp.TCPConnector(ssl=trust)
         async with aiohttp.ClientSession(connector=connector) as users:
-            yield LoanClient(server.base_url, session=users, **fixed, **options)
+            yield LoanClient(server.base_url, session=users, direct_connections=is_direct, **fixed, **options)
         return
-    is_direct = session == "own"
     yield LoanClient(server.base_url, ssl=trust, direct_connections=is_direct, **fixed, **options)
 
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import http
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from aioresponses import aioresponses
 
 from loanasync import Approved, ConnectionLostError, LoanClient, _log
@@ -21,6 +22,7 @@ from loanasync._protocol.messages import Request
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast import compatibility
 from loanasync._transport.fast.pool import DirectTransport
+from loanasync._transport.fast.users_pool import UsersPoolTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
@@ -40,11 +42,13 @@ async def test_direct_path_is_used_with_a_session_of_the_client() -> None:
         assert type(transport_of(client)) is DirectTransport
 
 
-async def test_session_transport_is_used_with_a_session_of_the_user() -> None:
+@needs_direct_path
+async def test_direct_path_is_used_with_a_session_of_the_user() -> None:
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
         client = server.client(session=session)
-        assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is SessionTransport
+        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
+            assert isinstance(await approve(client), Approved)
+        assert type(transport_of(client)) is UsersPoolTransport
 
 
 def request_of(client: LoanClient, **headers: str) -> Request:
@@ -55,18 +59,36 @@ def request_of(client: LoanClient, **headers: str) -> Request:
 
 
 @needs_direct_path
-async def test_both_transports_send_the_same_request() -> None:
+@pytest.mark.parametrize("is_users", [False, True], ids=["own", "users"])
+async def test_both_transports_send_the_same_request(*, is_users: bool) -> None:
     good = response_bytes(201, b'{"approved": true}')
     last = good.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
     server = RawServer((Play.READ, last), (Play.READ, last))
-    async with running(server), LoanClient(server.base_url, shop_id="s", auth_token="t") as client:
-        assert isinstance(await approve(client), Approved)
+    # The client's own headers replace those of the session, in any case.
+    headers = [
+        ("X-Proxy", "a"),
+        ("x-proxy", "b"),
+        ("user-agent", "shop"),
+        ("X-City", "Forlì"),
+        ("Accept", "x"),
+    ]
+    async with (
+        running(server),
+        aiohttp.ClientSession(headers=headers) as session,
+        LoanClient(
+            server.base_url, shop_id="s", auth_token="t", session=session if is_users else None
+        ) as client,
+    ):
+        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
+            assert isinstance(await approve(client), Approved)
         transport = transport_of(client)
         await transport._session_transport.send(request_of(client), connect=5.0, within=5.0)
     directly, through_session = (request.partition(b"\r\n\r\n") for request in server.requests)
     assert directly[2] == through_session[2]
     lines = [sorted(head[0].lower().split(b"\r\n")) for head in (directly, through_session)]
     assert lines[0] == lines[1]
+    assert (b"x-proxy: a" in lines[0], b"x-proxy: b" in lines[0]) == (is_users, is_users)
+    assert b"user-agent: shop" not in lines[0]
 
 
 @needs_direct_path
@@ -198,6 +220,12 @@ def changed(*names: str) -> Any:
         (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout")),
         (http, "HttpResponseParser", changed("protocol", "loop", "limit")),
         (ResponseHandler, "connection_lost", changed("self")),
+        (aiohttp.BaseConnector, "_get", changed("self", "key")),
+        (aiohttp.BaseConnector, "_release", None),
+        (aiohttp.ClientSession, "ATTRS", aiohttp.ClientSession.ATTRS - {"_default_proxy"}),
+        (aiohttp.ClientRequest, "connection_key", changed("self")),
+        (Trace, "send_connection_reuseconn", changed("self", "key")),
+        (Connection, "release", changed("self", "how")),
         (aiohttp.ClientRequest, "__init__", changed("self", "method", "url", "loop")),
         (Connection, "close", changed("self", "how")),
         (ResponseHandler, "should_close", changed("self")),

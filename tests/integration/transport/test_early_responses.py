@@ -81,12 +81,13 @@ def test_response_before_any_request_is_refused(
         trust = ssl.create_default_context()
         authority().configure_trust(trust)
         options: dict[str, Any] = {"shop_id": "s", "auth_token": "t", "remember": False}
+        options["direct_connections"] = "through aiohttp" not in session
         users = None
-        if session == "users":
+        if session.startswith("users"):
             users = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
             options["session"] = users
         else:
-            options |= {"ssl": trust, "direct_connections": session == "own"}
+            options["ssl"] = trust
         async with LoanClient(server.base_url, **options) as client:
             with pytest.raises(ConnectError) as caught:
                 await approve(client)

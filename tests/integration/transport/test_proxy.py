@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import ssl
+import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from unittest import mock
 
 import aiohttp
 import pytest
 
 from loanasync import Approved, ConnectError, LoanClient
+from loanasync._transport.aiohttp_session import SessionTransport
 from support.builders import FISCAL_CODE, approval_request
+from support.direct_path import each_path
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
 
@@ -52,22 +56,37 @@ class Proxy:
 
 
 @asynccontextmanager
-async def shop(service: str, proxy: str) -> AsyncIterator[LoanClient]:
+async def shop(service: str, proxy: str, *, is_direct: bool, **headers: str) -> AsyncIterator[LoanClient]:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(trusting)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        users = aiohttp.ClientSession(
+            proxy=proxy,
+            proxy_auth=aiohttp.BasicAuth("shop", "secret"),
+            connector=aiohttp.TCPConnector(ssl=trusting),
+            headers=headers,
+        )
     async with (
-        aiohttp.ClientSession(proxy=proxy, connector=aiohttp.TCPConnector(ssl=trusting)) as session,
-        LoanClient(service, shop_id="s", auth_token=TOKEN, session=session) as client,
+        users as session,
+        LoanClient(
+            service,
+            shop_id="s",
+            auth_token=TOKEN,
+            session=session,
+            direct_connections=is_direct,
+            remember=False,
+        ) as client,
     ):
         yield client
 
 
-async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
+@each_path
+async def test_approval_through_a_proxy_is_not_readable_by_it(*, is_direct: bool) -> None:
     proxy = Proxy()
     async with (
         running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
-        shop(server.base_url, address) as client,
+        shop(server.base_url, address, is_direct=is_direct) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
     assert proxy.received.startswith(b"CONNECT 127.0.0.1:")
@@ -77,13 +96,34 @@ async def test_approval_through_a_proxy_is_not_readable_by_it() -> None:
         assert secret in server.requests[0]
 
 
+@pytest.mark.parametrize("headers", [{}, {"X-Shop": "a"}], ids=["no headers", "headers"])
+@each_path
+async def test_calls_through_a_proxy_share_a_tunnel(headers: dict[str, str], *, is_direct: bool) -> None:
+    proxy = Proxy()
+    async with (
+        running(RawServer(RESPONSE * 2, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        proxy.running() as address,
+        shop(server.base_url, address, is_direct=is_direct, **headers) as client,
+    ):
+        other_path = mock.patch.object(SessionTransport, "send", side_effect=AssertionError)
+        with other_path if is_direct else nullcontext():
+            for _ in range(2):
+                assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+    assert (server.accepted, len(server.requests)) == (1, 2)
+    head = proxy.received.partition(b"\r\n\r\n")[0]
+    assert proxy.received.count(b"CONNECT ") == 1
+    assert b"Proxy-Authorization: Basic " in head
+    assert (b"X-Shop: a" in head) == bool(headers), "aiohttp sends the default headers to the proxy, too"
+
+
+@each_path
 @pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
-async def test_request_refused_by_a_proxy_is_not_sent(status: str) -> None:
+async def test_request_refused_by_a_proxy_is_not_sent(status: str, *, is_direct: bool) -> None:
     proxy = Proxy(status=status)
     async with (
         running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
-        shop(server.base_url, address) as client,
+        shop(server.base_url, address, is_direct=is_direct) as client,
     ):
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
@@ -91,10 +131,11 @@ async def test_request_refused_by_a_proxy_is_not_sent(status: str) -> None:
     assert server.requests == []
 
 
-async def test_unreachable_proxy_is_a_connect_error() -> None:
+@each_path
+async def test_unreachable_proxy_is_a_connect_error(*, is_direct: bool) -> None:
     async with Proxy().running() as closed:
         pass
-    async with shop("https://loans.example.com", closed) as client:
+    async with shop("https://loans.example.com", closed, is_direct=is_direct) as client:
         with pytest.raises(ConnectError) as caught:
             await client.approve(FISCAL_CODE, approval_request())
     assert caught.value.outcome == "not_sent"

@@ -21,11 +21,12 @@ STRAY = b"<!-- a proxy -->"
 
 @asynccontextmanager
 async def client_of(server: Canned, session: str) -> AsyncIterator[LoanClient]:
-    if session == "users":
+    is_direct = "through aiohttp" not in session
+    if session.startswith("users"):
         async with aiohttp.ClientSession() as users:
-            yield server.client(session=users)
+            yield server.client(session=users, direct_connections=is_direct)
     else:
-        async with server.client(direct_connections=session == "own") as client:
+        async with server.client(direct_connections=is_direct) as client:
             yield client
 
 

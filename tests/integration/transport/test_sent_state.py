@@ -24,6 +24,7 @@ from loanasync._transport.aiohttp_internals import RequestBody
 from loanasync.ledger import MemoryLedger
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve
+from support.direct_path import each_path
 from support.faults.row import SESSIONS, http
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 
@@ -69,12 +70,12 @@ async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
     trust = ssl.create_default_context()
     authority().configure_trust(trust)
     options: dict[str, Any] = {"shop_id": "s", "auth_token": "t"}
-    if session == "users":
+    options["direct_connections"] = "through aiohttp" not in session
+    if session.startswith("users"):
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as users:
             yield LoanClient(base_url, session=users, **options)
     else:
-        is_direct = session == "own"
-        async with LoanClient(base_url, ssl=trust, direct_connections=is_direct, **options) as client:
+        async with LoanClient(base_url, ssl=trust, **options) as client:
             yield client
 
 
@@ -136,7 +137,8 @@ async def test_deadline_while_connecting_is_not_sent() -> None:
     assert (caught.value.outcome, caught.value.attempts) == ("not_sent", 1)
 
 
-async def test_timeout_while_waiting_for_the_users_pool_is_not_sent() -> None:
+@each_path
+async def test_timeout_while_waiting_for_the_users_pool_is_not_sent(*, is_direct: bool) -> None:
     timeout = Timeout(total=10, attempt=0.5, connect=0.2)
     held = RawServer((Play.READ, Play.SILENCE), (Play.READ, REFUSAL))
     async with (
@@ -144,7 +146,13 @@ async def test_timeout_while_waiting_for_the_users_pool_is_not_sent() -> None:
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
     ):
         client = LoanClient(
-            server.base_url, shop_id="s", auth_token="t", session=session, timeout=timeout, remember=False
+            server.base_url,
+            shop_id="s",
+            auth_token="t",
+            session=session,
+            direct_connections=is_direct,
+            timeout=timeout,
+            remember=False,
         )
         first, second = await asyncio.gather(
             *(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)), return_exceptions=True
@@ -155,10 +163,18 @@ async def test_timeout_while_waiting_for_the_users_pool_is_not_sent() -> None:
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
 
 
-async def test_session_closed_while_waiting_for_its_pool_is_not_sent() -> None:
+@each_path
+async def test_session_closed_while_waiting_for_its_pool_is_not_sent(*, is_direct: bool) -> None:
     async with running(RawServer((Play.READ, Play.SILENCE))) as server:
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
-        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
+        client = LoanClient(
+            server.base_url,
+            shop_id="s",
+            auth_token="t",
+            session=session,
+            direct_connections=is_direct,
+            remember=False,
+        )
         first = asyncio.create_task(approve(client))
         await until(lambda: len(server.requests) == 1)
         second = asyncio.create_task(approve(client))
@@ -241,6 +257,7 @@ async def test_retry_sends_the_same_body_again() -> None:
         assert first.partition(b"\r\n\r\n")[2] == second.partition(b"\r\n\r\n")[2]
 
 
+@each_path
 @pytest.mark.parametrize("turns", range(1, 10))
 @pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("ledger", [None, MemoryLedger], ids=["memory", "ledger"])
@@ -249,6 +266,7 @@ async def test_approve_cancelled_at_any_turn_sends_one_request(
     turns: int,
     *,
     is_warm: bool,
+    is_direct: bool,
 ) -> None:
     created, refused = (Play.READ, http("200 OK", b"{}")), (Play.READ, REFUSAL)
     server = RawServer(*[created] * is_warm, refused, refused)
@@ -258,6 +276,7 @@ async def test_approve_cancelled_at_any_turn_sends_one_request(
             shop_id="s",
             auth_token="t",
             session=session,
+            direct_connections=is_direct,
             ledger=None if ledger is None else ledger(),
         )
         if is_warm:

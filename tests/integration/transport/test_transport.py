@@ -33,6 +33,7 @@ from loanasync import (
 )
 from loanasync._transport.failures import no_response
 from support.builders import FISCAL_CODE, approval_request
+from support.direct_path import each_path
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
@@ -235,7 +236,8 @@ async def test_request_on_a_lost_connection_is_sent_once() -> None:
     assert len(peer.requests) == 2
 
 
-async def test_users_session_is_not_changed_and_not_closed() -> None:
+@each_path
+async def test_users_session_is_not_changed_and_not_closed(*, is_direct: bool) -> None:
     repeats = 0
 
     async def repeating(
@@ -252,18 +254,23 @@ async def test_users_session_is_not_changed_and_not_closed() -> None:
             middlewares=(repeating,), raise_for_status=True, headers={"X-Proxy": "yes"}
         ) as session,
     ):
-        async with LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session) as client:
+        async with LoanClient(
+            peer.base_url, shop_id="s", auth_token="t", session=session, direct_connections=is_direct
+        ) as client:
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
         assert not session.closed
         assert (repeats, len(peer.requests)) == (0, 1)
         assert b"x-proxy: yes" in peer.requests[0].lower()
 
 
-async def test_timeouts_of_the_users_session_are_ignored() -> None:
+@each_path
+async def test_timeouts_of_the_users_session_are_ignored(*, is_direct: bool) -> None:
     never = aiohttp.ClientTimeout(total=1e-9, connect=1e-9, sock_connect=1e-9, sock_read=1e-9)
     peer = Peer(response_bytes("201 Created", APPROVAL))
     async with serving(peer), aiohttp.ClientSession(timeout=never) as session:
-        client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
+        client = LoanClient(
+            peer.base_url, shop_id="s", auth_token="t", session=session, direct_connections=is_direct
+        )
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
 
 
@@ -284,10 +291,13 @@ async def test_closed_session_of_the_user_is_a_configuration_error() -> None:
         await client.approve(FISCAL_CODE, approval_request())
 
 
-async def test_users_session_closed_between_attempts_is_unknown() -> None:
+@each_path
+async def test_users_session_closed_between_attempts_is_unknown(*, is_direct: bool) -> None:
     peer = Peer(response_bytes("500 Oops", b"{}"), close=False)
     async with serving(peer), aiohttp.ClientSession() as session:
-        client = LoanClient(peer.base_url, shop_id="s", auth_token="t", session=session)
+        client = LoanClient(
+            peer.base_url, shop_id="s", auth_token="t", session=session, direct_connections=is_direct
+        )
 
         async def close(_: float) -> None:
             await session.close()

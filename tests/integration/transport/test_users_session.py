@@ -4,19 +4,23 @@ from unittest import mock
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from loanasync import Refused
 from loanasync._transport.aiohttp_internals import SplittingProtocol
 from support.canned_server import REFUSAL, approve, serving
+from support.direct_path import each_path
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
 
 
-async def test_cookies_of_a_response_stay_out_of_the_jar() -> None:
+@each_path
+async def test_cookies_of_a_response_stay_out_of_the_jar(*, is_direct: bool) -> None:
     jar = aiohttp.CookieJar(unsafe=True)
-    jar.update_cookies({"name": "ours"})
+    jar.update_cookies({"name": "ours"}, URL("http://127.0.0.2/"))  # another service
     async with serving(COOKIE) as server, aiohttp.ClientSession(cookie_jar=jar) as session:
-        assert isinstance(await approve(server.client(session=session)), Refused)
+        client = server.client(session=session, direct_connections=is_direct)
+        assert isinstance(await approve(client), Refused)
         assert [(each.key, each.value) for each in jar] == [("name", "ours")]
         async with session.get(server.base_url, data=b"{}") as response:  # a request of the user
             await response.read()

@@ -145,7 +145,7 @@ class Caller:
     def idle_connections(self) -> list[tuple[bool, bool]]:
         """Return (is open, is clean) of each idle connection."""
         resources: Any = self.client._pipeline._per_loop.current()
-        if isinstance(resources.transport, DirectTransport):
+        if type(resources.transport) is DirectTransport:
             idle = [each for origin in resources.transport._origins.values() for each in origin.idle]
             return [(each.is_open, each._is_clean) for each in idle]
         pools = resources.transport._session.connector._conns.values()
@@ -189,11 +189,11 @@ async def _client(
 ) -> LoanClient:
     context = trust() if scheme == "https" else None
     session_options: dict[str, Any] = {"max_concurrency": 1, "ssl": context}
-    if session == "users":
+    if session.startswith("users"):
         connector = aiohttp.TCPConnector(limit=1, ssl=context or True)
         users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
         session_options = {"session": await stack.enter_async_context(users)}
-    elif session == "own, through aiohttp":
+    if "through aiohttp" in session:
         stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
     settings: dict[str, Any] = {"shop_id": "s", "auth_token": TOKEN, "limits": LIMITS, "remember": False}
     settings |= {"retry": RetryPolicy(base=0.001), **session_options, **providers}

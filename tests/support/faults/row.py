@@ -101,7 +101,8 @@ class Row:
 SESSIONS = (
     "own",  # requests are written directly to its connections
     "own, through aiohttp",  # as if the direct path were not possible
-    "users",
+    "users",  # requests are written directly to connections of its pool
+    "users, through aiohttp",
 )
 
 CALL_AGAIN = "repeat the call"
