@@ -131,8 +131,8 @@ class TestReuse:
             [first] = server.open
             spoil(pool_of(session)[1][0])
             assert isinstance(await approve(client), Refused)
+            assert (server.requests, len(server.open - {first})) == (2, 1)
             await until(lambda: first not in server.open)
-            assert server.requests == 2
 
     async def test_connection_of_the_user_that_fails_before_the_request_is_replaced(
         self, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +206,7 @@ class TestReuse:
             client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
             assert isinstance(await approve(client), Refused)
             receive_data(pool_of(session)[1][0])
-            async with asyncio.timeout(PATIENCE):
+            with mock.patch.object(connector, "_wait_for_available_connection", side_effect=AssertionError):
                 assert isinstance(await approve(client), Refused)
             assert server.accepted == 2
 
@@ -220,8 +220,8 @@ class TestReuse:
             transport.get_protocol().pause_writing()
             server.respond_to_all(REFUSAL)
             assert isinstance(await call, Refused)
+            assert pool_of(session)[1] == []
             await until(lambda: not server.open)
-            assert pool_of(session) == (set(), [])
 
 
 class TestClosing:
@@ -236,7 +236,10 @@ class TestClosing:
             await server.wait_for_requests(3)
             queued = asyncio.create_task(approve(client))
             await asyncio.sleep(0)
-            await session.close()
+            # No other connection is opened.
+            with mock.patch.object(session.connector, "_create_connection", side_effect=AssertionError):
+                await session.close()
+                await asyncio.wait({queued})
             for call, outcome in ((held, "unknown"), (queued, "not_sent")):
                 with pytest.raises(TransportError) as caught:
                     await call
@@ -312,6 +315,16 @@ def instrumentation_and_hooks() -> aiohttp.TraceConfig:
     return config
 
 
+def sentry() -> aiohttp.TraceConfig:
+    async def hook(*_: object) -> None:
+        raise AssertionError
+
+    hook.__module__ = "sentry_sdk.integrations.aiohttp"
+    config = aiohttp.TraceConfig()
+    config.on_request_start.append(hook)
+    return config
+
+
 def jar(url: str) -> aiohttp.CookieJar:
     cookies = aiohttp.CookieJar(unsafe=True)
     cookies.update_cookies({"name": "value"}, URL(url))
@@ -365,7 +378,7 @@ class TestObstacles:
             lambda: {"cookie_jar": aiohttp.DummyCookieJar()},
             lambda: {"cookie_jar": jar("http://127.0.0.2/")},
             lambda: {"connector": Resolving()},
-            lambda: {"trace_configs": [create_trace_config()]},
+            lambda: {"trace_configs": [create_trace_config(), sentry()]},
             lambda: {"headers": {"X-Shop": "a"}},
             lambda: {
                 "base_url": "http://127.0.0.2/",
@@ -409,13 +422,15 @@ class TestObstacles:
         assert (b"X-First: yes" in first, b"X-Second" in first) == (True, False)
         assert (b"X-First" in second, b"X-Second: yes" in second) == (False, True)
 
-    async def test_failing_log_handler_does_not_break_the_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_failing_log_handler_does_not_break_the_call(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Failing(logging.Filter):
             def filter(self, _: logging.LogRecord) -> bool:
                 raise RuntimeError
 
         logger, failing = logging.getLogger("loanasync"), Failing()
-        monkeypatch.setattr(logger, "level", logging.INFO)
+        caplog.set_level(logging.INFO, "loanasync")
         logger.addFilter(failing)
         try:
             async with serving(REFUSAL) as server, opened("trace hooks", server) as session:
