@@ -1,7 +1,8 @@
 """HMAC digests of customers, orders and payloads, so that ledger keys reveal no person."""
 
 import hmac
-import json
+from json import JSONEncoder
+from json.encoder import encode_basestring_ascii
 
 from attrs import frozen
 
@@ -12,6 +13,7 @@ from loanasync.ledger.model import Subject
 from loanasync.ledger.policy import LedgerPolicy
 
 _PURPOSE = b"loanasync ledger"
+_SORTING_ENCODER = JSONEncoder(sort_keys=True)
 
 
 @frozen
@@ -41,7 +43,7 @@ def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, .
 
 def _digests(secret: bytes, call: Call, policy: LedgerPolicy, scope: str) -> Digests:
     place = _place(secret, call.shop, call.fiscal_code, policy, scope, call.order_token)
-    members = json.dumps(decode(call.body), sort_keys=True)  # independent of the order of members
+    members = _SORTING_ENCODER.encode(decode(call.body))  # independent of the order of members
     return Digests(place.key, _digest(secret, "payload", place.key, members), place.subject)
 
 
@@ -96,4 +98,6 @@ def _scope(policy: LedgerPolicy, scope: str, order_token: str | None) -> tuple[s
 
 
 def _digest(secret: bytes, *parts: str | None) -> str:
-    return hmac.digest(secret, json.dumps(parts).encode(), "sha256").hex()
+    # The text of `json.dumps(parts)`
+    text = ", ".join(["null" if part is None else encode_basestring_ascii(part) for part in parts])
+    return hmac.digest(secret, f"[{text}]".encode(), "sha256").hex()

@@ -1,11 +1,11 @@
 """Approvals of a client with a ledger: look up, take a slot, claim, send, settle, return."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import random
-from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._config import Shop
@@ -67,6 +67,7 @@ class LedgerRecorder:
         if policy.key is None and not isinstance(ledger, MemoryLedger):
             LOGGER.warning(_NO_KEY)
         self.ledger = ledger
+        self.never_waits: bool = type(ledger) is MemoryLedger  # so its operations need no time limit
         self.policy = policy
         self.unsent_claims: UnsentClaims = UnsentClaims(ledger, policy.patience)
 
@@ -128,6 +129,7 @@ class RecordedApproval:
         self._ledger = recorder.ledger
         self._policy = recorder.policy
         self._unsent_claims = recorder.unsent_claims
+        self._never_waits = recorder.never_waits
         self._call = call
         self._digests = digests_of(call, self._policy, scope)
         self._use_digests(self._digests[0])
@@ -253,6 +255,8 @@ class RecordedApproval:
     async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float | None) -> T | LoanError:
         """Run a ledger operation; return its result, or an error if the ledger cannot be used."""
         try:
+            if self._never_waits:
+                return await action()
             async with asyncio.timeout(within):
                 return await action()
         except LoanError as error:  # for example ConfigurationError: the file is not a ledger
@@ -308,7 +312,7 @@ class RecordedApproval:
         """Create the token of the next claim. If there is an entry `over`, the claim takes it over."""
         if over is None or over.state is State.RELEASED:
             self._use_digests(self._digests[0])  # create new entries only under the present key
-        self._token = token_hex(16)
+        self._token = os.urandom(16).hex()
         self._takeover_token = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
 

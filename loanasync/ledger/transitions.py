@@ -108,16 +108,22 @@ def settle(
         return as_of(entry, now)
     is_left = corrects or entry.state is not settlement.state
     response = entry if _keeps_response(entry, settlement) else settlement
-    return evolve(
-        entry,
+    return Entry(  # `evolve` takes four times as long
+        key=entry.key,
         state=settlement.state,
         token=token,
         payload=payload,
+        claimed=entry.claimed,
         changed=now,
+        expires=entry.expires,
+        takeovers=entry.takeovers,
         note=settlement.note,
         status=response.status,
         body=response.body,
         fault=response.fault,
+        customer=entry.customer,
+        order=entry.order,
+        scope=entry.scope,
         source=settlement.source,
         history=_history_with(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
     )

@@ -58,6 +58,19 @@ async def test_failing_claim_sends_nothing(fault: Any) -> None:
     assert shop.script.left == 1
 
 
+class HangingMemoryLedger(MemoryLedger):
+    async def claim(self, key: str, **_: Any) -> Entry:
+        await hanging()
+        raise AssertionError(key)
+
+
+async def test_hanging_ledger_derived_from_the_memory_ledger_ends_in_time() -> None:
+    shop = Shop(approved(), ledger=HangingMemoryLedger(), patience=0.05)
+    with pytest.raises(LedgerUnavailableError, match="request not sent"):
+        await asyncio.wait_for(shop.approve(), 10)
+    assert shop.script.left == 1
+
+
 def closed_meanwhile() -> None:
     None.read()  # type: ignore[attr-defined]
 

@@ -1,0 +1,40 @@
+"""The digests of entries, on which the entries in existing ledgers depend."""
+
+import hashlib
+import hmac
+import json
+
+import pytest
+
+from loanasync import LoanClient
+from loanasync.ledger import LedgerPolicy, MemoryLedger
+from loanasync.testing import approved
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import Shop
+
+KEY = b"0123456789abcdef"
+
+
+def digest(*parts: str) -> str:
+    return hmac.new(KEY, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
+
+
+@pytest.mark.parametrize("scope", ["", "spring", 'è "\\\n\x7f\U0001f600', "\ud800"])
+def test_entry_key_is_an_hmac_of_its_parts_as_json(scope: str) -> None:
+    client = LoanClient(
+        "https://service.example.com",
+        shop_id="shop",
+        auth_token="secret",
+        ledger=MemoryLedger(),
+        ledger_policy=LedgerPolicy(key=KEY, environment="staging"),
+    )
+    parts = ("key", "staging", "https://service.example.com", "shop", FISCAL_CODE, scope)
+    assert client.entry_key(FISCAL_CODE, scope=scope) == digest(*parts)
+
+
+async def test_payload_is_an_hmac_of_the_sorted_members_as_json() -> None:
+    shop = Shop(approved(), key=KEY)
+    await shop.approve(request=approval_request(last_name='È "', extra={"a": {"z": 1, "b": [1.5, None]}}))
+    (entry,) = await shop.entries()
+    members = dict(shop.script.sent[0].body)
+    assert entry.payload == digest("payload", entry.key, json.dumps(members, sort_keys=True))
