@@ -473,9 +473,16 @@ class Memory:
         return not had_warned
 
     def _wake(self, shared: SharedRequest) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # garbage collection ended the request in a thread without an event loop
+            running = None
         for waiter in tuple(shared.waiters):  # a copy: waiters in other threads may be removed meanwhile
+            if (loop := waiter.get_loop()) is running:
+                wake(waiter)
+                continue
             with suppress(RuntimeError):  # the waiter's event loop was closed
-                waiter.get_loop().call_soon_threadsafe(wake, waiter)
+                loop.call_soon_threadsafe(wake, waiter)
 
     async def aclose(self) -> None:
         """Wait until the tasks of this event loop have written their outcomes to the ledger."""
