@@ -173,9 +173,9 @@ class Pipeline:
         """
         if self._closed:
             raise ClientClosedError
-        call.started = self.now()
         resources = self._per_loop.current()
         resources.transport.check()
+        call.started = self.now()  # not before: opening the first transport may load aiohttp
         return Run(self, self._telemetry, resources, call, timeout, retry)
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:

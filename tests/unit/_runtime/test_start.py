@@ -60,3 +60,17 @@ async def test_client_that_is_entered_opens_no_transport() -> None:
     async with transport.client():
         pass
     assert transport.closed == 0
+
+
+async def test_opening_a_transport_takes_no_time_of_the_call() -> None:
+    """The first transport loads aiohttp, which may take longer than the time limit of a call."""
+    transport = ScriptedTransport(approved())
+
+    def open_slowly() -> ScriptedTransport:
+        transport.clock.time += 1000
+        return transport
+
+    client = transport.client(transport=open_slowly)
+    decision = await client.approve(fiscal_code(), approval_request())
+    assert isinstance(decision, Approved)
+    assert decision.meta.elapsed == 0
