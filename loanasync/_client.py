@@ -43,7 +43,7 @@ class LoanClient(Closing):
 
     A client can be created before an event loop runs. It can be used in several event loops and opens one
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
-    Entering the block loads aiohttp and the other modules that a call needs; otherwise the first call does.
+    Entering the block loads aiohttp and opens the session; otherwise the first call does.
 
     Args:
         base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
@@ -686,7 +686,7 @@ class LoanClient(Closing):
         )
 
     async def __aenter__(self) -> Self:
-        # A web shop enters its client when it starts, so that no request waits for the modules.
+        # A web shop enters its client when it starts, so that no customer waits for the modules.
         self._start.load()
         self._endpoints.load(self._options)
         return self

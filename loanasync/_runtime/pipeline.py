@@ -164,6 +164,11 @@ class Pipeline:
         spent = self.now() - call.started
         return evolve(timeout, total=max(timeout.total - spent, _MIN_TIMEOUT))
 
+    def open(self) -> None:
+        """Open the transport of the running event loop, which its first call does otherwise."""
+        if not self._closed:
+            self._per_loop.current()
+
     def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
         """Start a call. Use the result in a ``with`` block, and pass the result of the call to `Run.finish`.
 

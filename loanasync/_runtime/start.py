@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import field, frozen
 
-from loanasync._transport.selection import load_aiohttp
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,11 +73,14 @@ class Start:
     _created: "dict[str, Pipeline | Memory]" = field(init=False, factory=dict)
 
     def load(self) -> None:
-        """Load and create everything that the first call needs. Nothing is opened."""
-        self.pipeline()
+        """Load, create and open everything that the first call in the running event loop needs.
+
+        A user's transport is opened by the first call, and a user's session is open already.
+        """
         self.memory()
+        pipeline = self.pipeline()
         if self.opens_session:
-            load_aiohttp()
+            pipeline.open()
 
     def pipeline(self) -> "Pipeline":
         """Return the pipeline of the client and its copies."""

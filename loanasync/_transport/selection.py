@@ -59,14 +59,6 @@ def transport_factory(
     return open_transport
 
 
-def load_aiohttp() -> None:
-    """Load aiohttp and check its version, which opening the first transport does otherwise."""
-    from loanasync._transport import sessions  # noqa: F401, PLC0415  (imports all modules of the transports)
-    from loanasync._transport.fast import compatibility  # noqa: PLC0415
-
-    compatibility.is_possible()
-
-
 def user_transport_factory(transport: object, session: object, trust: object) -> "Callable[[], Transport]":
     """Return the function passed as `transport=`, which opens a transport in the running event loop.
 

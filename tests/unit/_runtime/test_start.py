@@ -6,7 +6,7 @@ from operator import attrgetter
 
 import pytest
 
-from loanasync import Approved, ClientClosedError, Timeout
+from loanasync import Approved, ClientClosedError, LoanClient, Timeout
 from loanasync._runtime.memory import Memory
 from loanasync._runtime.pipeline import Pipeline
 from loanasync.testing import ScriptedTransport, approval_request, approved, fiscal_code, scripted_client
@@ -55,11 +55,29 @@ async def test_copy_of_a_client_that_closes_before_its_first_call_is_closed() ->
         await copied.approve(fiscal_code(), approval_request())
 
 
-async def test_client_that_is_entered_opens_no_transport() -> None:
+async def test_entered_client_opens_no_transport_of_the_user() -> None:
     transport = ScriptedTransport()
     async with transport.client():
         pass
     assert transport.closed == 0
+
+
+async def test_entered_client_opens_its_session_once() -> None:
+    async with LoanClient("https://loans.example.com", shop_id="shop", auth_token="token") as client:
+        (opened,) = values_of(client)
+        assert client._pipeline._per_loop.current() is opened
+    assert values_of(client) == []
+
+
+async def test_closed_client_opens_no_session_when_it_is_entered() -> None:
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="token")
+    await client.aclose()
+    async with client:
+        assert values_of(client) == []
+
+
+def values_of(client: LoanClient) -> list[object]:
+    return [entry.value for entry in client._pipeline._per_loop._values.values()]
 
 
 async def test_opening_a_transport_takes_no_time_of_the_call() -> None:
