@@ -55,9 +55,10 @@ def new_parser(
 class Scheduler:
     """The write queue and the timer that all direct connections of one event loop share.
 
-    `DirectTransport` owns it. Requests that are queued in one iteration of the event loop are written in the
-    next one. The service then receives them together and responds to them together, which saves CPU time on
-    both sides. One timer serves all connections, because timeouts are rare.
+    `DirectTransport` owns it. A request is queued if another exchange is in progress. Requests that are
+    queued in one iteration of the event loop are written in the next one. The service then receives them
+    together and responds to them together, which saves CPU time on both sides. One timer serves all
+    connections, because timeouts are rare.
 
     An exchange is one request and its response. `in_progress` counts the exchanges between
     `DirectConnection.exchange` and `DirectConnection.release`.
@@ -68,14 +69,11 @@ class Scheduler:
         self.connections: set[DirectConnection] = set()
         self.in_progress = 0
         self._queue: deque[DirectConnection] = deque()
-        self._timer_at = inf
+        self.timer_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def send(self, connection: "DirectConnection") -> None:
-        """Write the connection's request: now if no other exchange is in progress, else through the queue."""
-        if self.in_progress == 1:  # this one
-            connection.send()
-            return
+    def add(self, connection: "DirectConnection") -> None:
+        """Queue the connection's request, which is written in the next iteration of the event loop."""
         if not self._queue:
             self.loop.call_soon(self._send_queued, self.loop.time() + _BLOCKED_AFTER)
         self._queue.append(connection)
@@ -95,28 +93,29 @@ class Scheduler:
                 self.loop.call_soon(self._send_queued, blocked_from)
 
     def set_timer(self, at: float) -> None:
-        """Run the timer at the time `at` of the event loop's clock, unless it runs earlier anyway."""
-        if at < self._timer_at:
-            self.cancel_timer()
-            self._timer_at = at
-            self._timer = self.loop.call_at(at, self._on_timer)
+        """Run the timer at the time `at` of the event loop's clock, which is before `timer_at`."""
+        self.cancel_timer()
+        self.timer_at = at
+        self._timer = self.loop.call_at(at, self._on_timer)
 
     def cancel_timer(self) -> None:
         """Cancel the timer."""
-        self._timer_at = inf
+        self.timer_at = inf
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
         """End the exchanges and idle connections that have expired, and set the timer for the next expiry."""
-        now = max(self.loop.time(), self._timer_at)  # a coarse clock may make the event loop call too early
+        now = max(self.loop.time(), self.timer_at)  # a coarse clock may make the event loop call too early
         self.cancel_timer()
         try:
             for connection in tuple(self.connections):
                 if connection.expires_at <= now:
                     connection.interrupt(TimeoutError())
         finally:  # an error of one connection must not keep the others from expiring
-            self.set_timer(min((each.expires_at for each in self.connections), default=inf))
+            expires_at = min((each.expires_at for each in self.connections), default=inf)
+            if expires_at < self.timer_at:
+                self.set_timer(expires_at)
 
 
 @define(eq=False, repr=False)
@@ -174,10 +173,11 @@ class DirectConnection(HeadSplitter):
     def __init__(
         self, connection: "Connection", scheduler: Scheduler, origin: Origin, *, was_used: bool = False
     ) -> None:
-        # Both attributes are undocumented. `handler` is aiohttp's own protocol. The `connection_lost` of this
+        # These attributes are undocumented. `handler` is aiohttp's own protocol. `connection_lost` of this
         # class calls that of `handler`.
-        transport, handler = connection.transport, connection.protocol
-        if transport is None or handler is None or transport.is_closing():
+        handler = connection.protocol
+        transport = None if handler is None else handler.transport
+        if transport is None or handler is None or (not was_used and transport.is_closing()):
             connection.close()
             raise aiohttp.ClientConnectionResetError("the new connection is closing")
         self.expires_at = inf
@@ -195,6 +195,7 @@ class DirectConnection(HeadSplitter):
         self._received = bytearray()  # the part of the body that was taken out of the parser
         self._parser: http.HttpResponseParser | None = None
         self._head: http.RawResponseMessage | None = None
+        self._length: str | None = None  # the Content-Length that ends the body
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
         self.was_used = was_used  # by an earlier exchange
@@ -219,14 +220,18 @@ class DirectConnection(HeadSplitter):
         scheduler = self._scheduler
         scheduler.in_progress += 1
         self._result = scheduler.loop.create_future()
-        self._head = None
+        self._head = self._length = None
         self._received.clear()
         self.expect_response()
         self._request = request
         self._unsent_bytes = _serialize(request, self._origin)
         self.expires_at = deadline
-        scheduler.set_timer(deadline)
-        scheduler.send(self)
+        if deadline < scheduler.timer_at:
+            scheduler.set_timer(deadline)
+        if scheduler.in_progress == 1:  # this one
+            self.send()
+        else:
+            scheduler.add(self)
         return self._result
 
     def check_after_block(self, now: float) -> None:
@@ -285,7 +290,8 @@ class DirectConnection(HeadSplitter):
         """Keep the connection as an idle one."""
         self.was_used = True
         self.expires_at = self._scheduler.loop.time() + _KEEP_ALIVE
-        self._scheduler.set_timer(self.expires_at)
+        if self.expires_at < self._scheduler.timer_at:
+            self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
 
     def keep_reading(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
@@ -348,12 +354,23 @@ class DirectConnection(HeadSplitter):
             return
         try:
             for piece in self.split(data):
+                if self._length is not None and self._is_whole_body(piece):
+                    self._finish_with_body(piece)
+                    return
                 self._parse(piece)
         except Exception:  # noqa: BLE001  (any error of the parser means malformed HTTP)
             self._check_body()  # the body may be complete, and only the data after it malformed
             self._fail(failures.MalformedResponseError())
         else:
             self._check_body()
+
+    def _is_whole_body(self, data: bytes) -> bool:
+        """Return True for all data after a head with Content-Length, if it is exactly the body.
+
+        Then the parser has nothing left to check. It would copy the body into a stream and out again.
+        """
+        size = len(data)
+        return self._length == str(size) and self._received_after_head == size <= failures.MAX_BODY_SIZE
 
     def _parse(self, data: bytes) -> None:
         assert self._parser is not None  # noqa: S101  (the caller has checked it)
@@ -368,6 +385,9 @@ class DirectConnection(HeadSplitter):
                 raise failures.MalformedResponseError
             self._head, self._content = head, content
             self._is_clean = not (head.should_close or is_upgraded)
+            # A response with 204 or 304 has no body, whatever its Content-Length says.
+            if not is_upgraded and "Transfer-Encoding" not in head.headers and not content.is_eof():
+                self._length = head.headers.get("Content-Length")
 
     def _check_body(self) -> None:
         """Finish the exchange if the body is complete, too large, or failed."""
@@ -382,13 +402,18 @@ class DirectConnection(HeadSplitter):
                 failures.decoded_response(head.code, head.headers, self._take_received(), "too large")
             )
         elif content.is_eof():
-            body = bytes(self._received) + content.read_nowait()
             if self.has_more_than(content, is_chunked=head.chunked):
                 self._is_clean = False
-            if "Content-Encoding" in head.headers:
-                self._finish(failures.decoded_response(head.code, head.headers, body))
-            else:
-                self._finish(Response(status=head.code, headers=head.headers, body=body))
+            self._finish_with_body(bytes(self._received) + content.read_nowait())
+
+    def _finish_with_body(self, body: bytes) -> None:
+        """Finish the exchange with a complete response."""
+        assert self._head is not None  # noqa: S101  (the caller has checked it)
+        status, headers = self._head.code, self._head.headers
+        if "Content-Encoding" in headers:
+            self._finish(failures.decoded_response(status, headers, body))
+        else:
+            self._finish(Response(status=status, headers=headers, body=body))
 
     def _take_received(self) -> bytes:
         """Move the received body out of the parser, because a failing parser drops it. Return all of it."""
@@ -460,13 +485,10 @@ def _serialize(request: Request, origin: Origin) -> bytes:
     if not "".join(request.headers.values()).isprintable():
         # A line break would begin another header. The message omits the values, as one of them is the token.
         raise ValueError("header values must not contain line breaks")
-    items = list(request.headers.items())
+    items = [("Host", origin.host), ("Content-Length", str(len(request.body))), *request.headers.items()]
     if origin.default_headers:
         given = {name.lower() for name in request.headers}
         items += [each for each in origin.default_headers if each[0].lower() not in given]
-    headers = "".join([f"{name}: {value}\r\n" for name, value in items])
-    head = (
-        f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n"
-        f"Host: {origin.host}\r\nContent-Length: {len(request.body)}\r\n{headers}\r\n"
-    )
+    headers = "\r\n".join(map(": ".join, items))
+    head = f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n{headers}\r\n\r\n"
     return head.encode() + request.body

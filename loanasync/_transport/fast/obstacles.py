@@ -31,20 +31,20 @@ _SPECIAL_HEADERS = (
 
 def find_obstacle(session: aiohttp.ClientSession, url: str) -> str | None:
     """Return why a request must be sent through `ClientSession.request`; None if it can be sent directly."""
-    settings, headers = vars(session), session.headers
+    settings = vars(session)
+    headers, proxy = settings["_default_headers"], settings["_default_proxy"]
     obstacles = {
         "methods of the session are replaced": _has_replaced_methods(session),
-        "methods of the connector are replaced": _is_replaced(session.connector),
+        "methods of the connector are replaced": _is_replaced(settings["_connector"]),
         "the session has its own class of requests": settings["_request_class"] is not aiohttp.ClientRequest,
         "the session has its own class of responses": settings["_response_class"]
         is not aiohttp.ClientResponse,
         "the session has another version of HTTP": settings["_version"] != aiohttp.HttpVersion11,
-        "the session has trace hooks": not all(map(_is_skipped, session.trace_configs)),
-        "the session uses the environment (trust_env)": session.trust_env,
-        "the session adds credentials": session.auth is not None,
-        "the proxy of the session reads the request": settings["_default_proxy"] is not None
-        and not url.startswith("https:"),
-        "the session has cookies for this URL": _has_cookies(session.cookie_jar, url),
+        "the session has trace hooks": not all(map(_is_skipped, settings["_trace_configs"])),
+        "the session uses the environment (trust_env)": settings["_trust_env"],
+        "the session adds credentials": settings["_default_auth"] is not None,
+        "the proxy of the session reads the request": proxy is not None and not url.startswith("https:"),
+        "the session has cookies for this URL": _has_cookies(settings["_cookie_jar"], url),
         "the default headers change how the request is sent": bool(headers) and _has_special(headers),
     }
     for text, exists in obstacles.items():

@@ -27,8 +27,8 @@ class BorrowedConnection(DirectConnection):
 
     def _store(self) -> None:
         """Return the connection to the user's pool."""
-        if self.is_open and not self._is_writing_paused:
-            self.unregister()
+        if not (self._transport.is_closing() or self._is_writing_paused):
+            self._scheduler.connections.discard(self)
             self._transport.set_protocol(self._handler)
             self._connection.release()
         else:

@@ -166,3 +166,17 @@ async def test_compressed_body_is_decoded_up_to_the_maximum_size() -> None:
             tracemalloc.stop()
         assert most < 20 * MAX_BODY_SIZE
         assert isinstance(await approve(client), Refused)
+
+
+@needs_direct_path
+async def test_too_large_body_that_arrives_at_once_is_cut() -> None:
+    async with serving(None) as server, server.client() as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        [connection] = scheduler_of(client).connections
+        connection.data_received(response_bytes(201, b" " * (MAX_BODY_SIZE + 1)))
+        with pytest.raises(UnexpectedResponseError, match="too large") as caught:
+            await call
+        assert caught.value.response is not None
+        assert len(caught.value.response.body) == MAX_BODY_SIZE
+        await until(lambda: not server.open)

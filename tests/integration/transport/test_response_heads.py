@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError
+from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError, UnexpectedStatusError
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, response_bytes, serving
 from support.faults.row import SESSIONS
 from support.raw_server import PATIENCE
@@ -112,6 +112,22 @@ async def test_connection_with_nothing_else_is_used_again(session: str, whole: b
         assert server.most_open == 1
 
 
+@pytest.mark.parametrize("status", [204, 304])
+async def test_bytes_after_a_status_without_a_body_are_not_its_body(session: str, status: int) -> None:
+    """Content-Length does not count for these statuses (RFC 9110 §8.6)."""
+    async with (
+        serving(response_bytes(status, b'{"approved":false}'), REFUSAL) as server,
+        client_of(server, session) as client,
+    ):
+        with pytest.raises(UnexpectedStatusError) as caught:
+            await approve(client)
+        assert caught.value.response is not None
+        assert (caught.value.status, caught.value.response.body) == (status, b"")
+        first = set(server.open)
+        assert isinstance(await approve(client), Refused)
+        assert server.open - first  # the second call took another connection
+
+
 HEAD = REFUSAL.index(b"\r\n\r\n") + 4  # bytes
 
 
@@ -125,6 +141,19 @@ async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: 
         for _ in range(10):  # until the client has read this
             await asyncio.sleep(0)
         server.respond_to_all((REFUSAL + STRAY)[at:])
+        async with asyncio.timeout(PATIENCE):
+            assert isinstance(await call, Refused)
+
+
+async def test_later_packet_of_the_bodys_length_is_not_the_body(session: str) -> None:
+    at = HEAD + len(STRAY)
+    async with serving(None) as server, client_of(server, session) as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        server.respond_to_all(REFUSAL[:at])
+        for _ in range(10):  # until the client has read this
+            await asyncio.sleep(0)
+        server.respond_to_all(REFUSAL[at:] + STRAY)
         async with asyncio.timeout(PATIENCE):
             assert isinstance(await call, Refused)
 

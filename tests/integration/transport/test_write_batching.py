@@ -103,10 +103,9 @@ async def test_bytes_written_per_loop_iteration_are_limited(monkeypatch: pytest.
 def test_system_exit_in_one_send_keeps_the_others_queued() -> None:
     loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
     scheduler = Scheduler(loop)
-    scheduler.in_progress = 2
     bad, good = (mock.Mock(send=mock.Mock(side_effect=does)) for does in (SystemExit, [600]))
-    scheduler.send(bad)
-    scheduler.send(good)
+    scheduler.add(bad)
+    scheduler.add(good)
     loop.call_soon.assert_called_once()
     (callback, blocked_from), _ = loop.call_soon.call_args
     with pytest.raises(SystemExit):
