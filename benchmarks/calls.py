@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--order", choices=ORDERS, default=FULL.name, help="the order that they send")
     parser.add_argument("--main", action="store_true", help="only loanasync and aiohttp by hand")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant")
-    parser.add_argument("--calls", type=int, default=400, help="calls in a round; slow clients make fewer")
+    parser.add_argument("--calls", type=int, default=300, help="calls in a round; slow clients make fewer")
     parser.add_argument("--in-flight", default="1,32", help="calls in flight, comma-separated")
     parser.add_argument("--variants", help="only clients whose names contain one of these, comma-separated")
     parser.add_argument("--json", type=Path, help="write the results to this file")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,24 @@ PAGE = DOCS / "explanation" / "performance.md"
 FIGURES = DOCS / "figures"
 BEGIN, END = "<!-- {} begins -->\n", "<!-- {} ends -->"
 PYTHONS = ("3.11", "3.13")
+PEERS = "calls-nginx-full"  # the run with all clients
+SCENARIOS = [(server, order) for server in ("nginx", "python") for order in ("full", "short")]
+# Targets of scripts that write none: ratios to pydantic and to SQL by hand; µs of a ledger and of telemetry.
+CONVERSION, BY_HAND, MEMORY = 1.5, 1.2, 10.0
+TELEMETRY = {"no SDK": 4.0, "sampled out": 8.0}
+
+Figures = Any  # JSON
+Goal = dict[str, Any]
 
 
-def figures(name: str, python: str) -> Any:  # noqa: ANN401  (JSON)
-    """Return the results of a script with a version of Python."""
-    return json.loads((FIGURES / f"{name}-{python}.json").read_text(encoding="utf-8"))
+def measured(name: str) -> dict[str, Figures]:
+    """Return the results of a script with each version of Python that has some."""
+    files = {python: FIGURES / f"{name}-{python}.json" for python in PYTHONS}
+    return {
+        python: json.loads(file.read_text(encoding="utf-8"))
+        for python, file in files.items()
+        if file.exists()
+    }
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -32,10 +45,114 @@ def spread(figure: dict[str, float], digits: int = 2) -> str:
     return f"{figure['median']:.{digits}f} ({figure['low']:.{digits}f} to {figure['high']:.{digits}f})"
 
 
+def ratio(figure: dict[str, float] | None) -> str:
+    """Format the median of ratios, if there are some."""
+    return "" if figure is None else f"{figure['median']:.2f}"
+
+
+def goal(name: str, bound: float, figure: dict[str, float]) -> Goal:
+    """Return a target in the form in which the scripts write it."""
+    return {"name": name, "target": f"at most {bound:g}", "met": figure["median"] <= bound, **figure}
+
+
+def conversion_goals(lines: Figures) -> Iterator[Goal]:
+    """Yield the targets of the conversions, which compare loanasync with pydantic."""
+    for line in lines:
+        conversion, _, library = line["name"].partition(", ")
+        if library == "pydantic":
+            per = line["ratio"]  # loanasync = 1
+            inverse = {"median": 1 / per["median"], "low": 1 / per["high"], "high": 1 / per["low"]}
+            yield goal(f"{conversion}, loanasync / pydantic", CONVERSION, inverse)
+
+
+def ledger_goals(levels: Figures) -> Iterator[Goal]:
+    """Yield the targets of the ledgers in SQLite and in memory."""
+    for level in levels:
+        rows = {row["name"]: row for row in level["rows"]}
+        end = f"{level['in_flight']} in flight"
+        for kind, shown in (("cpu", "CPU"), ("wall", "time")):
+            by_hand = rows["SQLite"][kind]["by_hand"]
+            yield goal(f"{shown} of a ledger in SQLite / SQL by hand, {end}", BY_HAND, by_hand)
+        yield goal(f"CPU of a ledger in memory (µs), {end}", MEMORY, rows["memory"]["cpu"]["added"])
+
+
+def telemetry_goals(lines: Figures) -> Iterator[Goal]:
+    """Yield the targets of telemetry that does not record."""
+    for line in lines:
+        if line["name"] in TELEMETRY:
+            figure = {"median": line["added"], "low": line["low"], "high": line["high"]}
+            yield goal(f"CPU of telemetry, {line['name']} (µs)", TELEMETRY[line["name"]], figure)
+
+
+def goals() -> dict[str, list[Goal]]:
+    """Return all targets and results for each version of Python, the most important ones first."""
+    found: dict[str, list[Goal]] = {python: [] for python in PYTHONS}
+    for python, figures in measured(PEERS).items():
+        found[python] += chain.from_iterable(level["goals"] for level in figures["levels"])
+    for name in ("counts", "startup", "growth"):
+        for python, figures in measured(name).items():
+            found[python] += figures["goals"]
+    for python, figures in measured("conversions").items():
+        found[python] += conversion_goals(figures)
+    for python, figures in measured("telemetry").items():
+        found[python] += telemetry_goals(figures)
+    for python, figures in measured("ledger").items():
+        found[python] += ledger_goals(figures["levels"])
+    return found
+
+
+def result(found: Goal | None) -> str:
+    """Format a result; one that loses its target is bold."""
+    if found is None:
+        return ""
+    digits = 2 if found["median"] < 10 else 0  # noqa: PLR2004  (a ratio or a few ms; or a count)
+    shown = spread(found, digits) if found["low"] < found["high"] else f"{found['median']:.{digits}f}"
+    return f"{shown}, met" if found["met"] else f"**{shown}, lost**"
+
+
+def targets() -> str:
+    """Return all targets and results, and how many are met."""
+    found = {python: {each["name"]: each for each in every} for python, every in goals().items()}
+    named = {name: each["target"] for every in found.values() for name, each in every.items()}
+    rows = (
+        [name, target, *(result(every.get(name)) for every in found.values())]
+        for name, target in named.items()
+    )
+    met = (
+        f"{sum(each['met'] for each in every.values())} of {len(every)} targets with Python {python}"
+        for python, every in found.items()
+    )
+    return f"{table(['', 'target', *found], rows)}\nMet: {', '.join(met)}.\n"
+
+
+def scenarios() -> str:
+    """Return the main ratios with each server, order and version of Python."""
+    names = {
+        "own session": "loanasync / plain aiohttp",
+        "session of the user": "loanasync, session of the user / plain aiohttp",
+        "recording / by hand": "loanasync, recording / plain aiohttp + telemetry",
+    }
+    columns = {
+        f"{shown}, {number} in flight": f"{name}, {number} in flight"
+        for shown, name in names.items()
+        for number in (1, 32)
+    }
+    rows = []
+    for server, order in SCENARIOS:
+        for python, figures in measured(f"calls-{server}-{order}").items():
+            found = {each["name"]: each for level in figures["levels"] for each in level["goals"]}
+            cells = (found[name] for name in columns.values())
+            shown = (ratio(each) if each["met"] else f"**{ratio(each)}**" for each in cells)
+            rows.append([f"{server}, {order} order, {python}", *shown])
+    return table(["server, order, Python", *columns], rows)
+
+
 def calls() -> str:
     """Return the CPU per call of each client as a ratio to plain aiohttp."""
     levels = {
-        (each, level["in_flight"]): level for each in PYTHONS for level in figures("calls", each)["levels"]
+        (python, level["in_flight"]): level
+        for python, figures in measured(PEERS).items()
+        for level in figures["levels"]
     }
     rows: dict[str, dict[tuple[str, int], str]] = {}
     medians: dict[str, float] = {}
@@ -49,109 +166,111 @@ def calls() -> str:
     return table(head, ([name, *(rows[name].get(column, "") for column in levels)] for name in ordered))
 
 
-def targets() -> str:
-    """Return the targets, and the results with 32 calls in flight."""
-    found = [
-        (python, goal)
-        for python in PYTHONS
-        for level in figures("calls", python)["levels"]
-        if level["in_flight"] == 32  # noqa: PLR2004  (the targets are for 32)
-        for goal in level["goals"]
-    ]
-    rows = [
-        [f"{goal['name']} / {goal['per']}", python, goal["target"], spread(goal)] for python, goal in found
-    ]
-    return table(["ratio of CPU per call", "Python", "target", "measured"], rows)
-
-
-def paths() -> str:
-    """Return the cost of direct connections and of sessions, for each Python that was measured."""
-    names = {
-        "plain aiohttp": "plain aiohttp",
-        "loanasync": "loanasync, direct connections",
-        "loanasync, direct_connections=False": "loanasync, `direct_connections=False`",
-        "loanasync, session of the user": "loanasync, `session=` of the user",
-    }
-    levels = {
-        f"{python}, {level['in_flight']} in flight": {row["name"]: row["ratio"] for row in level["rows"]}
-        for python in PYTHONS
-        if (FIGURES / f"paths-{python}.json").exists()
-        for level in figures("paths", python)["levels"]
-    }
-    rows = ([shown, *(spread(ratios[name]) for ratios in levels.values())] for name, shown in names.items())
-    return table(["client", *levels], rows)
+def by_python(first: str, heads: Sequence[str], found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    """Return a table with some columns for each version of Python; `found` has the cells of each row."""
+    names = dict.fromkeys(chain.from_iterable(found.values()))
+    rows = (
+        [name, *chain.from_iterable(lines.get(name, [""] * len(heads)) for lines in found.values())]
+        for name in names
+    )
+    return table([first, *(f"{python}{head}" for python in found for head in heads)], rows)
 
 
 def conversions() -> str:
     """Return the cost of conversions, and of the single steps of loanasync."""
-    rows = [
-        [
-            line["name"],
-            spread(line["cost"]),
-            "" if line["ratio"] is None else f"{line['ratio']['median']:.2f}",
-        ]
-        for line in figures("conversions", "3.11")
-    ]
-    return table(["CPU (µs)", "median (middle half)", "loanasync = 1"], rows)
+    found = {
+        python: {line["name"]: (spread(line["cost"]), ratio(line["ratio"])) for line in lines}
+        for python, lines in measured("conversions").items()
+    }
+    return by_python("CPU (µs)", (", median (middle half)", ", loanasync = 1"), found)
 
 
 def telemetry() -> str:
     """Return the CPU time that telemetry adds to a call."""
-    found = [{line["name"]: line for line in figures("telemetry", python)} for python in PYTHONS]
-    heads = [
-        f"{python}, {what}" for python in PYTHONS for what in ("median (middle half)", "hand-written = 1")
-    ]
-    rows = []
-    for name in found[0]:
-        cells = [
-            (f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})", f"{line['ratio']:.2f}")
-            for line in (lines[name] for lines in found)
-        ]
-        rows.append([name, *chain.from_iterable(cells)])
-    return table(["CPU added to a call (µs)", *heads], rows)
+    found = {
+        python: {
+            line["name"]: (
+                f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})",
+                f"{line['ratio']:.2f}",
+            )
+            for line in lines
+        }
+        for python, lines in measured("telemetry").items()
+    }
+    return by_python("CPU added to a call (µs)", (", median (middle half)", ", hand-written = 1"), found)
 
 
 def growth() -> str:
     """Return cost, memory and latency by number of calls."""
-    rows = [
-        [
-            line["name"],
-            f"{line['loanasync']:,.1f}",
-            f"{line['plain']:,.1f}",
-            "" if line["ratio"] is None else spread(line["ratio"]),
-        ]
-        for line in figures("growth", "3.11")
+    clients = {"loanasync": "own session", "user": "session of the user", "plain": "plain aiohttp"}
+    found = measured("growth")
+    lines = {python: {line["name"]: line for line in figures["rows"]} for python, figures in found.items()}
+    rows = []
+    for line in lines["3.11"].values():
+        figures = (f"{line[each]:,.1f}" if each in line else "" for each in clients)
+        others = (every.get(line["name"], {"ratios": {}})["ratios"] for every in lines.values())
+        ratios = (ratio(other.get(each)) for other in others for each in ("loanasync", "user"))
+        rows.append([line["name"], *figures, *ratios])
+    shares = (f"{python}, {clients[each]} / plain" for python in lines for each in ("loanasync", "user"))
+    return table(["", *(f"3.11, {name}" for name in clients.values()), *shares], rows)
+
+
+def startup() -> str:
+    """Return the CPU time of new processes."""
+    found = {
+        python: {row["name"]: (spread(row["cost"], 1), ratio(row["ratio"])) for row in figures["rows"]}
+        for python, figures in measured("startup").items()
+    }
+    return by_python("CPU from the start of a process (ms)", (", median (middle half)", " / plain"), found)
+
+
+def ledger() -> str:
+    """Return the cost that each ledger adds to an approval."""
+    levels = measured("ledger")["3.11"]["levels"]
+    rows = {level["in_flight"]: {row["name"]: row for row in level["rows"]} for level in levels}
+    heads = [
+        f"{number} in flight, {what}"
+        for number in rows
+        for what in ("CPU added (µs)", "SQL by hand = 1", "time added (µs)", "SQL by hand = 1")
     ]
-    return table(["", "loanasync", "plain aiohttp", "ratio (middle half)"], rows)
+    lines = []
+    for name, first in rows[1].items():
+        if name == "no ledger":
+            continue
+        cells = [
+            cell
+            for level in rows.values()
+            for kind in ("cpu", "wall")
+            for cell in (f"{level[name][kind]['added']['median']:.1f}", ratio(level[name][kind]["by_hand"]))
+        ]
+        replay = f"{first['replay']['median']:.0f}" if "replay" in first else ""
+        lines.append([name, *cells, replay])
+    return table(["ledger", *heads, "replayed decision (µs)"], lines)
 
 
 def counts() -> str:
     """Return function calls, objects and instructions per call."""
-    found = {
-        python: figures("counts", python)
-        | {f"instructions, {name}": count for name, count in figures("instructions", python).items()}
-        for python in PYTHONS
+    found = {python: dict(figures["counts"]) for python, figures in measured("counts").items()}
+    for python, figures in measured("instructions").items():
+        names = {"loanasync": "own session", "loanasync, session of the user": "session of the user"}
+        found[python] |= {
+            f"CPU instructions, {names.get(name, name)}": count for name, count in figures.items()
+        }
+    rows = {
+        python: {name: (f"{count:,.0f}",) for name, count in every.items()} for python, every in found.items()
     }
-    names = {
-        "function calls, script": "Python function calls, scripted transport",
-        "function calls, socket": "Python function calls, socket",
-        "objects in flight": "objects tracked by the garbage collector, per call in flight",
-        "function calls of plain aiohttp, socket": "Python function calls of plain aiohttp, socket",
-        "objects in flight of plain aiohttp": "objects of plain aiohttp, per call in flight",
-        "instructions, loanasync": "CPU instructions",
-        "instructions, plain aiohttp": "CPU instructions of plain aiohttp",
-    }
-    rows = [[names[name], *(f"{found[python][name]:,.0f}" for python in PYTHONS)] for name in found["3.11"]]
-    return table(["", *PYTHONS], rows)
+    return by_python("", ("",), rows)
 
 
 TABLES = {
-    "calls": calls,
     "targets": targets,
-    "paths": paths,
+    "scenarios": scenarios,
+    "calls": calls,
     "conversions": conversions,
     "telemetry": telemetry,
     "growth": growth,
+    "startup": startup,
+    "ledger": ledger,
     "counts": counts,
 }
 

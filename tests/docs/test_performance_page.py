@@ -33,3 +33,28 @@ def test_changed_table_is_restored_from_the_figures(script: ModuleType) -> None:
         changed = page.replace(begin + rows[0], f"{begin}| changed")
         assert changed != page
         assert script.with_tables(changed) == page
+
+
+def test_result_that_loses_its_target_is_bold(script: ModuleType) -> None:
+    figure = {"median": 1.25, "low": 1.0, "high": 1.5}
+    assert script.result(script.goal("a", 1.2, figure)) == "**1.25 (1.00 to 1.50), lost**"
+    assert script.result(script.goal("a", 1.25, figure)) == "1.25 (1.00 to 1.50), met"
+    assert script.result(script.goal("a", 130, dict.fromkeys(figure, 131))) == "**131, lost**"
+    assert script.result(None) == ""
+
+
+def test_conversion_is_compared_with_pydantic(script: ModuleType) -> None:
+    ratios = {"median": 0.5, "low": 0.4, "high": 0.8}  # of pydantic to loanasync
+    lines = [{"name": "order to bytes, pydantic", "ratio": ratios}, {"name": "build", "ratio": None}]
+    [goal] = script.conversion_goals(lines)
+    assert (goal["name"], goal["met"]) == ("order to bytes, loanasync / pydantic", False)
+    assert (goal["low"], goal["median"], goal["high"]) == (1.25, 2, 2.5)
+
+
+def test_figures_of_calls_are_of_the_named_server_and_order(script: ModuleType) -> None:
+    for server, order in script.SCENARIOS:
+        found = script.measured(f"calls-{server}-{order}")
+        assert found.keys() == set(script.PYTHONS)
+        for python, figures in found.items():
+            assert (figures["server"], figures["order"]) == (server, order)
+            assert figures["versions"]["Python"].startswith(f"{python}.")
