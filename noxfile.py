@@ -85,12 +85,16 @@ INSTRUMENTATIONS = [
 ]
 
 # The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
+# `--main` leaves out the other clients, of which some are slow.
 FIGURES = "--json=docs/figures/{}-{{python}}.json"
 ALL_BENCHMARKS = [
-    ["calls.py", FIGURES.format("calls"), "--plot=docs/_static/calls-{python}.svg"],
-    ["calls.py", "--variants=loanasync", FIGURES.format("paths")],
-    *([f"{name}.py", FIGURES.format(name)] for name in ("conversions", "growth", "counts", "telemetry")),
-    *(["ledger.py"], ["sandbox.py"], ["soak.py", "--minutes=1"], ["page.py"]),
+    ["calls.py", FIGURES.format("calls-nginx-full"), "--plot=docs/_static/calls-{python}.svg"],
+    ["calls.py", "--main", "--order=short", FIGURES.format("calls-nginx-short")],
+    ["calls.py", "--main", "--server=python", FIGURES.format("calls-python-full")],
+    ["calls.py", "--main", "--server=python", "--order=short", FIGURES.format("calls-python-short")],
+    *([f"{name}.py", FIGURES.format(name)] for name in ("counts", "startup", "growth", "conversions")),
+    *([f"{name}.py", FIGURES.format(name)] for name in ("telemetry", "ledger")),
+    ["page.py"],
 ]
 
 
@@ -133,7 +137,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def bench(session: nox.Session) -> None:
-    """Run all benchmarks and rewrite docs/figures, or run one: `-- soak.py --requests 1000000`."""
+    """Run the benchmarks of the page on performance, or one script: `-- soak.py --requests 1000000`."""
     install(session, "bench-peers", ".[postgres,redis]")
     runs = [session.posargs] if session.posargs else ALL_BENCHMARKS
     for script, *options in runs:
