@@ -103,7 +103,7 @@ class DirectTransport:
         is_patched = request_methods() != REQUEST_METHODS
         if is_patched:
             warn_once(_PATCHED)
-        return not (is_patched or self._session.closed)
+        return not (is_patched or self._waits.is_closed)
 
     async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:
         """Return an idle connection or a new one, or a `NoResponse` if none could be opened."""

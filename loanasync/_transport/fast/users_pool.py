@@ -89,7 +89,11 @@ class UsersPoolTransport(DirectTransport):
         return obstacle is None
 
     async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:
-        origin = self._users_origin(address_of(request.url))
+        address = address_of(request.url)
+        origin = self._origins.get(address)
+        default_headers = list(self._session.headers.items())
+        if not isinstance(origin, UsersOrigin) or origin.default_headers != default_headers:
+            origin = self._new_origin(address, default_headers)
         connector = self._session.connector
         assert connector is not None  # noqa: S101  (the session is open)
         # Undocumented. `connect` does the same first, but it would need a timer.
@@ -100,14 +104,11 @@ class UsersPoolTransport(DirectTransport):
             connection.close()
         return await self._try_connect(origin, connect, deadline)
 
-    def _users_origin(self, address: str) -> UsersOrigin:
-        default_headers = list(self._session.headers.items())
-        origin = self._origins.get(address)
+    def _new_origin(self, address: str, default_headers: list[tuple[str, str]]) -> UsersOrigin:
+        url = URL(address)
         # The key has a hash of the headers for the proxy, which are the default headers.
-        if not isinstance(origin, UsersOrigin) or origin.default_headers != default_headers:
-            url = URL(address)
-            key = self._connect_request(url).connection_key
-            origin = self._origins[address] = UsersOrigin(address, url, default_headers, key=key)
+        key = self._connect_request(url).connection_key
+        origin = self._origins[address] = UsersOrigin(address, url, default_headers, key=key)
         return origin
 
     def _connect_request(self, url: URL) -> aiohttp.ClientRequest:
