@@ -13,17 +13,21 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, a few percent above what `python benchmarks/counts.py` prints for Python 3.11 to 3.13.
 # Lower them when the client improves.
 BOUNDS = {
-    "function calls, script": 170,
-    "function calls, own session": 245,
-    "function calls, session of the user": 560,
-    "function calls, recording": 530,
-    "objects in flight, own session": 20,
-    "objects in flight, session of the user": 130,
+    "function calls, script": 88,
+    "function calls, own session": 130,
+    "function calls, session of the user": 165,
+    "function calls, recording": 395,
+    "objects in flight, own session": 17,
+    "objects in flight, session of the user": 24,
 }
 # The same figures of plain aiohttp, which the client may not exceed.
 PLAIN = {
     "function calls, own session": "function calls, plain aiohttp",
+    "function calls, session of the user": "function calls, plain aiohttp",
+    "function calls, recording": "function calls, plain aiohttp + telemetry",
     "objects in flight, own session": "objects in flight, plain aiohttp",
+    "objects in flight, session of the user": "objects in flight, plain aiohttp",
+    "objects in flight, recording": "objects in flight, plain aiohttp + telemetry",
 }
 
 
@@ -37,7 +41,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 
 @pytest.mark.parametrize("figure", BOUNDS)
 def test_approval_stays_below_its_bound(figure: str, counted: dict[str, float]) -> None:
-    plain = ", ".join(f"{counted[name]:.0f} {name}" for name in PLAIN.values())
+    plain = ", ".join(f"{counted[name]:.0f} {name}" for name in sorted({*PLAIN.values()}))
     assert counted[figure] <= BOUNDS[figure], (
         f"{counted[figure]:.1f} {figure}; the bound is {BOUNDS[figure]}. Find the work that was added to it."
         f" If plain aiohttp has more as well, aiohttp is the cause, and the bound may be raised: now {plain}"
