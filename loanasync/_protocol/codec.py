@@ -180,7 +180,7 @@ def _make_writers(dialect: Dialect) -> tuple[Write, Write]:
     special: dict[str, Write] = {
         "payment_day_of_month": str,  # a string in the POST (spec §2.1), an integer in the PATCH (spec §2.2)
         "residence_start_date": _write_month,
-        "citizenship": {**_CITIZENSHIPS, "italian": dialect.italian, "Italian": dialect.italian}.__getitem__,
+        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
     }
 
     def members_of(model: type, names: Mapping[str, str], hooks: Mapping[str, Write]) -> Write:
