@@ -1,7 +1,7 @@
 """The start of a client's runtime: its first call loads and creates the pipeline and the memory."""
 
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
@@ -70,7 +70,10 @@ class Start:
     has_memory: bool
     on_unclosed: "Callable[[], None] | None"
     clock: "Clock | None"
-    _created: "dict[str, Pipeline | Memory]" = field(init=False, factory=dict)
+    # The first object of each list is used. There is no lock, which a forked child could find locked: if two
+    # threads both append an object, both use the first one.
+    _pipelines: "list[Pipeline]" = field(init=False, factory=list)
+    _memories: "list[Memory]" = field(init=False, factory=list)
 
     def load(self) -> None:
         """Load, create and open everything that the first call in the running event loop needs.
@@ -84,33 +87,31 @@ class Start:
 
     def pipeline(self) -> "Pipeline":
         """Return the pipeline of the client and its copies."""
-        if (created := self._created.get("pipeline")) is not None:
-            return cast("Pipeline", created)
-        from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
-        from time import monotonic  # noqa: PLC0415
+        if not self._pipelines:
+            from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
+            from time import monotonic  # noqa: PLC0415
 
-        from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
-        from loanasync._runtime.retry import Quota  # noqa: PLC0415
+            from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
+            from loanasync._runtime.retry import Quota  # noqa: PLC0415
 
-        pipeline = Pipeline(
-            self.open_transport,
-            self.telemetry(),
-            Quota(self.quota),
-            self.slots,
-            on_unclosed=self.on_unclosed,
-            now=monotonic if self.clock is None else self.clock.now,
-            sleep=sleep if self.clock is None else self.clock.sleep,
-        )
-        # Without a lock, which a forked child could find locked: of two threads, both use the first object.
-        return cast("Pipeline", self._created.setdefault("pipeline", pipeline))
+            created = Pipeline(
+                self.open_transport,
+                self.telemetry(),
+                Quota(self.quota),
+                self.slots,
+                on_unclosed=self.on_unclosed,
+                now=monotonic if self.clock is None else self.clock.now,
+                sleep=sleep if self.clock is None else self.clock.sleep,
+            )
+            self._pipelines.append(created)
+        return self._pipelines[0]
 
     def memory(self) -> "Memory | None":
         """Return the memory of the client and its copies, if it has one."""
         if not self.has_memory:
             return None
-        if (created := self._created.get("memory")) is not None:
-            return cast("Memory", created)
-        from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
+        if not self._memories:
+            from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
 
-        memory = Memory(self.pipeline(), self.recorder)
-        return cast("Memory", self._created.setdefault("memory", memory))
+            self._memories.append(Memory(self.pipeline(), self.recorder))
+        return self._memories[0]
