@@ -16,7 +16,7 @@ from attrs import field, frozen
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
-from loanasync._validation.fast_path import IsValid, is_valid_approval
+from loanasync._validation.fast_path import IsValid, approval_check
 from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 
@@ -211,8 +211,8 @@ class Options:
 
     @cached_property
     def is_valid_approval(self) -> IsValid:
-        """Returns True only for valid approval requests; see `loanasync._validation.fast_path`."""
-        return is_valid_approval(self.dialect, self.limits)
+        """The function that recognizes valid approval requests, made by the first one."""
+        return approval_check(self.dialect, self.limits)
 
     def with_changes(
         self, *, shop_id: str | None = None, auth_token: str | None = None, **changes: object

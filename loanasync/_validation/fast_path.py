@@ -31,7 +31,7 @@ from loanasync._validation.validators import (
 IsValid: TypeAlias = Callable[[object, bool], bool]  # takes a request and `additional_data_needed`
 
 
-def _make_is_valid_approval(dialect: Dialect, limits: Limits) -> IsValid:
+def _make_approval_check(dialect: Dialect, limits: Limits) -> IsValid:
     names: dict[str, Any] = {
         "__name__": __name__,
         "ApprovalRequest": ApprovalRequest,
@@ -113,4 +113,4 @@ def _name_of(used: object, names: dict[str, Any]) -> str:
 
 
 # Not a decorator, because mutation testing skips decorated functions.
-is_valid_approval = lru_cache(maxsize=32)(_make_is_valid_approval)
+approval_check = lru_cache(maxsize=32)(_make_approval_check)

@@ -16,7 +16,7 @@ def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (rules.approval_rules, rules.additional_rules, rules.user_data_rules):
         cached.cache_clear()
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._validation.", "stats")):
-        fast_path.is_valid_approval.cache_clear()
+        fast_path.approval_check.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
         codec._writers.cache_clear()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from loanasync import AdditionalData, ApprovalRequest, Citizenship, Dialect, Limits, LoanClient, Residence
 from loanasync._validation import rules
-from loanasync._validation.fast_path import is_valid_approval
+from loanasync._validation.fast_path import approval_check
 from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, approval_request, user_data
 
 
@@ -89,7 +89,7 @@ def accepts(
     request: object, dialect: Dialect = DIALECTS[0], limits: Limits = LIMITS[0], *, needed: bool = False
 ) -> bool:
     """Return the result of the generated function. It must not accept a request that breaks a rule."""
-    is_accepted = is_valid_approval(dialect, limits)(request, needed)
+    is_accepted = approval_check(dialect, limits)(request, needed)
     if is_accepted:
         rest = rules.check_approval(request, additional_data_needed=needed, dialect=dialect, limits=limits)
         assert list(rest) == []
