@@ -42,9 +42,9 @@ def transport_factory(
 
         context = ssl_context(trust)
     if session is not None:
-        from loanasync._transport.sessions import session_factory  # noqa: PLC0415  (loads aiohttp)
+        from loanasync._transport.sessions import users_session_factory  # noqa: PLC0415  (loads aiohttp)
 
-        return session_factory(
+        return users_session_factory(
             session,
             context,
             direct_connections=direct_connections,
@@ -52,9 +52,9 @@ def transport_factory(
         )
 
     def open_transport() -> "Transport":
-        from loanasync._transport.sessions import open_session  # noqa: PLC0415  (loads aiohttp)
+        from loanasync._transport.sessions import open_own_transport  # noqa: PLC0415  (loads aiohttp)
 
-        return open_session(context, direct_connections=direct_connections)
+        return open_own_transport(context, direct_connections=direct_connections)
 
     return open_transport
 

@@ -1,4 +1,4 @@
-"""Transports through the user's session, or with a session that the client opens."""
+"""Opening of transports: through the user's session, or through one that the client opens."""
 
 import ssl
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from loanasync._transport.instrumentation import GENERAL_KEY, HTTP_KEY, records_
 from loanasync.errors import ConfigurationError
 
 
-def session_factory(
+def users_session_factory(
     session: aiohttp.ClientSession,
     context: ssl.SSLContext | None,
     *,
@@ -40,13 +40,13 @@ def session_factory(
         )
     suppression_key = GENERAL_KEY if suppress_instrumentation else HTTP_KEY
     _check_hooks(session, suppression_key)
-    return partial(_use, session, suppression_key, direct_connections=direct_connections)
+    return partial(_open_users_transport, session, suppression_key, direct_connections=direct_connections)
 
 
-def open_session(
+def open_own_transport(
     context: ssl.SSLContext | None, *, direct_connections: bool
 ) -> DirectTransport | SessionTransport:
-    """Open a session and its transport in the running event loop."""
+    """Open a session of the client, and a transport through it, in the running event loop."""
     session = aiohttp.ClientSession(
         # The pipeline limits the number of calls.
         connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context),
@@ -61,9 +61,10 @@ def open_session(
     return through_session
 
 
-def _use(
+def _open_users_transport(
     session: aiohttp.ClientSession, suppression_key: str, *, direct_connections: bool
 ) -> DirectTransport | SessionTransport:
+    """Open a transport through the user's session in the running event loop."""
     if belongs_to_other_loop(session):
         raise ConfigurationError(
             "session", "belongs to another event loop: create it in this event loop, or omit session"
