@@ -1,4 +1,4 @@
-"""Object lifecycle: the `aclose()` base class, cancellable waits, locks after a fork, unclosed clients."""
+"""Object lifecycle: the `aclose()` base class, waits, cancellation, locks after a fork, unclosed clients."""
 
 import inspect
 import os

@@ -3,8 +3,9 @@
 There are two, with the same behaviour. `DirectTransport` (in `fast`) writes requests directly to connections
 of the session; its subclass `UsersPoolTransport` borrows them from the pool of a user's session.
 `SessionTransport` (in `aiohttp_session`) sends requests through `ClientSession.request`. It is used with
-`direct_connections=False`, with an untested version of aiohttp, and if a user's session changes a request or
-passes it to other code (`fast.obstacles` has the list). `sessions` chooses between them.
+`direct_connections=False`, with versions of aiohttp other than 3.14, while other code replaces methods of
+`ClientSession`, and if a user's session changes a request or passes it to other code (`fast.obstacles` has
+the list). `sessions` chooses between them.
 
 All follow these rules. The tests of the fault matrix check each fault on each, with own and user's sessions:
 

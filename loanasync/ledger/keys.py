@@ -98,6 +98,6 @@ def _scope(policy: LedgerPolicy, scope: str, order_token: str | None) -> tuple[s
 
 
 def _digest(secret: bytes, *parts: str | None) -> str:
-    # The text of `json.dumps(parts)`
+    # Equal to `json.dumps(parts)`, and faster.
     text = ", ".join(["null" if part is None else encode_basestring_ascii(part) for part in parts])
     return hmac.digest(secret, f"[{text}]".encode(), "sha256").hex()

@@ -203,8 +203,8 @@ class SqliteLedger(StoredLedger):
 class _DatabaseThread:
     """The thread that uses the file, and its connection.
 
-    A single write is one statement, if the entry is as expected: a claim finds none, and a settlement finds
-    the claim that this thread wrote. Writes that wait at the same time share one transaction, because the
+    A single write is one statement in the usual cases: a claim of a new entry, and the settlement of a claim
+    that this thread wrote. Writes that wait at the same time share one transaction, because the
     commit is the slow part.
     """
 
@@ -230,17 +230,17 @@ class _DatabaseThread:
         return await future
 
     def claim(self, key: str, transition: Transition, connection: _Connection) -> Entry:
-        """Write a claim. It is the use of a `write`."""
+        """Write a claim. `write` calls this in the thread."""
         entry = transition(None, now=connection.now())
         if connection.execute(_CREATE_ENTRY, _row(entry)).rowcount:
             self._claims[key, entry.token] = entry
-            if len(self._claims) > _MAX_CLAIMS:  # the oldest one was perhaps never settled
+            if len(self._claims) > _MAX_CLAIMS:  # the oldest one may never be settled
                 del self._claims[next(iter(self._claims))]
             return entry
         return _apply(key, transition, connection)
 
     def settle(self, key: str, token: str, transition: Transition, connection: _Connection) -> Entry:
-        """Write a settlement. It is the use of a `write`."""
+        """Write a settlement. `write` calls this in the thread."""
         if (claimed := self._claims.pop((key, token), None)) is not None:
             entry = transition(claimed, now=connection.now())
             settled = (entry.state.value, entry.payload, entry.changed, entry.note)

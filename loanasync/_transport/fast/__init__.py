@@ -1,1 +1,1 @@
-"""The direct path: requests are written directly to the connections of a session that the client opened."""
+"""The direct path: requests are written directly to connections of an aiohttp session."""

@@ -27,15 +27,17 @@ def request_methods() -> tuple[object, object]:
 
 # The settings that are read before each request of a user's session. Some have no public property.
 _SETTINGS = {
-    *(
-        "_connector",
-        "_cookie_jar",
-        "_default_auth",
-        "_default_headers",
-        "_default_proxy",
-        "_default_proxy_auth",
-    ),
-    *("_request_class", "_response_class", "_trace_configs", "_trust_env", "_version"),
+    "_connector",
+    "_cookie_jar",
+    "_default_auth",
+    "_default_headers",
+    "_default_proxy",
+    "_default_proxy_auth",
+    "_request_class",
+    "_response_class",
+    "_trace_configs",
+    "_trust_env",
+    "_version",
 }
 REQUEST_METHODS = request_methods()  # at import; `_has_expected_api` checks that they are aiohttp's
 
