@@ -24,7 +24,7 @@ from clients_sdks import with_anthropic, with_azure, with_mollie, with_openai, w
 from clients_stacks import assembled, with_httpx, with_orjson
 from nginx import nginx
 from order import FULL, ORDERS, Scenario
-from rounds import Opened, Variant, cost_and_load, goal, interleaved, opened, spread
+from rounds import Opened, Variant, cost_and_load, goal, goal_line, interleaved, opened, spread
 from service import Server, serving
 
 SERVERS = {"nginx": nginx, "python": serving}
@@ -134,12 +134,7 @@ def table(level: dict[str, Any]) -> str:
             f"{row['name']:44}{row['cost']['median']:10.1f}{ratio['median']:8.2f}   {half:18}"
             f"{row['server_busy']:13.0%}"
         )
-    lines += [
-        f"{each['name']}: {each['median']:.2f} ({each['low']:.2f} to {each['high']:.2f}),"
-        f" target {each['target']}: {'met' if each['met'] else 'lost'}"
-        for each in level["goals"]
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(goal_line, level["goals"])])
 
 
 def versions() -> dict[str, str]:

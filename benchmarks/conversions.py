@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from attrs import asdict
-from order import CODE, FIELDS, ORDER
+from order import CODE, FULL, SHORT, Order
 from rounds import interleaved, spread
 from service import DECISION
 
-from loanasync import AdditionalData, ApprovalRequest, Approved, Citizenship, Dialect, Limits, LoanClient
+from loanasync import Approved, Citizenship, Dialect, Limits, LoanClient
 from loanasync._protocol import codec
 from loanasync._protocol.endpoints import APPROVE, Call
 from loanasync._protocol.json import decode, encode_checked
@@ -32,33 +32,8 @@ BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
 WRITE, WRITE_SHORT, READ = "order to bytes", "order of 15 fields to bytes", "bytes to decision"
 Steps = dict[str, Callable[[], object]]
 
-# All fields of an approval (spec §2.1), and the additional data, which the service asks some customers for.
-FULL: dict[str, Any] = {
-    **FIELDS,
-    "country_calling_code": "+39",
-    "iban": "IT60X0542811101000000123456",
-    "payment_day_of_month": 15,
-}
-ADDITIONAL: dict[str, Any] = {
-    "residence": "rent",
-    "residence_start_date": date(2019, 5, 1),
-    "educational_qualification": "diploma",
-    "children": "2",
-    "salary_type": "net-monthly",
-    "salary": 1_600,
-}
-FULL_ORDER = {
-    **ORDER,
-    "countryCallingCode": "+39",
-    "iban": "IT60X0542811101000000123456",
-    "paymentDayOfMonth": "15",
-    "residence": "rent",
-    "residenceStartDate": "05/2019",
-    "educationalQualification": "diploma",
-    "children": "2",
-    "salaryType": "net-monthly",
-    "salary": 1_600,
-}
+# The full order for pydantic, with the types of the models.
+TYPED_FULL = FULL.fields | {"payment_day_of_month": 15, "residence_start_date": date(2019, 5, 1)}
 
 
 def loanasync_steps() -> Steps:
@@ -70,31 +45,23 @@ def loanasync_steps() -> Steps:
     write_members, _ = codec._writers(dialect)  # noqa: SLF001  (one of the steps)
     response = Response(status=201, headers={}, body=BODY)
 
-    def built() -> ApprovalRequest:
-        return ApprovalRequest(**FULL, additional=AdditionalData(**ADDITIONAL))
-
-    def written() -> Call:
-        call = APPROVE.prepare(options, CODE, built(), additional_data_needed=True)
+    def written(order: Order) -> Call:
+        call = APPROVE.prepare(options, CODE, order.request(), additional_data_needed=order is FULL)
         assert isinstance(call, Call)
         return call
 
-    def written_short() -> Call:
-        call = APPROVE.prepare(options, CODE, ApprovalRequest(**FIELDS))
-        assert isinstance(call, Call)
-        return call
-
-    call, request = written(), built()
-    assert json.loads(call.body) == FULL_ORDER
-    assert json.loads(written_short().body) == ORDER
+    call, request = written(FULL), FULL.request()
+    assert json.loads(call.body) == FULL.members
+    assert json.loads(written(SHORT).body) == SHORT.members
     unstructured, members = write_members(request), decode(BODY)
     decision = call.read(response, meta)
     assert isinstance(decision, Approved)
     assert decision.redirect_url == DECISION["redirectUrl"]
     return {
-        f"{WRITE}, loanasync": written,
-        f"{WRITE_SHORT}, loanasync": written_short,
+        f"{WRITE}, loanasync": partial(written, FULL),
+        f"{WRITE_SHORT}, loanasync": partial(written, SHORT),
         f"{READ}, loanasync": lambda: call.read(response, meta),
-        "build": built,
+        "build": FULL.request,
         "check": lambda: is_valid(request, True),  # noqa: FBT003  (positional-only)
         "check by the rules": lambda: tuple(
             rules.check_approval(request, additional_data_needed=True, dialect=dialect, limits=limits)
@@ -130,7 +97,7 @@ def pydantic() -> Steps:
     day_of_month = Annotated[int, Field(ge=1, le=31), PlainSerializer(str, return_type=str)]
     month = Annotated[date, PlainSerializer(lambda day: f"{day.month:02}/{day.year:04}", return_type=str)]
 
-    class Order(BaseModel):
+    class PydanticOrder(BaseModel):
         model_config = ConfigDict(
             alias_generator=to_camel, populate_by_name=True, frozen=True, strict=True, extra="forbid"
         )
@@ -167,7 +134,7 @@ def pydantic() -> Steps:
         salary: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
         @model_validator(mode="after")  # type: ignore[untyped-decorator]  # mypy skips pydantic
-        def has_additional_data(self) -> "Order":
+        def has_additional_data(self) -> "PydanticOrder":
             conditional = (self.residence, self.residence_start_date, self.educational_qualification)
             if self.additional_data_needed and None in (
                 *conditional,
@@ -213,7 +180,7 @@ def pydantic() -> Steps:
     unique = (b"approved", b"redirectUrl", b"fiscalCode")
 
     def written(fields: Mapping[str, Any]) -> bytes:
-        body: str = Order(**fields).model_dump_json(by_alias=True, exclude_none=True)
+        body: str = PydanticOrder(**fields).model_dump_json(by_alias=True, exclude_none=True)
         return body.encode()
 
     def read() -> Decision:
@@ -222,13 +189,13 @@ def pydantic() -> Steps:
             raise ValueError("another customer, or a repeated member")
         return decision
 
-    full = {**FULL, **ADDITIONAL, "additional_data_needed": True}
-    assert json.loads(written(full)) == FULL_ORDER
-    assert json.loads(written(FIELDS)) == ORDER
+    full = {**TYPED_FULL, "additional_data_needed": True}
+    assert json.loads(written(full)) == FULL.members
+    assert json.loads(written(SHORT.fields)) == SHORT.members
     assert read().redirect_url == DECISION["redirectUrl"]
     return {
         f"{WRITE}, pydantic": partial(written, full),
-        f"{WRITE_SHORT}, pydantic": partial(written, FIELDS),
+        f"{WRITE_SHORT}, pydantic": partial(written, SHORT.fields),
         f"{READ}, pydantic": read,
     }
 
@@ -256,7 +223,7 @@ def msgspec() -> Steps:
         zero_interest_rate: bool | None = None
         order_token: str | None = None
 
-    class Order(Shared, frozen=True, kw_only=True, rename="camel", omit_defaults=True):  # type: ignore[call-arg]
+    class ShortOrder(Shared, frozen=True, kw_only=True, rename="camel", omit_defaults=True):  # type: ignore[call-arg]
         amount: Annotated[int, meta(ge=5_000, le=1_500_000)]
         loan_finality: text
 
@@ -270,10 +237,11 @@ def msgspec() -> Steps:
 
     encode, decode = library.json.Encoder().encode, library.json.Decoder(Decision).decode
 
-    def written() -> object:
-        return encode(library.convert(ORDER, Order))  # only `convert` checks the rules
+    def written() -> bytes:
+        body: bytes = encode(library.convert(SHORT.members, ShortOrder))  # only `convert` checks the rules
+        return body
 
-    assert json.loads(encode(library.convert(ORDER, Order))) == ORDER
+    assert json.loads(written()) == SHORT.members
     assert decode(BODY).redirect_url == DECISION["redirectUrl"]
     return {f"{WRITE_SHORT}, msgspec": written, f"{READ}, msgspec": lambda: decode(BODY)}
 
@@ -315,12 +283,12 @@ def run(rounds: int, times: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Format the results."""
-    shown = [f"{'µs of CPU':30}{'median':>8}   {'(middle half)':18}{'loanasync = 1':>14}"]
+    shown = [f"{'µs of CPU':40}{'median':>8}   {'(middle half)':18}{'loanasync = 1':>14}"]
     for line in lines:
         cost = line["cost"]
         half = f"({cost['low']:.2f} to {cost['high']:.2f})"
         ratio = "" if line["ratio"] is None else f"{line['ratio']['median']:14.2f}"
-        shown.append(f"{line['name']:30}{cost['median']:8.2f}   {half:18}{ratio}")
+        shown.append(f"{line['name']:40}{cost['median']:8.2f}   {half:18}{ratio}")
     return "\n".join(shown)
 
 

@@ -20,7 +20,7 @@ from clients_loanasync import recorded, through_users_session, with_loanasync
 from clients_plain import by_hand, plain
 from inmemory import InMemoryService, client_with
 from order import APPROVED, CODE, FULL, Call, Opener, Result, Scenario
-from rounds import Spread, goal
+from rounds import goal, spread
 from service import Service, serving
 
 WARM_UP = 20  # calls that fill all caches
@@ -118,10 +118,7 @@ def main() -> None:
     figures = asyncio.run(run())
     for name, figure in figures.items():
         print(f"{name:50}{figure:10.2f}")
-    goals = [
-        goal(name, Spread(figures[name], figures[name], figures[name]), bound)
-        for name, bound in TARGETS.items()
-    ]
+    goals = [goal(name, spread([figures[name]]), bound) for name, bound in TARGETS.items()]
     if options.json:
         written: dict[str, Any] = {"counts": figures, "goals": goals}
         options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

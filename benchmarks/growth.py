@@ -17,7 +17,7 @@ from attrs import asdict, frozen
 from clients_loanasync import through_users_session
 from clients_loanasync import with_loanasync as loanasync
 from clients_plain import plain
-from rounds import Spread, goal, interleaved, spread
+from rounds import Spread, goal, goal_line, interleaved, spread
 from service import Service, raise_file_limit, serving
 from strain import Client, bytes_each, cost, latencies, longest_steps
 from volume import (
@@ -214,8 +214,7 @@ def main() -> None:
                 print(formatted(line), flush=True)
     targets = list(goals(lines))
     for each in targets:
-        word = "met" if each["met"] else "lost"
-        print(f"{each['name']}: {each['median']:.2f}, target {each['target']}: {word}")
+        print(goal_line(each))
     if options.json:
         written = {"rows": lines, "goals": targets}
         options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

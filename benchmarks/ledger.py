@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -29,19 +28,11 @@ from typing import Any
 
 from attrs import asdict, frozen
 from cores import pin
-from order import CODE, FIELDS, SHOP, TOKEN
+from order import CODE, FULL, SHOP, TOKEN
 from rounds import interleaved, spread
 from service import serving
 
-from loanasync import (
-    AdditionalData,
-    ApprovalRequest,
-    Decision,
-    EducationalQualification,
-    LoanClient,
-    Residence,
-    SalaryType,
-)
+from loanasync import Decision, LoanClient
 from loanasync.ledger import (
     DecisionLedger,
     LedgerPolicy,
@@ -56,22 +47,6 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from support.servers import MissingServerError, Postgres, Valkey
 
 WITHOUT, MEMORY, SQLITE, BY_HAND = "no ledger", "memory", "SQLite", "SQL by hand"
-
-# A whole order: all members, with the conditional block (spec §2.1).
-WHOLE = {
-    **FIELDS,
-    "country_calling_code": "+39",
-    "iban": "IT60X0542811101000000123456",
-    "payment_day_of_month": 15,
-    "additional": AdditionalData(
-        residence=Residence.RENT,
-        residence_start_date=date(2019, 5, 1),
-        educational_qualification=EducationalQualification.DIPLOMA,
-        children="2",
-        salary_type=SalaryType.NET_MONTHLY,
-        salary=1600,
-    ),
-}
 
 _COLUMNS = (
     "key TEXT PRIMARY KEY, state TEXT, token TEXT, payload TEXT, customer TEXT, scope TEXT, "
@@ -152,7 +127,7 @@ class Shop:
         """Request one approval."""
         if self.table is not None:
             await self.table.insert(scope)
-        decision = await self.client.approve(CODE, ApprovalRequest(**WHOLE), scope=scope)
+        decision = await self.client.approve(CODE, FULL.request(), scope=scope)
         if not decision.approved:
             sys.exit("a request was not approved; the measurement is invalid")
         if self.table is not None:

@@ -15,9 +15,7 @@ from loanasync import ApprovalRequest
 __all__ = [
     "APPROVED",
     "CODE",
-    "FIELDS",
     "FULL",
-    "ORDER",
     "ORDERS",
     "SHOP",
     "SHORT",
@@ -41,8 +39,8 @@ CODE = "TSTXYZ00A00A000A"
 # The customers: 10,000 calls in flight are for different ones, and no cache of a client holds them all.
 _CODES = [f"TSTXY{letter}00A00A{number:03}A" for letter in ascii_uppercase for number in range(1000)]
 
-# With the names of the JSON members (spec §2.1), and with the names of the models' fields.
-ORDER: dict[str, Any] = {
+# The members of the JSON body (spec §2.1).
+_SHORT: dict[str, Any] = {
     "amount": 45_000,
     "instalments": 12,
     "loanFinality": "ecommerce_shop",
@@ -59,7 +57,7 @@ ORDER: dict[str, Any] = {
     "zeroInterestRate": False,
     "orderToken": "order-2025-0000001",
 }
-_FULL: dict[str, Any] = ORDER | {
+_FULL: dict[str, Any] = _SHORT | {
     "countryCallingCode": "+39",
     "iban": "IT60X0542811101000000123456",
     "paymentDayOfMonth": "15",
@@ -82,11 +80,11 @@ def _named(members: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-FIELDS = _named(ORDER)
-
-
 def _short_request() -> ApprovalRequest:
-    return ApprovalRequest(**FIELDS)
+    return ApprovalRequest(**_FIELDS)
+
+
+_FIELDS = _named(_SHORT)
 
 
 @frozen
@@ -111,7 +109,7 @@ class Order:
 
 
 FULL = Order("full", _FULL, full_request)  # every member that an approval may have
-SHORT = Order("short", ORDER, _short_request)  # without the conditional block and three optional members
+SHORT = Order("short", _SHORT, _short_request)  # without the conditional block and three optional members
 ORDERS = {order.name: order for order in (FULL, SHORT)}
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "calling",
     "cost_and_load",
     "goal",
+    "goal_line",
     "interleaved",
     "opened",
     "spread",
@@ -177,3 +178,9 @@ def goal(name: str, figure: Spread, bound: float, word: str = "at most") -> dict
     """Return a result beside its target."""
     met = figure.median <= bound if word == "at most" else figure.median >= bound
     return {"name": name, "target": f"{word} {bound:g}", "met": met, **asdict(figure)}
+
+
+def goal_line(goal: Mapping[str, Any]) -> str:
+    """Format a result beside its target."""
+    figure = Spread(goal["median"], goal["low"], goal["high"])
+    return f"{goal['name']}: {figure}, target {goal['target']}: {'met' if goal['met'] else 'lost'}"

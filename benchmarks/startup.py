@@ -24,7 +24,7 @@ from first import (
     post,
 )
 from order import FULL
-from rounds import goal, interleaved, spread
+from rounds import goal, goal_line, interleaved, spread
 from service import serving
 
 STARTED = "first post with plain aiohttp"
@@ -84,12 +84,7 @@ def table(figures: dict[str, Any]) -> str:
     for row in figures["rows"]:
         cost = row["cost"]
         lines.append(f"{row['name']:40}{cost['median']:8.1f}   ({cost['low']:.1f} to {cost['high']:.1f})")
-    lines += [
-        f"{each['name']}: {each['median']:.2f} ({each['low']:.2f} to {each['high']:.2f}),"
-        f" target {each['target']}: {'met' if each['met'] else 'lost'}"
-        for each in figures["goals"]
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(goal_line, figures["goals"])])
 
 
 def main() -> None:

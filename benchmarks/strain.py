@@ -93,9 +93,9 @@ class _Steps:
             run(handle)
             if self._collector not in gc.callbacks:  # the last step did other work afterwards
                 return
-            cost_and_load = time.thread_time() - started
-            self.longest = max(self.longest, cost_and_load * 1e3)
-            without = cost_and_load - (self._collected - collected)
+            taken = time.thread_time() - started
+            self.longest = max(self.longest, taken * 1e3)
+            without = taken - (self._collected - collected)
             self.longest_without_collector = max(self.longest_without_collector, without * 1e3)
 
         return timed
