@@ -53,12 +53,14 @@ class LoanClient(Closing):
         limits: Limits that requests are checked against.
         retry: Retries after HTTP status 500.
         timeout: Time limits of each call, seconds.
-        session: Your aiohttp session, for example one with a proxy. The client uses it in its event loop,
-            without its middlewares, and neither closes nor changes it. Its connector must check certificates.
+        session: Your aiohttp session, for example one with a proxy. The client uses its connections in its
+            event loop, without its middlewares, and does not close it. Its connector must check certificates.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
             requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
         direct_connections: Write requests directly to pooled connections, also to those of your `session`.
-            If False, send each request with aiohttp's ``ClientSession.request``.
+            If False, send each request with aiohttp's ``ClientSession.request``. This is also used with other
+            versions of aiohttp than 3.14, and if your session has trace hooks, cookies and the like; the
+            logger ``loanasync`` reports the reason at level INFO.
         suppress_instrumentation: Accept a `session` whose OpenTelemetry instrumentation is older than 0.60b0,
             which would record the fiscal code. All instrumentation is then suppressed during each request,
             also that of the session's resolver and hooks. By default such a session is refused.
