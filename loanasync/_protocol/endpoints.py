@@ -1,7 +1,7 @@
 """The endpoints of the service (spec §4), with a reader of the response for each status.
 
-To add an endpoint, add an `Endpoint` at the end of this module, add it to `Endpoints`, and add a method to
-`LoanClient`.
+To add an endpoint, add an `Endpoint` at the end of this module, to `Endpoints` and to `ENDPOINTS`, and add a
+method to `LoanClient`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
