@@ -673,6 +673,12 @@ class LoanClient(Closing):
         repeat_unknown: bool = False,
         wait: float | None = None,
     ) -> Coroutine[Any, Any, Any]:  # the type of its result depends on the endpoint of the call
+        """Return the coroutine that runs a call. It is not an `async def`, which would add a coroutine.
+
+        Raises:
+            InvalidRequestError: `call` is this error.
+            ConfigurationError: A setting of the call is invalid.
+        """
         if isinstance(call, InvalidRequestError):
             # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
             raise InvalidRequestError(call.problems)

@@ -35,9 +35,14 @@ def records_requests(session: aiohttp.ClientSession, key: str) -> bool:
 
 def is_instrumentation_hook(hook: object) -> bool:
     """Return True if a trace hook of a session belongs to the instrumentation."""
+    return str(getattr(_function_of(hook), "__module__", None)).startswith(_PACKAGE)
+
+
+def _function_of(hook: object) -> object:
+    """Return the function that a trace hook calls."""
     while isinstance(hook, partial):
         hook = hook.func
-    return str(getattr(hook, "__module__", None)).startswith(_PACKAGE)
+    return hook
 
 
 def _is_enabled(hook: object) -> bool:
@@ -46,12 +51,11 @@ def _is_enabled(hook: object) -> bool:
     Ask the function that the hook itself calls, because an installed version says nothing about a session
     that was made with a copy or a fork of the instrumentation.
     """
-    while isinstance(hook, partial):
-        hook = hook.func
     if not is_instrumentation_hook(hook):
         return False
-    if isinstance(hook, FunctionType):
+    function = _function_of(hook)
+    if isinstance(function, FunctionType):
         for name in _CHECKS:
-            if name in hook.__code__.co_names and callable(check := hook.__globals__.get(name)):
+            if name in function.__code__.co_names and callable(check := function.__globals__.get(name)):
                 return bool(check())
     return True  # an unknown version
