@@ -53,8 +53,8 @@ class LoanClient(Closing):
         limits: Limits that requests are checked against.
         retry: Retries after HTTP status 500.
         timeout: Time limits of each call, seconds.
-        session: Your aiohttp session, for example one with a proxy. The client uses its connections in its
-            event loop, without its middlewares, and does not close it. Its connector must check certificates.
+        session: Your aiohttp session, for example one with a proxy. The client uses it in its event loop,
+            without its middlewares, and neither closes nor changes it. Its connector must check certificates.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
             requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
         direct_connections: Write requests directly to pooled connections, also to those of your `session`.

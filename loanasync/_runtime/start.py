@@ -58,7 +58,7 @@ class Start:
         recorder: The ledger of the client, if any.
         has_memory: True if the client remembers approvals.
         on_unclosed: Warns of an unclosed client.
-        clock: The clock of deadlines and waits, None for the one of this machine.
+        clock: The clock of deadlines and waits, None for the clock of this machine.
     """
 
     open_transport: "Callable[[], Transport]"

@@ -71,7 +71,7 @@ class UsersPoolTransport(DirectTransport):
     `find_obstacle` names the reason why a request must be sent through `SessionTransport` instead.
     """
 
-    _obstacle: str | None = None  # the one of the last request
+    _obstacle: str | None = None  # of the last request
 
     def check(self) -> None:
         """See `SessionTransport.check`."""
