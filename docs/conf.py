@@ -48,7 +48,8 @@ copybutton_only_copy_prompt_lines = True
 # names of loanasync are type aliases or internal classes without an entry in the API reference.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*"),
-    (r"py:.*", r"AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|DataFrame|MeterProvider|ReadableSpan|TracerProvider"),
+    (r"py:.*", r"AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|DataFrame"),
+    (r"py:.*", r"MeterProvider|ReadableSpan|TracerProvider"),
     (r"py:.*", r"Decision|JSON|Progress|Propagate|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoResponse|PostgresConnection|PostgresPool|Response)"),
 ]
