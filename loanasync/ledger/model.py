@@ -121,21 +121,17 @@ class Settlement:
         Settlement(state=<State.HELD: 'held'>, note='by telephone', ..., source='person')
     """
 
-    state: State = field()
+    state: State
     note: str = ""
     status: int | None = None
     body: Body = field(default=None, repr=mask)
     fault: str | None = None
-    source: str = field(default=SERVICE)
+    source: str = SERVICE
 
-    @state.validator
-    def _check_state(self, _: object, state: State) -> None:
-        if state is State.INFLIGHT:
+    def __attrs_post_init__(self) -> None:
+        if self.state is State.INFLIGHT:
             raise ValueError("a settlement ends a claim: its state cannot be INFLIGHT")
-
-    @source.validator
-    def _check_source(self, _: object, source: str) -> None:
-        if not source.strip():
+        if not self.source.strip():
             raise ValueError("a settlement needs a source, such as 'service' or 'person'")
 
 
@@ -192,7 +188,7 @@ class Entry:
     @property
     def is_correctable(self) -> bool:
         """True if a person decided or released the entry. Only then may it be corrected."""
-        return (self.state.is_decided or self.state is State.RELEASED) and self.source not in ("", SERVICE)
+        return self.source not in ("", SERVICE) and (self.state is State.RELEASED or self.state.is_decided)
 
     def is_claimed_by(self, token: str) -> bool:
         """Return True if the claim with this token owns the entry: its owner may send the request."""

@@ -138,8 +138,9 @@ def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
 
 def _keeps_response(entry: Entry, settlement: Settlement) -> bool:
     """Return True if the stored response stays: the settlement is not a decision and has no body."""
-    has_response = (entry.status, entry.body, entry.fault) != (None, None, None)
-    return has_response and settlement.state in UNSETTLED and settlement.body is None
+    if settlement.state not in UNSETTLED or settlement.body is not None:
+        return False
+    return (entry.status, entry.body, entry.fault) != (None, None, None)
 
 
 def _history_with(entry: Entry) -> tuple[Change, ...]:
