@@ -1,11 +1,12 @@
-"""Measure the cost of each ledger: the same approvals without a ledger and with each backend.
+"""Measure the cost of each ledger: its claim and settlement alone, and approvals with and without it.
 
-All clients use the same service over real connections and take turns in short rounds. Valkey and
-PostgreSQL are started from the wheels that tests use, unless you pass addresses. They run on the core of
-the service and write to disk before they respond.
+All ledgers and clients take turns in short rounds, and the clients use the same service over real
+connections. Valkey and PostgreSQL are started from the wheels that tests use, unless you pass addresses.
+They run on the core of the service and write to disk before they respond.
 
-The cost of a ledger is the difference to the same approval without one, in the same round. `SqliteLedger`
-is also compared with SQL by hand: one INSERT before the request and one UPDATE after the response.
+Claim and settlement are compared with SQL by hand: one INSERT and one UPDATE. The cost that a ledger adds
+to an approval is the difference to the same approval without one, in the same round. It is compared with
+the same INSERT before the request and the same UPDATE after the response.
 """
 
 import argparse
@@ -18,33 +19,39 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import asdict, frozen
 from cores import pin
 from order import CODE, FULL, SHOP, TOKEN
 from rounds import interleaved, spread
-from service import serving
+from service import DECISION, serving
 
-from loanasync import Decision, LoanClient
+from loanasync import LoanClient
 from loanasync.ledger import (
     DecisionLedger,
     LedgerPolicy,
     MemoryLedger,
     PostgresLedger,
     RedisLedger,
+    Settlement,
     SqliteLedger,
+    State,
+    Subject,
 )
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
 from support.servers import MissingServerError, Postgres, Valkey
+
+T = TypeVar("T")
 
 WITHOUT, MEMORY, SQLITE, BY_HAND = "no ledger", "memory", "SQLite", "SQL by hand"
 
@@ -63,6 +70,15 @@ def _key(scope: str) -> str:
     return sha256(scope.encode()).hexdigest()
 
 
+def _body(raw: Mapping[str, object]) -> bytes:
+    """Return the members of a decision that a ledger stores."""
+    return json.dumps({name: raw[name] for name in _STORED if name in raw}, separators=(",", ":")).encode()
+
+
+_BODY = _body(DECISION)
+_SETTLEMENT = Settlement(state=State.APPROVED, status=201, body=_BODY)
+
+
 class Table:
     """A table that a shop could write by hand, with the durability of `SqliteLedger`.
 
@@ -78,18 +94,14 @@ class Table:
         self._connection.execute("PRAGMA fullfsync = ON")
         self._connection.execute(f"CREATE TABLE decisions ({_COLUMNS})")
 
-    async def insert(self, scope: str) -> None:
+    async def insert(self, key: str, scope: str) -> None:
         """Write the claim of an approval."""
         now = time.time()
-        row = (_key(scope), _DIGEST[:32], _DIGEST, _DIGEST, scope, now, now + 30, now)
-        await self._run(_INSERT, row)
+        await self._run(_INSERT, (key, _DIGEST[:32], _DIGEST, _DIGEST, scope, now, now + 30, now))
 
-    async def update(self, scope: str, decision: Decision) -> None:
+    async def update(self, key: str, state: str, status: int, body: bytes) -> None:
         """Write the decision."""
-        raw = decision.raw
-        body = json.dumps({name: raw[name] for name in _STORED if name in raw}).encode()
-        state = "approved" if decision.approved else "refused"
-        await self._run(_UPDATE, (state, time.time(), decision.meta.status, body, _key(scope)))
+        await self._run(_UPDATE, (state, time.time(), status, body, key))
 
     async def _run(self, statement: str, row: Sequence[object]) -> None:
         await asyncio.get_running_loop().run_in_executor(
@@ -102,6 +114,53 @@ class Table:
         self._connection.close()
 
 
+async def _spread_over_tasks(call: Callable[[T], Awaitable[object]], each: Iterable[T], tasks: int) -> None:
+    left = iter(each)
+
+    async def work() -> None:
+        for one in left:
+            await call(one)
+
+    await asyncio.gather(*(work() for _ in range(tasks)))
+
+
+@frozen
+class Operations:
+    """The claim and the settlement of entries, without approvals.
+
+    The digests and the settlement are made before the measurement, with the sizes of a full order.
+    """
+
+    store: DecisionLedger | Table
+    scopes: Iterator[str]
+
+    async def claim_and_settle(self, place: tuple[str, Subject]) -> None:
+        """Write one entry twice, or one row."""
+        key, subject = place
+        if isinstance(self.store, Table):
+            await self.store.insert(key, subject.scope)
+            await self.store.update(key, "approved", 201, _BODY)
+            return
+        token = key[:32]
+        entry = await self.store.claim(key, token=token, payload=_DIGEST, lease=50.0, subject=subject)
+        if entry.is_claimed_by(token):
+            entry = await self.store.settle(key, token=token, payload=_DIGEST, settlement=_SETTLEMENT)
+        if entry.state is not State.APPROVED:
+            sys.exit("an entry was not written; the measurement is invalid")
+
+    async def measured(self, calls: int, in_flight: int) -> dict[str, float]:
+        """Return microseconds per entry: CPU time and wall-clock time."""
+        places = [
+            (_key(scope), Subject(customer=_key(f"c{scope}"), order=_key(f"o{scope}"), scope=scope))
+            for scope in islice(self.scopes, calls)
+        ]
+        gc.collect()
+        worked, began = time.process_time(), time.perf_counter()
+        await _spread_over_tasks(self.claim_and_settle, places, in_flight)
+        figures = {"cpu": time.process_time() - worked, "wall": time.perf_counter() - began}
+        return {name: seconds / calls * 1e6 for name, seconds in figures.items()}
+
+
 @frozen
 class Shop:
     """A client that requests approvals for one customer, each in a new scope."""
@@ -110,39 +169,28 @@ class Shop:
     scopes: Iterator[str]
     table: Table | None = None
 
-    async def approve(self, calls: int, in_flight: int) -> list[str]:
-        """Request approvals with a concurrency limit, and return their scopes."""
-        used: list[str] = []
-        left = iter(range(calls))
-
-        async def work() -> None:
-            for _ in left:
-                used.append(next(self.scopes))
-                await self.approve_one(used[-1])
-
-        await asyncio.gather(*(work() for _ in range(in_flight)))
-        return used
-
-    async def approve_one(self, scope: str) -> None:
+    async def approve(self, scope: str) -> None:
         """Request one approval."""
+        key = _key(scope)
         if self.table is not None:
-            await self.table.insert(scope)
+            await self.table.insert(key, scope)
         decision = await self.client.approve(CODE, FULL.request(), scope=scope)
         if not decision.approved:
             sys.exit("a request was not approved; the measurement is invalid")
         if self.table is not None:
-            await self.table.update(scope, decision)
+            await self.table.update(key, "approved", decision.meta.status, _body(decision.raw))
 
     async def measured(self, calls: int, in_flight: int) -> dict[str, float]:
         """Return microseconds per approval: CPU time, wall-clock time, and that of a replayed decision."""
+        used = list(islice(self.scopes, calls))
         gc.collect()
         worked, began = time.process_time(), time.perf_counter()
-        used = await self.approve(calls, in_flight)
+        await _spread_over_tasks(self.approve, used, in_flight)
         figures = {"cpu": time.process_time() - worked, "wall": time.perf_counter() - began}
         if self.client.ledger is not None:
             began = time.perf_counter()
             for scope in used:
-                await self.approve_one(scope)
+                await self.approve(scope)
             figures["replay"] = time.perf_counter() - began
         return {name: seconds / calls * 1e6 for name, seconds in figures.items()}
 
@@ -168,9 +216,23 @@ def ledgers(
     return found, skipped
 
 
-def measured(runner: asyncio.Runner, shop: Shop, *, calls: int, in_flight: int) -> dict[str, float]:
-    """Run one round of a shop."""
-    return runner.run(shop.measured(calls, in_flight))
+def measured(
+    runner: asyncio.Runner, measure: Operations | Shop, *, calls: int, in_flight: int
+) -> dict[str, float]:
+    """Run one round."""
+    return runner.run(measure.measured(calls, in_flight))
+
+
+def operation_rows(figures: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+    """Return the cost of claim and settlement, and the ratio to SQL by hand in the same round."""
+    made = []
+    for name, each in figures.items():
+        row: dict[str, Any] = {"name": name}
+        for what in ("cpu", "wall"):
+            cost, by_hand = ([one[what] for one in rounds] for rounds in (each, figures[BY_HAND]))
+            row[what] = {"cost": asdict(spread(cost)), "by_hand": asdict(spread(cost, by_hand))}
+        made.append(row)
+    return made
 
 
 def rows(figures: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
@@ -196,17 +258,20 @@ def rows(figures: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     return made
 
 
-def table(level: dict[str, Any]) -> str:
+def table(head: str, rows: list[dict[str, Any]]) -> str:
     """Format the results for one number of calls in flight."""
-    head = f"\n{level['in_flight']} in flight"
+    has_added = "added" in rows[0]["cpu"]
+    measures = {"cost": (16, 1), "added": (7, 1), "by_hand": (13, 2)}  # width and decimals
     kinds = {"cpu": "µs of CPU", "wall": "wall-clock µs"}
-    lines = [head.ljust(16) + "".join(f"{kind:>15}  added  by hand = 1" for kind in kinds.values())]
-    lines[0] += f"{'replayed':>11}"
-    for row in level["rows"]:
-        line = f"{row['name']:15}"
+    added = "  added" if has_added else ""
+    lines = ["\n" + head.ljust(31) + "".join(f"{kind:>16}{added}  by hand = 1" for kind in kinds.values())]
+    lines[0] += f"{'replayed':>11}" if has_added else ""
+    for row in rows:
+        line = f"{row['name']:31}"
         for kind in kinds:
-            cost, added, per = (row[kind][measure]["median"] for measure in ("cost", "added", "by_hand"))
-            line += f"{cost:16.0f}{added:7.1f}{per:13.2f}"
+            for measure, (width, digits) in measures.items():
+                if measure in row[kind]:
+                    line += f"{row[kind][measure]['median']:{width}.{digits}f}"
         lines.append(line + (f"{row['replay']['median']:11.0f}" if "replay" in row else ""))
     return "\n".join(lines)
 
@@ -225,7 +290,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
-    levels = []
+    levels: list[dict[str, Any]] = []
     scopes = map(str, itertools.count(time.time_ns()))  # not used by an earlier run
     with ExitStack() as stack, asyncio.Runner() as runner:
         found, skipped = ledgers(stack, options.redis, options.postgres)
@@ -240,12 +305,18 @@ def main() -> None:
         by_hand = Table(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "decisions.db")
         stack.callback(by_hand.close)
         shops[BY_HAND] = Shop(client(), scopes, by_hand)
+        stores: dict[str, DecisionLedger | Table | None] = {**found, BY_HAND: by_hand}
+        operations = {name: Operations(store, scopes) for name, store in stores.items() if store is not None}
         for in_flight in map(int, options.in_flight.split(",")):
             measure = partial(measured, runner, calls=options.calls, in_flight=in_flight)
+            turns = {name: partial(measure, each) for name, each in operations.items()}
+            level: dict[str, Any] = {"in_flight": in_flight}
+            level["operations"] = operation_rows(interleaved(turns, options.rounds))
+            print(table(f"{in_flight} in flight: claim and settle", level["operations"]), flush=True)
             turns = {name: partial(measure, shop) for name, shop in shops.items()}
-            figures = interleaved(turns, options.rounds)
-            levels.append({"in_flight": in_flight, "rows": rows(figures)})
-            print(table(levels[-1]), flush=True)
+            level["rows"] = rows(interleaved(turns, options.rounds))
+            print(table(f"{in_flight} in flight: whole approval", level["rows"]), flush=True)
+            levels.append(level)
         for each in (*(shop.client for shop in shops.values()), *found.values()):
             if each is not None:
                 runner.run(each.aclose())

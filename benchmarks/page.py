@@ -66,14 +66,15 @@ def conversion_goals(lines: Figures) -> Iterator[Goal]:
 
 
 def ledger_goals(levels: Figures) -> Iterator[Goal]:
-    """Yield the targets of the ledgers in SQLite and in memory."""
+    """Yield the targets of a claim and a settlement in SQLite and in memory."""
     for level in levels:
-        rows = {row["name"]: row for row in level["rows"]}
+        rows = {row["name"]: row for row in level["operations"]}
         end = f"{level['in_flight']} in flight"
         for kind, shown in (("cpu", "CPU"), ("wall", "time")):
             by_hand = rows["SQLite"][kind]["by_hand"]
-            yield goal(f"{shown} of a ledger in SQLite / SQL by hand, {end}", BY_HAND, by_hand)
-        yield goal(f"CPU of a ledger in memory (µs), {end}", MEMORY, rows["memory"]["cpu"]["added"])
+            yield goal(f"{shown} of claim and settlement in SQLite / SQL by hand, {end}", BY_HAND, by_hand)
+        cost = rows["memory"]["cpu"]["cost"]
+        yield goal(f"CPU of claim and settlement in memory (µs), {end}", MEMORY, cost)
 
 
 def telemetry_goals(lines: Figures) -> Iterator[Goal]:
@@ -224,28 +225,36 @@ def startup() -> str:
     return by_python("CPU from the start of a process (ms)", (", median (middle half)", " / plain"), found)
 
 
+def operations() -> str:
+    """Return the cost of a claim and a settlement in each ledger."""
+    heads, lines = ledger_cells("operations", "cost", "")
+    return table(["ledger", *heads], ([name, *cells] for name, cells in lines.items()))
+
+
 def ledger() -> str:
     """Return the cost that each ledger adds to an approval."""
-    levels = measured("ledger")["3.11"]["levels"]
-    rows = {level["in_flight"]: {row["name"]: row for row in level["rows"]} for level in levels}
-    heads = [
-        f"{number} in flight, {what}"
-        for number in rows
-        for what in ("CPU added (µs)", "SQL by hand = 1", "time added (µs)", "SQL by hand = 1")
-    ]
-    lines = []
-    for name, first in rows[1].items():
-        if name == "no ledger":
-            continue
-        cells = [
-            cell
-            for level in rows.values()
-            for kind in ("cpu", "wall")
-            for cell in (f"{level[name][kind]['added']['median']:.1f}", ratio(level[name][kind]["by_hand"]))
-        ]
-        replay = f"{first['replay']['median']:.0f}" if "replay" in first else ""
-        lines.append([name, *cells, replay])
-    return table(["ledger", *heads, "replayed decision (µs)"], lines)
+    heads, lines = ledger_cells("rows", "added", " added")
+    replays = {
+        row["name"]: f"{row['replay']['median']:.0f}"
+        for row in measured("ledger")["3.11"]["levels"][0]["rows"]
+        if "replay" in row
+    }
+    rows = ([name, *cells, replays.get(name, "")] for name, cells in lines.items() if name != "no ledger")
+    return table(["ledger", *heads, "replayed decision (µs)"], rows)
+
+
+def ledger_cells(part: str, measure: str, verb: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the columns of a part of the results of the ledgers, and the cells of each ledger."""
+    heads: list[str] = []
+    lines: dict[str, list[str]] = {}
+    for level in measured("ledger")["3.11"]["levels"]:
+        for kind, shown in (("cpu", "CPU"), ("wall", "time")):
+            heads += [f"{level['in_flight']} in flight, {shown}{verb} (µs)", "SQL by hand = 1"]
+            for row in level[part]:
+                figures = row[kind]
+                cells = [f"{figures[measure]['median']:.1f}", ratio(figures["by_hand"])]
+                lines.setdefault(row["name"], []).extend(cells)
+    return heads, lines
 
 
 def counts() -> str:
@@ -270,6 +279,7 @@ TABLES = {
     "telemetry": telemetry,
     "growth": growth,
     "startup": startup,
+    "operations": operations,
     "ledger": ledger,
     "counts": counts,
 }

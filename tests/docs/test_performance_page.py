@@ -51,6 +51,25 @@ def test_conversion_is_compared_with_pydantic(script: ModuleType) -> None:
     assert (goal["low"], goal["median"], goal["high"]) == (1.25, 2, 2.5)
 
 
+def test_ledger_targets_are_those_of_claim_and_settlement(script: ModuleType) -> None:
+    good, bad = (dict.fromkeys(("median", "low", "high"), figure) for figure in (1.0, 100.0))
+    rows = [
+        {"name": name, **{kind: {"cost": bad, "added": bad, "by_hand": bad} for kind in ("cpu", "wall")}}
+        for name in ("memory", "SQLite")
+    ]
+    operations = [
+        {"name": "memory", "cpu": {"cost": good, "by_hand": bad}},
+        {"name": "SQLite", **{kind: {"cost": bad, "by_hand": good} for kind in ("cpu", "wall")}},
+    ]
+    goals = list(script.ledger_goals([{"in_flight": 1, "rows": rows, "operations": operations}]))
+    assert [goal["name"] for goal in goals] == [
+        "CPU of claim and settlement in SQLite / SQL by hand, 1 in flight",
+        "time of claim and settlement in SQLite / SQL by hand, 1 in flight",
+        "CPU of claim and settlement in memory (µs), 1 in flight",
+    ]
+    assert all(goal["met"] for goal in goals)
+
+
 def test_figures_of_calls_are_of_the_named_server_and_order(script: ModuleType) -> None:
     for server, order in script.SCENARIOS:
         found = script.measured(f"calls-{server}-{order}")

@@ -46,15 +46,20 @@ def test_telemetry_is_compared_with_hand_written_telemetry(tmp_path: Path) -> No
     assert all(re.search(rf"^{name} +[0-9.]+ ", output, re.MULTILINE) for name in rows)
 
 
-def test_ledgers_are_compared_with_calls_without_ledger(tmp_path: Path) -> None:
+def test_ledgers_are_compared_with_sql_and_calls_without_ledger(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("ledger.py", "--rounds=1", "--calls=4", "--in-flight=1,4", f"--json={file}")
     figures = json.loads(file.read_text(encoding="utf-8"))
     servers = {"Valkey", "PostgreSQL"} - figures["skipped"].keys()
     for level, in_flight in zip(figures["levels"], (1, 4), strict=True):
+        operations = {row["name"]: row for row in level["operations"]}
+        assert operations.keys() == {"memory", "SQLite", "SQL by hand"} | servers
+        assert operations["SQL by hand"]["cpu"]["by_hand"] == {"median": 1, "low": 1, "high": 1}
+        assert all(row[kind]["cost"]["low"] > 0 for row in operations.values() for kind in ("cpu", "wall"))
         rows = {row["name"]: row for row in level["rows"]}
         assert rows.keys() == {"no ledger", "memory", "SQLite", "SQL by hand"} | servers
-        assert f"\n{in_flight} in flight" in output
+        assert f"\n{in_flight} in flight: claim and settle" in output
+        assert f"\n{in_flight} in flight: whole approval" in output
         assert rows["no ledger"]["wall"]["ratio"] == {"median": 1, "low": 1, "high": 1}
         assert all(row["wall"]["cost"]["low"] > 0 for row in rows.values())
         assert all(row["cpu"]["cost"]["low"] > 0 for row in rows.values())
