@@ -7,6 +7,7 @@ undocumented parts of aiohttp. No other module depends on undocumented parts of 
 import asyncio
 from contextlib import suppress
 from functools import cache
+from math import inf
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 
@@ -251,6 +252,7 @@ class RequestBody(bytes, aiohttp.Payload):
         self.protocol: object | None = None  # aiohttp's protocol of the connection that it chose
         self.is_written = False
         self.is_cancelled = False  # it must not be written any more
+        self.deadline = inf  # the time of the event loop's clock from which it must not be written
         self._is_built = False
         self._splitter: SplittingProtocol | None = None
 
@@ -296,7 +298,7 @@ class RequestBody(bytes, aiohttp.Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write head and body (called by aiohttp).
 
-        Nothing is written if the connection cannot be used, or if writing was cancelled.
+        Nothing is written if the connection cannot be used, if writing was cancelled, or after the deadline.
 
         Raises:
             ClientConnectionResetError: Nothing was written.
@@ -311,6 +313,7 @@ class RequestBody(bytes, aiohttp.Payload):
         if transport is not None and may_wrap:
             await SplittingProtocol.wait_until_removed(transport)
         is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
+        is_cancelled |= asyncio.get_running_loop().time() >= self.deadline  # the event loop was blocked
         # `should_close` is True if data was received already. It would be taken for the response.
         if is_cancelled or getattr(out.protocol, "should_close", False):
             if transport is not None:

@@ -84,7 +84,7 @@ class SessionTransport:
         deadline = asyncio.get_running_loop().time() + within
         while True:
             body = RequestBody(request.body)
-            body.request = request
+            body.request, body.deadline = request, deadline
             result = await self._exchange_once(request, body, connect, within)
             within = deadline - asyncio.get_running_loop().time()
             was_unusable = isinstance(result, NoResponse) and result.error is ConnectError and body.is_unsent

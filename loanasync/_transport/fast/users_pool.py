@@ -133,6 +133,9 @@ class UsersPoolTransport(DirectTransport):
             if not trace.is_reused:
                 return await self._checked(connection, deadline)
             # While this request waited for a free slot of the pool, another request released a connection.
-            if connection.is_reusable:
+            is_late = self._loop.time() >= deadline  # the event loop was blocked
+            if connection.is_reusable and not is_late:
                 return connection
             connection.close()
+            if is_late:
+                raise aiohttp.ConnectionTimeoutError("connection timeout")

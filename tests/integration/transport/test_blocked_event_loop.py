@@ -17,7 +17,7 @@ import pytest
 from loanasync import LoanClient, Refused, Timeout, TransportError
 from loanasync._transport.fast import connection as direct_connection
 from loanasync._transport.liveness import read_pending, unread_data_check
-from support.canned_server import REFUSAL, approve
+from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
 
@@ -271,6 +271,31 @@ def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str
         server.close_connections()
         runner.run(client.aclose())
         runner.run(session.close())
+
+
+@each_path
+async def test_call_that_gets_a_slot_after_its_deadline_is_not_sent(*, is_direct: bool) -> None:
+    """The call waits for the only slot of the user's pool while the event loop is blocked."""
+    connector: Any = aiohttp.TCPConnector(limit=1)
+    async with serving(None, REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
+
+        async def send_and_block() -> None:
+            async with session.post(server.base_url, data=b"{}") as response:
+                await response.read()
+            time.sleep(deadline - time.monotonic())  # noqa: ASYNC251  (it blocks the event loop)
+
+        client = server.client(session=session, direct_connections=is_direct)
+        theirs = asyncio.create_task(send_and_block())
+        await server.wait_for_requests(1)
+        call = asyncio.create_task(approve(client, timeout=Timeout(total=0.5)))
+        await until(lambda: bool(connector._waiters))
+        deadline = time.monotonic() + 0.5
+        server.respond_to_all(REFUSAL)
+        with pytest.raises(TransportError) as caught:
+            await call
+        await theirs
+        assert (caught.value.outcome, server.requests) == ("not_sent", 1)
+        assert isinstance(await approve(client), Refused), "the slot is free"
 
 
 async def test_unread_data_check_without_an_open_socket_is_false() -> None:
