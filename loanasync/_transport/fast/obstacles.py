@@ -31,10 +31,11 @@ _SPECIAL_HEADERS = (
 
 def find_obstacle(session: aiohttp.ClientSession, url: str) -> str | None:
     """Return why a request must be sent through `ClientSession.request`; None if it can be sent directly."""
+    if _has_replaced_methods(session):
+        return "methods of the session are replaced"  # it may lack the settings that are read below
     settings = vars(session)
     headers, proxy = settings["_default_headers"], settings["_default_proxy"]
     obstacles = {
-        "methods of the session are replaced": _has_replaced_methods(session),
         "methods of the connector are replaced": _is_replaced(settings["_connector"]),
         "the session has its own class of requests": settings["_request_class"] is not aiohttp.ClientRequest,
         "the session has its own class of responses": settings["_response_class"]
@@ -81,7 +82,7 @@ def _is_replaced(connector: aiohttp.BaseConnector | None) -> bool:
     """Return True if a subclass, a mock or a library has replaced a method that the direct path calls."""
     kind: Any = type(connector)
     return (
-        kind.connect is not _CONNECT
+        getattr(kind, "connect", None) is not _CONNECT  # it may be a wrapper of a connector
         or kind._get is not _GET  # noqa: SLF001
         or kind._release is not _RELEASE  # noqa: SLF001
         or not vars(connector).keys().isdisjoint(_CONNECTOR_METHODS)

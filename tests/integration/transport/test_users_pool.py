@@ -7,7 +7,7 @@ import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import aiohttp
@@ -297,10 +297,23 @@ class Resolving(aiohttp.TCPConnector):
     """A user's connector that changes the connections only."""
 
 
+class Wrapper:
+    """A user's wrapper of a session or a connector, which has no settings itself."""
+
+    def __init__(self, wrapped: Any) -> None:
+        vars(self)["wrapped"] = wrapped
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name) if name == "__dict__" else getattr(vars(self)["wrapped"], name)
+
+
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 
     class Session(aiohttp.ClientSession):
         """A user's class of sessions."""
+
+    class WrappingSession(Wrapper, aiohttp.ClientSession):
+        """A user's wrapper that is also a session."""
 
 
 def hooks() -> aiohttp.TraceConfig:
@@ -333,6 +346,10 @@ def jar(url: str) -> aiohttp.CookieJar:
 
 OBSTACLES: dict[str, Callable[[str], aiohttp.ClientSession]] = {
     "methods of the session": lambda _: Session(),
+    "methods of the session that wraps another": lambda _: WrappingSession(aiohttp.ClientSession()),
+    "methods of the connector that wraps another": lambda _: aiohttp.ClientSession(
+        connector=cast("aiohttp.BaseConnector", Wrapper(aiohttp.TCPConnector()))
+    ),
     "methods of the connector": lambda _: aiohttp.ClientSession(connector=Connector()),
     "class of requests": lambda _: aiohttp.ClientSession(request_class=Request),
     "class of responses": lambda _: aiohttp.ClientSession(response_class=Response),
