@@ -37,6 +37,7 @@ def find_obstacle(session: aiohttp.ClientSession, url: str) -> str | None:
     headers, proxy = settings["_default_headers"], settings["_default_proxy"]
     obstacles = {
         "methods of the connector are replaced": _is_replaced(settings["_connector"]),
+        "the connector closes each connection (force_close)": settings["_connector"].force_close,
         "the session has its own class of requests": settings["_request_class"] is not aiohttp.ClientRequest,
         "the session has its own class of responses": settings["_response_class"]
         is not aiohttp.ClientResponse,

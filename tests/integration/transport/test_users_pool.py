@@ -84,14 +84,14 @@ class TestSharing:
             assert pool_of(session)[0] == set()
         assert through_aiohttp == []
 
-    async def test_connection_with_force_close_is_not_kept(self) -> None:
+    async def test_server_is_asked_to_close_a_connection_with_force_close(self) -> None:
+        server = RawServer((Play.READ, REFUSAL))
         connector = aiohttp.TCPConnector(force_close=True)
-        async with serving(REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
-            client = server.client(session=session)
-            for _ in range(2):
-                assert isinstance(await approve(client), Refused)
-                assert pool_of(session) == (set(), [])
-                await until(lambda: not server.open)
+        async with running(server), aiohttp.ClientSession(connector=connector) as session:
+            client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
+            assert isinstance(await approve(client), Refused)
+            assert pool_of(session) == (set(), [])
+        assert b"\r\nConnection: close\r\n" in server.requests[0]
 
     async def test_idle_client_holds_no_connection_of_the_pool(self) -> None:
         """The user may close the session first, without a warning."""
@@ -351,6 +351,7 @@ OBSTACLES: dict[str, Callable[[str], aiohttp.ClientSession]] = {
         connector=cast("aiohttp.BaseConnector", Wrapper(aiohttp.TCPConnector()))
     ),
     "methods of the connector": lambda _: aiohttp.ClientSession(connector=Connector()),
+    "force_close": lambda _: aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)),
     "class of requests": lambda _: aiohttp.ClientSession(request_class=Request),
     "class of responses": lambda _: aiohttp.ClientSession(response_class=Response),
     "version of HTTP": lambda _: aiohttp.ClientSession(version=aiohttp.HttpVersion10),
