@@ -385,8 +385,11 @@ class DirectConnection(HeadSplitter):
                 raise failures.MalformedResponseError
             self._head, self._content = head, content
             self._is_clean = not (head.should_close or is_upgraded)
+            # The parser accepts heads that end with bare line feeds. `split` does not find their end.
+            is_split = not (self._in_head or content.total_bytes)
             # A response with 204 or 304 has no body, whatever its Content-Length says.
-            if not is_upgraded and "Transfer-Encoding" not in head.headers and not content.is_eof():
+            has_body = not (is_upgraded or content.is_eof())
+            if is_split and has_body and "Transfer-Encoding" not in head.headers:
                 self._length = head.headers.get("Content-Length")
 
     def _check_body(self) -> None:

@@ -180,3 +180,18 @@ async def test_too_large_body_that_arrives_at_once_is_cut() -> None:
         assert caught.value.response is not None
         assert len(caught.value.response.body) == MAX_BODY_SIZE
         await until(lambda: not server.open)
+
+
+@needs_direct_path
+@pytest.mark.parametrize("first", [0, 41], ids=["with the body", "before the body"])
+async def test_head_with_bare_line_feeds_ends_before_its_body(first: int) -> None:
+    """As many bytes as the body has follow an empty line inside the body."""
+    received = b'HTTP/1.1 422 Refused\nContent-Length: 22\n\n{\r\n\r\n"approved":false}12345'
+    async with serving(None) as server, server.client() as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        [connection] = scheduler_of(client).connections
+        for piece in (received[:first], received[first:]):
+            connection.data_received(piece)
+        assert isinstance(await call, Refused)
+        await until(lambda: not server.open)
