@@ -69,6 +69,7 @@ def _has_expected_api() -> bool:
             and isinstance(Connection.transport, property)
             and isinstance(Connection.protocol, property)
             and isinstance(ResponseHandler.should_close, property)
+            and isinstance(ResponseHandler.writing_paused, property)
             and is_parser_usable()
             and all(map(_is_of_client_session, REQUEST_METHODS))
         )

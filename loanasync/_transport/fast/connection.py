@@ -187,8 +187,10 @@ class DirectConnection(HeadSplitter):
         self._scheduler = scheduler
         self._origin = origin
         # `should_close` is undocumented. It is True if unrequested data was received. Another protocol than
-        # aiohttp's means that another exchange has not ended.
-        self._is_clean = not handler.should_close and transport.get_protocol() is handler
+        # aiohttp's means that another exchange has not ended. `writing_paused` means that a part of the last
+        # request is unsent; aiohttp's protocol would not notice that it is sent later.
+        is_unused = transport.get_protocol() is handler and not handler.writing_paused
+        self._is_clean = is_unused and not handler.should_close
         self._result: asyncio.Future[Response | NoResponse] | None = None
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None

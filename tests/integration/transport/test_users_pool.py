@@ -113,6 +113,11 @@ def receive_data(handler: ResponseHandler) -> None:
     handler.data_received(APPROVAL)
 
 
+def pause_writing(handler: ResponseHandler) -> None:
+    """A part of the last request is unsent."""
+    handler.pause_writing()
+
+
 def belong_to_another_exchange(handler: ResponseHandler) -> None:
     transport: Any = handler.transport
     transport.set_protocol(asyncio.Protocol())
@@ -121,7 +126,7 @@ def belong_to_another_exchange(handler: ResponseHandler) -> None:
 class TestReuse:
     """An idle connection is checked before a call takes it."""
 
-    @pytest.mark.parametrize("spoil", [receive_data, belong_to_another_exchange])
+    @pytest.mark.parametrize("spoil", [receive_data, pause_writing, belong_to_another_exchange])
     @pytest.mark.parametrize("limit", [1, 0])
     async def test_unusable_idle_connection_is_closed(self, spoil: Any, limit: int) -> None:
         connector = aiohttp.TCPConnector(limit=limit)
