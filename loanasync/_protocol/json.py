@@ -45,7 +45,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 _BRACKET = re.compile(rb"[][{}]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]')
 _COLON = re.compile(r"\s*:\s*")
-_ESCAPED_LETTER = re.compile(r"\\u00[4-7]")
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 _UNREADABLE = object()  # not equal to any JSON value
 _DEPTH = {"{": 1, "[": 1, "}": -1, "]": -1}
 
@@ -122,8 +122,9 @@ def repeated_members(body: bytes, names: Collection[bytes]) -> dict[str, list[An
     Raises:
         Malformed: The body cannot be read.
     """
-    # Without escaped names. One byte is found faster than two.
-    if (b"\\" not in body or b"\\u" not in body) and max(map(body.count, names)) <= 1:
+    # Only an escaped letter can be part of an escaped name. One byte is found faster than two.
+    has_escaped_letter = b"\\" in body and b"\\u00" in body and _ESCAPED_LETTER.search(body)
+    if not has_escaped_letter and max(map(body.count, names)) <= 1:
         return {}
     values: dict[str, list[Any]] = {name.decode(): [] for name in names}
     for name, value in _decode_with(_PAIRS, body):
@@ -163,7 +164,7 @@ def decode_part(part: bytes, name: str) -> list[Any]:
     """
     text = part.decode("utf-8-sig", errors="replace")
     # An escaped letter may be part of an escaped name, so it counts as an occurrence that cannot be read.
-    values: list[Any] = [None] if _ESCAPED_LETTER.search(text) else []
+    values: list[Any] = [None] if _ESCAPED_LETTER.search(part) else []
     # All occurrences count, even those that are not names of members because the text is not JSON.
     starts = {match.start() for match in re.finditer(rf'(?<!\\)"{name}"\s*:', text)}
     if not starts:

@@ -293,10 +293,12 @@ def test_decode_accepts_a_byte_order_mark() -> None:
         (b'{"a":1,"b":{"a":1},"c":"a"}', {}),
         (b'{"a":1,"\\u0061":2}', {"a": [1, 2]}),
         (b'{"a":1,"\\u0062":2}', {}),
+        (b'{"a":"\\u00e8","c":"\\u0061"}', {}),
+        (b'{"a":"\\u00e8","a":2}', {"a": ["\u00e8", 2]}),
         (b'\xef\xbb\xbf{"a":1,"a":2}', {"a": [1, 2]}),
     ],
 )
-def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[int]]) -> None:
+def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[object]]) -> None:
     assert repeated_members(body, (b"c", b"a")) == found
     assert decode(body)
 
