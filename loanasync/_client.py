@@ -5,12 +5,11 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loanasync._config import Options, configure, from_environment, require, slot_count
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._lifecycle import Closing, unclosed_warning
+from loanasync._lifecycle import LOADING, Closing, LazyAttribute, unclosed_warning
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._results import Decision, Problem, Problems
@@ -170,17 +169,18 @@ class LoanClient(Closing):
 
     # The first call loads the modules of these, which takes longer than importing this package.
 
-    @cached_property
+    @LazyAttribute
     def _endpoints(self) -> "Endpoints":
-        from loanasync._protocol.endpoints import ENDPOINTS  # noqa: PLC0415
+        with LOADING:
+            from loanasync._protocol.endpoints import ENDPOINTS  # noqa: PLC0415
 
         return ENDPOINTS
 
-    @cached_property
+    @LazyAttribute
     def _pipeline(self) -> "Pipeline":
         return self._start.pipeline()
 
-    @cached_property
+    @LazyAttribute
     def _memory(self) -> "Memory | None":
         return self._start.memory()
 

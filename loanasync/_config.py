@@ -4,7 +4,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Self
@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
+from loanasync._lifecycle import LOADING, LazyAttribute
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
@@ -36,7 +37,7 @@ class Shop:
     host: str
     port: int
 
-    @cached_property
+    @LazyAttribute
     def headers(self) -> Mapping[str, str]:
         """The headers of all requests, made by the first one."""
         packages = f"loanasync/{__version__} aiohttp/{_aiohttp_version()}"
@@ -126,7 +127,8 @@ def _aiohttp_version() -> str:
     loaded = sys.modules.get("aiohttp")
     if loaded is not None:
         return str(loaded.__version__)
-    from importlib.metadata import version  # noqa: PLC0415  (slow: it loads forty modules)
+    with LOADING:
+        from importlib.metadata import version  # noqa: PLC0415  (slow: it loads forty modules)
 
     return version("aiohttp")
 
@@ -209,7 +211,7 @@ class Options:
         if self.strict and find_spec("stdnum") is None:
             raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
 
-    @cached_property
+    @LazyAttribute
     def is_valid_approval(self) -> IsValid:
         """The function that recognizes valid approval requests, made by the first one."""
         return approval_check(self.dialect, self.limits)

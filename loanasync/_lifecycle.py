@@ -1,12 +1,13 @@
-"""Object lifecycle: the `aclose()` base class, waits, cancellation, locks after a fork, unclosed clients."""
+"""Object lifecycle: the `aclose()` base class, waits, cancellation, locks and forks, unclosed clients."""
 
 import inspect
 import os
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -106,6 +107,56 @@ def unclosed_warning() -> Callable[[], None]:
         )
 
     return warn
+
+
+Value = TypeVar("Value")
+
+
+class LazyAttribute(Generic[Value]):
+    """Decorator for a method whose result replaces it, as `functools.cached_property` does without a lock.
+
+    In Python 3.11, all objects of a class share the lock of a `cached_property`. In a child that was forked
+    while another thread held it, each use would wait forever. Of two threads, both may create the value.
+    """
+
+    def __init__(self, create: Callable[[Any], Value]) -> None:
+        self._create = create
+        self.__doc__ = create.__doc__
+
+    def __get__(self, owner: object, _: type | None = None) -> Value:
+        if owner is None:
+            return self  # type: ignore[return-value]  # of the class, for documentation
+        value = vars(owner)[self._create.__name__] = self._create(owner)
+        return value
+
+
+class _Loading:
+    """The lock that a call holds while it loads modules; forks wait for it.
+
+    Python locks a module while a thread loads it. A child that was forked meanwhile has no such thread: its
+    first call would wait for the module forever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._delays_forks = not hasattr(os, "register_at_fork")  # Windows does not fork
+
+    def __enter__(self) -> None:
+        if not self._delays_forks:
+            # A fork acquires the locks in the reverse order of registration. The lock of logging must be the
+            # later one, because the modules use it while they are loaded.
+            import logging  # noqa: F401, PLC0415  (asyncio has loaded it)
+
+            after = self._lock.release
+            os.register_at_fork(before=self._lock.acquire, after_in_parent=after, after_in_child=after)
+            self._delays_forks = True
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+LOADING = _Loading()
 
 
 Owner = TypeVar("Owner")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from loanasync._lifecycle import LOADING
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,7 +33,8 @@ def telemetry_factory(
     """
 
     def create() -> "Telemetry":
-        from loanasync._telemetry.spans import Telemetry  # noqa: PLC0415  (loads OpenTelemetry)
+        with LOADING:
+            from loanasync._telemetry.spans import Telemetry  # noqa: PLC0415  (loads OpenTelemetry)
 
         return Telemetry(tracer_provider, meter_provider, propagate)
 
@@ -88,11 +91,12 @@ class Start:
     def pipeline(self) -> "Pipeline":
         """Return the pipeline of the client and its copies."""
         if not self._pipelines:
-            from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
-            from time import monotonic  # noqa: PLC0415
+            with LOADING:
+                from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
+                from time import monotonic  # noqa: PLC0415
 
-            from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
-            from loanasync._runtime.retry import Quota  # noqa: PLC0415
+                from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
+                from loanasync._runtime.retry import Quota  # noqa: PLC0415
 
             created = Pipeline(
                 self.open_transport,
@@ -111,7 +115,8 @@ class Start:
         if not self.has_memory:
             return None
         if not self._memories:
-            from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
+            with LOADING:
+                from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
 
             self._memories.append(Memory(self.pipeline(), self.recorder))
         return self._memories[0]

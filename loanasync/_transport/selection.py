@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 from loanasync._config import require
+from loanasync._lifecycle import LOADING
 from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def transport_factory(
         )
 
     def open_transport() -> "Transport":
-        from loanasync._transport.sessions import open_own_transport  # noqa: PLC0415  (loads aiohttp)
+        with LOADING:
+            from loanasync._transport.sessions import open_own_transport  # noqa: PLC0415  (loads aiohttp)
 
         return open_own_transport(context, direct_connections=direct_connections)
 

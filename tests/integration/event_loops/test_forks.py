@@ -186,3 +186,91 @@ def test_child_leaves_the_requests_of_its_parent_alone() -> None:
     """The child sends no request of its parent again, and does not wake its event loop."""
     done = run(INHERITED)
     assert done.stdout == "OutcomeUnknownError OutcomeUnknownError 1 []\n", done.stderr
+
+
+LOADS = """
+import asyncio, os, signal, sys, threading, warnings
+from loanasync import LoanClient, TransportError
+
+warnings.simplefilter("ignore")  # of forks
+client = LoanClient("http://127.0.0.1:9", shop_id="shop", auth_token="token")
+loading, forked = threading.Event(), threading.Event()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1] and threading.current_thread() is not threading.main_thread():
+            loading.set()
+            forked.wait(1)  # a fork that waits for this thread begins later
+
+async def call():
+    try:
+        await client.create_request({})
+    except TransportError:
+        pass  # no server listens
+
+sys.meta_path.insert(0, Finder())
+assert sys.argv[1] not in sys.modules
+thread = threading.Thread(target=lambda: asyncio.run(call()))
+thread.start()
+assert loading.wait(60)
+child = os.fork()
+if not child:
+    signal.alarm(30)  # a hang guard
+    asyncio.run(call())
+    os._exit(0)
+forked.set()
+status = os.waitpid(child, 0)[1]
+thread.join()
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "loanasync._protocol.endpoints",
+        "loanasync._telemetry.spans",
+        "loanasync._runtime.pipeline",
+        "loanasync._runtime.memory",
+        "loanasync._transport.sessions",
+    ],
+)
+def test_child_forked_while_a_thread_loads_modules_is_not_blocked(module: str) -> None:
+    """Python locks a module while a thread loads it, and a forked child does not have that thread."""
+    done = run(LOADS, module)
+    assert done.returncode == 0, done.stderr
+
+
+LAZY = """
+import os, signal, sys, threading, warnings
+from loanasync._lifecycle import LazyAttribute
+
+warnings.simplefilter("ignore")  # of forks
+created, forked = threading.Event(), threading.Event()
+
+class Owner:
+    @LazyAttribute
+    def value(self):
+        created.set()
+        if threading.current_thread() is not threading.main_thread():
+            forked.wait()
+        return 1
+
+thread = threading.Thread(target=lambda: Owner().value)
+thread.start()
+created.wait()
+child = os.fork()
+if not child:
+    signal.alarm(30)  # a hang guard
+    owner = Owner()
+    os._exit(owner.value + vars(owner)["value"] - 2)
+status = os.waitpid(child, 0)[1]
+forked.set()
+sys.exit(status)
+"""
+
+
+def test_child_forked_while_a_thread_creates_an_attribute_is_not_blocked() -> None:
+    """With `functools.cached_property`, the child would wait for a lock in Python 3.11."""
+    done = run(LAZY)
+    assert done.returncode == 0, done.stderr
