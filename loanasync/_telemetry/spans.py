@@ -144,6 +144,14 @@ def _trace_id(span: Span) -> str | None:
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
+def _is_recording(span: Span) -> bool:
+    try:
+        return span.is_recording()
+    except Exception as error:  # noqa: BLE001  (of the user's tracer)
+        log_failure(error)
+        return False
+
+
 def _end(span: Span) -> None:
     try:
         span.end()
@@ -214,7 +222,7 @@ class CallRecord:
             level = logging.WARNING if failure or self.outcome == "unknown" else logging.INFO
             if LOGGER.isEnabledFor(level):
                 self._log(level, failure or ("cancelled" if error is not None else self.outcome or "done"))
-            if self._token is not None and self.span.is_recording():
+            if self._token is not None and _is_recording(self.span):
                 self._describe(failure)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
@@ -278,7 +286,7 @@ class AttemptRecord:
         if number > 1:
             telemetry.metrics.retries.counts[record.call.endpoint.operation] += 1
         # If the span of the call is not sampled, the attempts have no spans.
-        if context is not None and record.span.is_recording():
+        if context is not None and _is_recording(record.span):
             self._span = telemetry.attempt_span(record.call, number, context)
             context = set_span_in_context(self._span, context)
             self._token = attach(context)

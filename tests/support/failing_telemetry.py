@@ -67,6 +67,26 @@ class NoIds(trace.TracerProvider):
         return tracer  # type: ignore[no-any-return]
 
 
+class NoSpans(trace.TracerProvider):
+    """A provider whose tracers return None instead of a span."""
+
+    def get_tracer(self, *_: object, **__: object) -> Tracer:
+        tracer = mock.create_autospec(Tracer, instance=True)
+        tracer.start_span.return_value = None
+        return tracer  # type: ignore[no-any-return]
+
+
+class UnknownRecording(trace.TracerProvider):
+    """A provider whose spans fail to say if they are recorded."""
+
+    def get_tracer(self, *_: object, **__: object) -> Tracer:
+        tracer = mock.create_autospec(Tracer, instance=True)
+        tracer.start_span.return_value = mock.create_autospec(trace.Span, instance=True)
+        tracer.start_span.return_value.is_recording.side_effect = RuntimeError(SECRET)
+        tracer.start_span.return_value.get_span_context.return_value = trace.INVALID_SPAN_CONTEXT
+        return tracer  # type: ignore[no-any-return]
+
+
 class FailingSpan(trace.NonRecordingSpan):
     set_attributes = fail
 

@@ -36,6 +36,8 @@ from support.failing_telemetry import (
     SECRET,
     FailingSampler,
     NoIds,
+    NoSpans,
+    UnknownRecording,
     calls,
     fail,
     logged_failures,
@@ -69,6 +71,16 @@ async def test_failing_sampler_keeps_the_trace_of_the_caller() -> None:
     trace_id = trace.format_trace_id(checkout.get_span_context().trace_id)
     assert decision.meta.trace_id == trace_id
     assert trace_id in script.sent[0].headers["traceparent"]
+
+
+@pytest.mark.parametrize("tracer", [UnknownRecording, NoSpans])
+async def test_span_that_cannot_be_recorded_does_not_affect_calls(
+    tracer: type[trace.TracerProvider], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = await calls()
+    assert await calls(tracer_provider=tracer()) == expected
+    assert trace.get_current_span() is trace.INVALID_SPAN, "no span stays current"
+    assert logged_failures(caplog)
 
 
 async def test_span_without_an_id_has_no_trace_id() -> None:
