@@ -1,5 +1,6 @@
 """The reasons why a request cannot be sent directly on a connection of a user's session."""
 
+from collections.abc import Mapping
 from itertools import chain
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,26 +30,45 @@ _SPECIAL_HEADERS = (
 )
 
 
-def find_obstacle(session: aiohttp.ClientSession, url: str) -> str | None:
-    """Return why a request must be sent through `ClientSession.request`; None if it can be sent directly."""
+def find_lasting_obstacle(session: aiohttp.ClientSession) -> str | None:
+    """Return why no request can be sent directly: a setting that a session keeps. Else return None."""
     if _has_replaced_methods(session):
-        return "methods of the session are replaced"  # it may lack the settings that are read below
+        return None  # it may lack the settings that are read below, and `find_obstacle` names the reason
     settings = vars(session)
-    headers, proxy = settings["_default_headers"], settings["_default_proxy"]
+    connector = settings["_connector"]  # None if the session was closed
     obstacles = {
-        "methods of the connector are replaced": _is_replaced(settings["_connector"]),
-        "the connector closes each connection (force_close)": settings["_connector"].force_close,
+        "the connector closes each connection (force_close)": connector is not None and connector.force_close,
         "the session has its own class of requests": settings["_request_class"] is not aiohttp.ClientRequest,
         "the session has its own class of responses": settings["_response_class"]
         is not aiohttp.ClientResponse,
         "the session has another version of HTTP": settings["_version"] != aiohttp.HttpVersion11,
-        "the session has trace hooks": not all(map(_is_skipped, settings["_trace_configs"])),
         "the session uses the environment (trust_env)": settings["_trust_env"],
         "the session adds credentials": settings["_default_auth"] is not None,
-        "the proxy of the session reads the request": proxy is not None and not url.startswith("https:"),
-        "the session has cookies for this URL": _has_cookies(settings["_cookie_jar"], url),
-        "the default headers change how the request is sent": bool(headers) and _has_special(headers),
     }
+    return _first(obstacles)
+
+
+def find_obstacle(session: aiohttp.ClientSession, url: str) -> str | None:
+    """Return why a request must be sent through `ClientSession.request`; None if it can be sent directly.
+
+    Other code may add these obstacles at any time. `find_lasting_obstacle` names the others.
+    """
+    if _has_replaced_methods(session):
+        return "methods of the session are replaced"  # it may lack the settings that are read below
+    settings = vars(session)
+    trace_configs, headers = settings["_trace_configs"], settings["_default_headers"]
+    obstacles = {
+        "methods of the connector are replaced": _is_replaced(settings["_connector"]),
+        "the session has trace hooks": trace_configs and not all(map(_is_skipped, trace_configs)),
+        "the proxy of the session reads the request": settings["_default_proxy"] is not None
+        and not url.startswith("https:"),
+        "the session has cookies for this URL": _has_cookies(settings["_cookie_jar"], url),
+        "the default headers change how the request is sent": headers and _has_special(headers),
+    }
+    return _first(obstacles)
+
+
+def _first(obstacles: Mapping[str, object]) -> str | None:
     for text, exists in obstacles.items():
         if exists:
             return text

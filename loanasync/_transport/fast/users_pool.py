@@ -14,8 +14,9 @@ from yarl import URL
 
 from loanasync._log import LOGGER
 from loanasync._protocol.messages import NoResponse, Request
+from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast.connection import DirectConnection, Origin
-from loanasync._transport.fast.obstacles import find_obstacle
+from loanasync._transport.fast.obstacles import find_lasting_obstacle, find_obstacle
 from loanasync._transport.fast.pool import DirectTransport, address_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class UsersPoolTransport(DirectTransport):
 
     _obstacle: str | None = None  # of the last request
 
+    def __init__(self, session: aiohttp.ClientSession, through_session: SessionTransport) -> None:
+        super().__init__(session, through_session)
+        self._lasting_obstacle = find_lasting_obstacle(session)
+
     def check(self) -> None:
         """See `SessionTransport.check`."""
         self._session_transport.check()
@@ -80,7 +85,7 @@ class UsersPoolTransport(DirectTransport):
     def _is_direct(self, request: Request) -> bool:
         if self._waits.is_closed or self._session.closed:
             return False
-        obstacle = find_obstacle(self._session, request.url)
+        obstacle = self._lasting_obstacle or find_obstacle(self._session, request.url)
         if obstacle != self._obstacle:
             self._obstacle = obstacle
             if obstacle is not None:

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from loanasync import Refused
+from loanasync import ConfigurationError, Refused
 from loanasync._transport.aiohttp_internals import SplittingProtocol
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path
@@ -25,6 +25,17 @@ async def test_cookies_of_a_response_stay_out_of_the_jar(*, is_direct: bool) -> 
         async with session.get(server.base_url, data=b"{}") as response:  # a request of the user
             await response.read()
         assert ("name", "theirs") in {(each.key, each.value) for each in jar}
+
+
+@each_path
+async def test_session_closed_before_the_first_call_is_refused(*, is_direct: bool) -> None:
+    async with serving(REFUSAL) as server:
+        session = aiohttp.ClientSession()
+        client = server.client(session=session, direct_connections=is_direct)
+        await session.close()
+        with pytest.raises(ConfigurationError, match="session: is closed"):
+            await approve(client)
+        assert server.requests == 0
 
 
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
