@@ -131,7 +131,7 @@ class LazyAttribute(Generic[Value]):
 
 
 class _Loading:
-    """The lock that a call holds while it loads modules; forks wait for it.
+    """The lock that a call holds while it loads modules and creates what it needs; forks wait for it.
 
     Python locks a module while a thread loads it. A child that was forked meanwhile has no such thread: its
     first call would wait for the module forever.

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import define, field
 
 from loanasync._lifecycle import LOADING
 
@@ -45,7 +45,7 @@ def telemetry_factory(
     return lambda: telemetry
 
 
-@frozen(kw_only=True, eq=False, repr=False)
+@define(kw_only=True, eq=False, repr=False)
 class Start:
     """Creates the pipeline and the memory of a client and its copies, when one of them makes its first call.
 
@@ -73,10 +73,8 @@ class Start:
     has_memory: bool
     on_unclosed: "Callable[[], None] | None"
     clock: "Clock | None"
-    # The first object of each list is used. There is no lock, which a forked child could find locked: if two
-    # threads both append an object, both use the first one.
-    _pipelines: "list[Pipeline]" = field(init=False, factory=list)
-    _memories: "list[Memory]" = field(init=False, factory=list)
+    _pipeline: "Pipeline | None" = field(init=False, default=None)
+    _memory: "Memory | None" = field(init=False, default=None)
 
     def load(self) -> None:
         """Load, create and open everything that the first call in the running event loop needs.
@@ -90,33 +88,30 @@ class Start:
 
     def pipeline(self) -> "Pipeline":
         """Return the pipeline of the client and its copies."""
-        if not self._pipelines:
-            with LOADING:
+        with LOADING:
+            if self._pipeline is None:
                 from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
                 from time import monotonic  # noqa: PLC0415
 
                 from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
                 from loanasync._runtime.retry import Quota  # noqa: PLC0415
 
-            created = Pipeline(
-                self.open_transport,
-                self.telemetry(),
-                Quota(self.quota),
-                self.slots,
-                on_unclosed=self.on_unclosed,
-                now=monotonic if self.clock is None else self.clock.now,
-                sleep=sleep if self.clock is None else self.clock.sleep,
-            )
-            self._pipelines.append(created)
-        return self._pipelines[0]
+                self._pipeline = Pipeline(
+                    self.open_transport,
+                    self.telemetry(),
+                    Quota(self.quota),
+                    self.slots,
+                    on_unclosed=self.on_unclosed,
+                    now=monotonic if self.clock is None else self.clock.now,
+                    sleep=sleep if self.clock is None else self.clock.sleep,
+                )
+            return self._pipeline
 
     def memory(self) -> "Memory | None":
         """Return the memory of the client and its copies, if it has one."""
-        if not self.has_memory:
-            return None
-        if not self._memories:
-            with LOADING:
+        with LOADING:
+            if self.has_memory and self._memory is None:
                 from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
 
-            self._memories.append(Memory(self.pipeline(), self.recorder))
-        return self._memories[0]
+                self._memory = Memory(self.pipeline(), self.recorder)
+            return self._memory

@@ -1,6 +1,7 @@
 """The start of a client's runtime: one pipeline and one memory for a client, its copies and all threads."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
@@ -21,18 +22,25 @@ def test_threads_that_start_a_client_at_once_share_its_parts(
     client = scripted_client()
     if created is Memory:
         assert client._pipeline is not None  # only the memory is created below
-    both_create = threading.Barrier(2, timeout=30)
+    both_start = threading.Barrier(2, timeout=30)
     create = vars(created)["__init__"]
+    number = 0
 
-    def create_together(self: object, *arguments: object, **options: object) -> None:
-        both_create.wait()
+    def create_slowly(self: object, *arguments: object, **options: object) -> None:
+        nonlocal number
+        number += 1
+        time.sleep(0.05)  # the other thread finds nothing created
         create(self, *arguments, **options)
 
-    monkeypatch.setattr(created, "__init__", create_together)
-    copies = [client.with_options(timeout=LONGER) for _ in range(2)]
+    def start(copied: LoanClient) -> object:
+        both_start.wait()
+        return getattr(copied._start, part[1:])()
+
+    monkeypatch.setattr(created, "__init__", create_slowly)
     with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(lambda copied: getattr(copied._start, part[1:])(), copies)
+        one, other = threads.map(start, [client.with_options(timeout=LONGER) for _ in range(2)])
     assert one is other
+    assert number == 1
     assert attrgetter(part)(client) is one
 
 
