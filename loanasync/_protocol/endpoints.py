@@ -460,7 +460,7 @@ class Endpoints(NamedTuple):
 
     def load(self, options: Options) -> None:
         """Create the rules and the writers for these options, which the first call creates otherwise."""
-        _ = options.is_valid_approval
+        _ = options.is_valid_approval  # reading it creates it
         rules.user_data_rules(options.limits)
         codec.load(options.dialect)
 

@@ -313,9 +313,9 @@ class RequestBody(bytes, aiohttp.Payload):
         if transport is not None and may_wrap:
             await SplittingProtocol.wait_until_removed(transport)
         is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
-        is_cancelled |= asyncio.get_running_loop().time() >= self.deadline  # the event loop was blocked
+        is_late = asyncio.get_running_loop().time() >= self.deadline  # the event loop was blocked
         # `should_close` is True if data was received already. It would be taken for the response.
-        if is_cancelled or getattr(out.protocol, "should_close", False):
+        if is_cancelled or is_late or getattr(out.protocol, "should_close", False):
             if transport is not None:
                 transport.abort()
             raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
