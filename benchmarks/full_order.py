@@ -1,4 +1,7 @@
-"""The order with every member that an approval may have, built as users of the package do."""
+"""The order with every member that an approval may have, built as users of the package do.
+
+It imports the package only, because `first.py` measures what a process imports.
+"""
 
 from datetime import date
 

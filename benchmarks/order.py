@@ -61,7 +61,7 @@ _FULL: dict[str, Any] = _SHORT | {
     "countryCallingCode": "+39",
     "iban": "IT60X0542811101000000123456",
     "paymentDayOfMonth": "15",
-    # The conditional block (spec §2.2).
+    # The conditional block (spec §2.1).
     "residence": "rent",
     "residenceStartDate": "05/2019",
     "educationalQualification": "diploma",
