@@ -97,7 +97,8 @@ GROUPS: dict[str, list[Row]] = {
         ),
         responded(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
         Row(
-            "201 or 422 without a readable decision, or about another customer; any other 400",
+            "201 or 422 without a readable decision, or about another customer; any other 400; "
+            "any other status with a boolean `approved`",
             errors.UnexpectedResponseError("approve", (), "unknown", Meta(201, 1, 0.1)),
         ),
     ],

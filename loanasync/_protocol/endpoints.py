@@ -4,7 +4,7 @@ To add an endpoint, add an `Endpoint` at the end of this module, to `Endpoints` 
 method to `LoanClient`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,15 +16,16 @@ from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol import codec
 from loanasync._protocol.echo import belongs_to_another_customer
-from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection_class
+from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.json import (
     Malformed,
     decode,
+    decode_all,
     decode_any,
     decode_part,
     encode,
-    has_repeated_names,
     repeated_members,
+    unescape,
 )
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
 from loanasync._protocol.redaction import contains_value
@@ -36,6 +37,8 @@ from loanasync.errors import (
     CannotCompleteError,
     InvalidRequestError,
     LoanError,
+    RejectedError,
+    ServiceError,
     SystemFaultError,
     UnexpectedResponseError,
     UnexpectedStatusError,
@@ -228,10 +231,10 @@ def _unexpected(
     return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, raw)
 
 
-def _decode_object(response: Response) -> dict[str, Any]:
+def _decode(response: Response, decode_body: Callable[[bytes], Any] = decode) -> Any:  # noqa: ANN401  (any JSON)
     if response.fault is not None:
         raise Malformed(f"body: {response.fault}")
-    return decode(response.body)
+    return decode_body(response.body)
 
 
 _UNIQUE = (b"approved", b"redirectUrl", b"fiscalCode")  # members that must not be repeated
@@ -241,7 +244,7 @@ _OTHER_CUSTOMER = "fiscalCode: belongs to another customer"
 def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | LoanError:
     """Read a 201 or a 422 (spec §3, §7). Only a boolean `approved` is a decision."""
     try:
-        members = _decode_object(response)
+        members = _decode(response)
         repeated = repeated_members(response.body, _UNIQUE)
     except Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
@@ -275,10 +278,10 @@ def _read_partial_decision(
     call: Call, response: Response, meta: Meta, reasons: tuple[str, ...]
 ) -> Outcome | LoanError:
     """Read a 201 or a 422 whose body is not a JSON object, for example a truncated or empty one."""
-    is_truncated = response.fault is not None and response.fault != UNDECODABLE
-    if response.status == REFUSED and not is_truncated and not response.body.strip():
+    if response.status == REFUSED and _is_empty(response):
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
     expected = response.status != REFUSED
+    is_truncated = response.fault not in (None, UNDECODABLE)
     values = decode_part(response.body, "approved")
     if (expected or is_truncated) and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
         if _are_of_another_customer(decode_part(response.body, "fiscalCode"), call):
@@ -298,48 +301,26 @@ def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
         return ()
 
 
-def _read_rejection(call: Call, response: Response, meta: Meta) -> LoanError:
+def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: Meta) -> LoanError:
+    """Read a response that is neither a decision nor a success. Its body may be HTML of a proxy."""
+    sent: Collection[str] | None = () if call.endpoint is APPROVE else None
+    unread: tuple[str, ...] = ()
     try:
-        members = _decode_object(response)
-        is_repeated = has_repeated_names(response.body)
-        sent = decode(call.body) if call.endpoint is APPROVE else None
+        content: object = _decode(response, decode_all)
+        sent = None if sent is None else decode(call.body)
     except Malformed as malformed:
-        return _unexpected(call, response, malformed.args, meta)
-    problems = _problems(call, members)
-    error = rejection_class(members, sent)
-    if error is None:
-        reason = "errors: expected messages by field"
-        return _unexpected(call, response, (reason,), meta, problems=problems)
-    if issubclass(error, AlreadyEvaluatedError):
-        return _already_evaluated(call, problems, meta)
-    if is_repeated:  # `decode` only kept the last value
-        reason = "errors: a name given more than once"
-        return _unexpected(call, response, (reason,), meta, problems=problems)
-    return error(call.endpoint.operation, problems, meta)
-
-
-def _already_evaluated(call: Call, problems: tuple[Problem, ...], meta: Meta) -> LoanError:
-    # Only a 500 is retried, so a second attempt means that the first one failed with status 500.
-    return AlreadyEvaluatedError(call.endpoint.operation, problems, meta, meta.attempts > 1)
-
-
-def _read_error(
-    error: type[AccessDeniedError | CannotCompleteError | SystemFaultError | UnexpectedStatusError],
-    call: Call,
-    response: Response,
-    meta: Meta,
-) -> LoanError:
-    """Read a status whose meaning does not depend on the body, which may be HTML of a proxy."""
-    try:
-        content: object = (members := _decode_object(response))
-    except Malformed:
-        content, members = response.body.decode(errors="replace"), {}
-    problems = _problems(call, members)
-    if call.endpoint is APPROVE and error is not SystemFaultError and is_already_evaluated(content):
-        return _already_evaluated(call, problems, meta)
+        content, unread = unescape(response.body), malformed.args
+    problems = _problems(call, content) if isinstance(content, dict) else ()
+    error = error_class(kind, content, sent)
+    if isinstance(error, str):
+        return _unexpected(call, response, unread or (error,), meta, problems=problems)
+    operation, raw = call.endpoint.operation, RawResponse(response.status, response.body)
+    if error is AlreadyEvaluatedError:
+        # Only a 500 is retried, so a second attempt means that the first one failed with status 500.
+        return AlreadyEvaluatedError(operation, problems, meta, meta.attempts > 1, raw)
     if error is UnexpectedStatusError:
-        return error(call.endpoint.operation, problems, meta, RawResponse(response.status, response.body))
-    return error(call.endpoint.operation, problems, meta)
+        return UnexpectedStatusError(operation, problems, meta, raw)
+    return error(operation, problems, meta)
 
 
 _read_unexpected_status = partial(_read_error, UnexpectedStatusError)
@@ -354,7 +335,7 @@ def _read_user_data(call: Call, response: Response, meta: Meta) -> UserData | Lo
     if _is_empty(response):
         return UserData()
     try:
-        return codec.read_user_data(_decode_object(response))
+        return codec.read_user_data(_decode(response))
     except Malformed as malformed:
         return _unexpected(call, response, malformed.args, meta, outcome="done")
 
@@ -363,16 +344,14 @@ def _read_any_json(call: Call, response: Response, meta: Meta) -> AnyJSON | Loan
     # spec §4.3: the shape is not shown, so any JSON value and an empty body are accepted.
     if _is_empty(response):
         return Body()
-    if response.fault is not None:
-        return _unexpected(call, response, (f"body: {response.fault}",), meta)
     try:
-        return masked(decode_any(response.body))
+        return masked(_decode(response, decode_any))
     except Malformed as malformed:
         return _unexpected(call, response, malformed.args, meta)
 
 
 _ERRORS: Mapping[int, Reader] = {
-    400: _read_rejection,
+    400: partial(_read_error, RejectedError),
     403: partial(_read_error, AccessDeniedError),
     SYSTEM_FAULT: partial(_read_error, SystemFaultError),
 }

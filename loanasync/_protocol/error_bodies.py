@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 from unicodedata import normalize
 
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
@@ -15,11 +15,11 @@ from loanasync.errors import (
     DomainError,
     InvalidFiscalCodeError,
     RejectedError,
+    ServiceError,
     ShopNotAllowedError,
+    SystemFaultError,
     UserNotFoundError,
 )
-
-Rejection: TypeAlias = type[RejectedError | DomainError]
 
 # A body may have a million bytes, and reading it blocks the event loop.
 _MAX_MESSAGES = 100
@@ -46,6 +46,7 @@ _DOMAIN_RULES: Mapping[type[DomainError], str] = {
     ShopNotAllowedError: "shop_not_allowed",
     InvalidFiscalCodeError: "format",  # of the field `fiscal_code`, as if this package had found it
 }
+_NO_MESSAGES = "errors: expected messages by field"
 _SYSTEM = "system"  # the name in the body of a 500
 _NO_TEXT = "is not accepted"  # in place of a message that is not a text
 # Messages for fields (spec §7), in the form of `_normalized`: the rule, and the params of its texts.
@@ -65,6 +66,7 @@ _REJECTED: tuple[str, Mapping[str, int]] = ("rejected", {})
 _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
 _MAX_DISTANCE = 70  # characters between the two words
+_DECISION = re.compile(r"""["']approved["']\s*(?:\Z|:\s*(?:\Z|[tf]))""", re.IGNORECASE)
 _LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
 _MIN_TEXT_LENGTH = len("già valutato")
 
@@ -112,19 +114,57 @@ def _rule(text: str, *, is_field: bool) -> tuple[str, Mapping[str, int]]:
     return ("already_evaluated", {}) if _means_evaluated(text) else _REJECTED
 
 
-def is_already_evaluated(body: object) -> bool:
-    """Return True if any text in an error body means that the customer was already evaluated (spec §3)."""
-    waiting = [body]
+def error_class(
+    kind: type[ServiceError], content: object, sent: Collection[str] | None
+) -> type[ServiceError] | str:
+    """Return the error class of a response, or the reason why it is ambiguous (spec §7).
+
+    This is the only place that decides if a response proves that nothing was evaluated. The class says if.
+
+    Args:
+        kind: The class for the status. `RejectedError` for a 400, which may become another class.
+        content: The body as `decode_all` returns it, or as text if it is not JSON or not complete.
+        sent: Names of the fields that an approval sent. None for the other calls, whose fields may have any
+            name and whose messages may be localized.
+    """
+    is_approval = sent is not None
+    may_be_evaluated = kind is RejectedError or (is_approval and kind is not SystemFaultError)
+    if may_be_evaluated and is_already_evaluated(content):
+        return AlreadyEvaluatedError
+    if is_approval and states_decision(content):
+        return "approved: contradicts the status"
+    return _rejection_class(content, sent) if kind is RejectedError else kind
+
+
+def states_decision(content: object) -> bool:
+    """Return True if a body has a boolean `approved` at any depth.
+
+    In a text, such as a part of a body, a value that is missing or cut off counts, too.
+    """
+    if isinstance(content, str):
+        return _DECISION.search(content) is not None
+    return any(name == "approved" and isinstance(value, bool) for name, value in _members(content))
+
+
+def is_already_evaluated(content: object) -> bool:
+    """Return True if any text in a body means that the customer was already evaluated (spec §3)."""
+    return any(
+        isinstance(text, str) and len(text) >= _MIN_TEXT_LENGTH and _means_evaluated(text)
+        for member in _members(content)
+        for text in member
+    )
+
+
+def _members(content: object) -> Iterator[tuple[str, object]]:
+    """Yield the name and the value of all members at any depth. Items of lists have an empty name."""
+    waiting = [("", content)]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            if len(value) >= _MIN_TEXT_LENGTH and _means_evaluated(value):
-                return True
-        elif isinstance(value, Mapping):
-            waiting += [*value, *value.values()]
+        name, value = waiting.pop()
+        yield name, value
+        if isinstance(value, Mapping):
+            waiting += value.items()
         elif isinstance(value, list):
-            waiting += value
-    return False
+            waiting += [("", each) for each in value]
 
 
 def _means_evaluated(text: str) -> bool:
@@ -140,33 +180,19 @@ def _means_evaluated(text: str) -> bool:
     return False
 
 
-def rejection_class(members: Mapping[str, Any], sent: Collection[str] | None) -> Rejection | None:
-    """Return the error class of a 400 (spec §7), or None if its body is ambiguous.
-
-    Args:
-        members: The whole body.
-        sent: Names of the fields that an approval sent. None for the other calls, whose fields may have any
-            name and whose messages may be localized.
-    """
-    if is_already_evaluated(members):
-        return AlreadyEvaluatedError
-    errors = members.get("errors")
-    if not isinstance(errors, dict) or not errors or not _is_fully_read(members):
-        return None
+def _rejection_class(content: object, sent: Collection[str] | None) -> type[ServiceError] | str:
+    if not isinstance(content, dict) or not _is_fully_read(content):
+        return _NO_MESSAGES
+    errors = content["errors"]
+    if not isinstance(errors, dict) or not errors:
+        return _NO_MESSAGES
     if any(map(_is_domain, errors)):
-        texts = [message for _, message in _messages(members)] if len(errors) == 1 else []
-        return _domain_error(texts, _LOCALIZED if sent is None else _RELEASABLE)
-    if not all(map(_is_message, errors.values())):
-        return None
-    if sent is not None and not errors.keys() <= _FIELDS.union(sent):
-        return None
-    return RejectedError
-
-
-def _domain_error(texts: Collection[str], known: Mapping[str, type[DomainError]]) -> type[DomainError]:
-    """Return the error class if all messages have the same known class, else `DomainError`."""
-    classes = {known.get(_normalized(text)) for text in texts}
-    return (classes.pop() if len(classes) == 1 else None) or DomainError
+        known = _LOCALIZED if sent is None else _RELEASABLE
+        texts = [message for _, message in _messages(content)]
+        is_alone = len(texts) == len(errors) == 1
+        return known.get(_normalized(texts[0]), DomainError) if is_alone else DomainError
+    is_known = sent is None or errors.keys() <= _FIELDS.union(sent)
+    return RejectedError if is_known and all(map(_is_message, errors.values())) else _NO_MESSAGES
 
 
 def _is_fully_read(members: Mapping[str, Any]) -> bool:

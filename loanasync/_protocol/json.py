@@ -35,16 +35,25 @@ def _read_integer(digits: str) -> float:
         return value
 
 
+def _keep_all(pairs: list[tuple[str, Any]]) -> Any:  # noqa: ANN401  (any JSON)
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else [{name: value} for name, value in pairs]
+
+
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _SORTING_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_integer)
 _PAIRS = json.JSONDecoder(object_pairs_hook=list)
+_ALL_MEMBERS = json.JSONDecoder(
+    object_pairs_hook=_keep_all, parse_constant=_refuse_constant, parse_int=_read_integer
+)
 
 _MAX_DEPTH = 10_000  # nested brackets; the standard library uses the stack for each level
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 _BRACKET = re.compile(rb"[][{}]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]')
 _COLON = re.compile(r"\s*:\s*")
+_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 _UNREADABLE = object()  # not equal to any JSON value
 _DEPTH = {"{": 1, "[": 1, "}": -1, "]": -1}
@@ -107,9 +116,6 @@ def decode_any(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
         except ValueError:
             pass  # the error quotes the body, so it must not become the context of another one
     if value is None:  # the standard library also accepts unpaired surrogates and a byte order mark
-        # With a raised recursion limit, Python 3.11 would overflow the C stack and crash.
-        if sys.getrecursionlimit() > _MAX_DEPTH and _is_too_deep(body):
-            raise Malformed("body: nested too deeply")
         value = _decode_with(_DECODER, body)
     return value
 
@@ -133,20 +139,20 @@ def repeated_members(body: bytes, names: Collection[bytes]) -> dict[str, list[An
     return {name: all_values for name, all_values in values.items() if len(all_values) > 1}
 
 
-def has_repeated_names(body: bytes) -> bool:
-    """Return True if an object in a JSON body, at any level, contains a name more than once.
+def decode_all(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
+    """Return the JSON value in a body, with an object that repeats a name as a list of one-member objects.
+
+    `decode` only keeps the last value of a repeated name.
 
     Raises:
-        Malformed: The body cannot be read.
+        Malformed: The body is empty, not UTF-8, or not JSON.
     """
-    has_repeated = False
+    return _decode_with(_ALL_MEMBERS, body)
 
-    def check_names(pairs: list[tuple[str, Any]]) -> None:
-        nonlocal has_repeated
-        has_repeated = has_repeated or len({name for name, _ in pairs}) < len(pairs)
 
-    _decode_with(json.JSONDecoder(object_pairs_hook=check_names), body)
-    return has_repeated
+def unescape(body: bytes) -> str:
+    """Return a body that is not JSON, or only a part of it, as text without escaped characters."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), body.decode(errors="replace"))
 
 
 def decode_part(part: bytes, name: str) -> list[Any]:
@@ -198,6 +204,9 @@ def _is_too_deep(body: bytes) -> bool:
 def _decode_with(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401  (any JSON)
     if not body.strip():
         raise Malformed("body: empty")
+    # With a raised recursion limit, Python 3.11 would overflow the C stack and crash.
+    if sys.getrecursionlimit() > _MAX_DEPTH and _is_too_deep(body):
+        raise Malformed("body: nested too deeply")
     try:
         return decoder.decode(body.decode("utf-8-sig"))
     except UnicodeDecodeError:

@@ -512,7 +512,7 @@ def unknown_from_result(result: object, call: Call) -> Unknown | None:
         case AbandonedError():  # perhaps no waiter continues the request
             return Unknown("unknown", "CancelledError") if call.may_be_evaluated else None
         case AlreadyEvaluatedError():
-            return Unknown("lost", type(result).__name__)
+            return Unknown("lost", type(result).__name__, result.response)
         case OutcomeUnknownError():
             return Unknown("unknown", result.note)
         case LoanError(outcome="unknown"):

@@ -35,7 +35,8 @@
 Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
 `approve` returns `Refused`. Messages never contain a token, a fiscal code or other personal data. Two
 attributes do, because they may be the only copy: `decision` of a `DecisionNotRecordedError`, and `response`
-of an `UnexpectedResponseError` or `UnexpectedStatusError`. Both are masked in `repr()`.
+of an `UnexpectedResponseError`, `UnexpectedStatusError` or `AlreadyEvaluatedError`. Both are masked in
+`repr()`.
 
 Errors can be pickled.
 """

@@ -189,6 +189,7 @@ class AlreadyEvaluatedError(DomainError):
         after_retry: True if an earlier attempt of this call failed with status 500. The service may have
             evaluated the customer in that attempt, and its decision did not arrive. Ask the service for the
             decision; do not treat the customer as refused.
+        response: Status and body as received. Contains personal data, which is masked in `repr()`.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client, system_error
@@ -201,6 +202,7 @@ class AlreadyEvaluatedError(DomainError):
     """
 
     after_retry: bool = False
+    response: RawResponse | None = None
 
     def __str__(self) -> str:
         advice = (
@@ -321,6 +323,7 @@ class UnexpectedStatusError(ServiceError):
 class UnexpectedResponseError(LoanError):
     """The content of a response does not follow the specification.
 
+    It may contain a decision, such as a boolean `approved` with status 404, that this package does not trust.
     Ask the service for the outcome; do not request approval again. `response` contains the received bytes.
 
     Args:

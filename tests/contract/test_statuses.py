@@ -1,6 +1,5 @@
-"""Each status with each kind of body: the ledger state of an approval, and the outcome of other calls."""
+"""Each status with each kind of body: the outcome of the calls other than `approve`."""
 
-import json
 from collections.abc import Iterable
 from http import HTTPStatus
 
@@ -8,9 +7,7 @@ import pytest
 
 from loanasync import LoanError
 from loanasync._protocol.endpoints import Call
-from loanasync.ledger import State
-from loanasync.ledger.replay import state_of
-from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
+from support.response_reader import COMPLETE, CREATE, DOCUMENTS, errors, read
 
 # In HTTP, these statuses mean that the request was not processed; 403 is in spec §7.
 NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
@@ -35,54 +32,6 @@ OTHERS: list[object] = [
     {"approved": "false"},
 ]
 BODIES: list[object] = [FIELDS, *DOMAIN, ALREADY, APPROVED, REFUSED, *OTHERS]
-
-
-def expected_state(status: int, body: object) -> State:
-    """Return the state of an approval by R1 to R4 of support.readings, after the first attempt."""
-    if status in (201, 422):
-        decided = {
-            (201, True): State.APPROVED,
-            (201, False): State.REFUSED,
-            (422, False): State.REFUSED,
-        }
-        if status == 422 and isinstance(body, bytes) and not body.strip():
-            return State.REFUSED
-        approved = body.get("approved") if isinstance(body, dict) else None
-        return decided.get((status, approved), State.UNKNOWN) if type(approved) is bool else State.UNKNOWN
-    if body is ALREADY and status != 500:
-        return State.LOST
-    is_proven = status in REFUSING or (status == 400 and any(body is each for each in (FIELDS, *DOMAIN)))
-    return State.RELEASED if is_proven else State.UNKNOWN
-
-
-@pytest.mark.parametrize("body", BODIES, ids=str)
-def test_approve_each_status_has_the_state_of_readings_r4(body: object) -> None:
-    found = {status: state_of(read(APPROVE, status, body)) for status in range(100, 600)}
-    assert found == {status: expected_state(status, body) for status in range(100, 600)}
-
-
-@pytest.mark.parametrize("body", BODIES, ids=str)
-@pytest.mark.parametrize("earlier", [{"attempts": 2}, {"after_unknown": True}], ids=str)
-@pytest.mark.parametrize("statuses", STATUSES)
-def test_approve_after_an_earlier_request_releases_nothing(
-    statuses: Iterable[int], body: object, earlier: dict[str, int]
-) -> None:
-    for status in statuses:
-        ended = read(APPROVE, status, body, **earlier)  # type: ignore[arg-type]
-        once = expected_state(status, body)
-        assert state_of(ended) is (State.UNKNOWN if once is State.RELEASED else once), status
-
-
-@pytest.mark.parametrize("fault", ["truncated", "timed out", "too large"])
-def test_approve_cut_off_body_releases_only_by_status(fault: str) -> None:
-    for body in BODIES:
-        part = body if isinstance(body, bytes) else json.dumps(body).encode()[:-1]
-        released = {
-            status
-            for status in range(100, 600)
-            if state_of(read(APPROVE, status, part, fault=fault)) is State.RELEASED
-        }
-        assert released == (set() if body is ALREADY else REFUSING), body
 
 
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS, COMPLETE], ids=lambda call: call.endpoint.operation)

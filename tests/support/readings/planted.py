@@ -153,7 +153,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "an unknown domain message proves that nothing was evaluated")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(problems, "_domain_error", lambda *_, **__: UserNotFoundError)
+    def error_class(*arguments: Any) -> Any:
+        found = problems.error_class(*arguments)
+        return UserNotFoundError if found is DomainError else found
+
+    patch.setattr(endpoints, "error_class", error_class)
 
 
 @planted("R4", "only the exact text means already evaluated, and others are released")
@@ -267,10 +271,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R12", "an error of privacy is not the creation's")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def rejection_class(members: Any, sent: Any) -> Any:
-        return None if "privacy" in members.get("errors", ()) else problems.rejection_class(members, sent)
+    def error_class(kind: Any, content: Any, sent: Any) -> Any:
+        return "planted" if "privacy" in str(content) else problems.error_class(kind, content, sent)
 
-    patch.setattr(endpoints, "rejection_class", rejection_class)
+    patch.setattr(endpoints, "error_class", error_class)
 
 
 @planted("R14", "an approval with an empty redirect is dropped")

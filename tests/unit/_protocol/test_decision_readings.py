@@ -12,7 +12,6 @@ from loanasync import (
     RawResponse,
     Refused,
     UnexpectedResponseError,
-    UnexpectedStatusError,
 )
 from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
@@ -222,23 +221,19 @@ def test_approve_409_is_unknown() -> None:
     assert "the service may have evaluated the customer" in str(error)
 
 
-@pytest.mark.parametrize("status", [400, 409])
-@pytest.mark.parametrize(
-    "text",
-    ["User already evaluated for approval", "This customer has already been EVALUATED", "già valutato"],
-)
-def test_approve_already_evaluated_is_unknown(status: int, text: str) -> None:
-    for content in (text, {"domain": [text]}, {"fiscalCode": [text]}):
-        error = read(APPROVE, status, {"errors": content})
-        assert type(error) is AlreadyEvaluatedError
-        assert (error.status, error.outcome, error.repeatable) == (status, "unknown", False)
-
-
-@pytest.mark.parametrize("status", [200, 202, 204, 303])
+@pytest.mark.parametrize("status", [200, 202, 204, 303, 400, 401, 403, 404, 409, 429, 500, 502])
 def test_approve_other_status_with_approved_is_not_a_decision(status: int) -> None:
-    error = read(APPROVE, status, {"approved": True})
-    assert type(error) is UnexpectedStatusError
-    assert (error.outcome, error.response) == ("unknown", RawResponse(status, b'{"approved": true}'))
+    for value in (True, False):
+        assert unknown(status, {"approved": value}).reasons == ("approved: contradicts the status",)
+    for part in (b'{"approved":true,"x', b'{"y":{"approved":fal'):
+        assert unknown(status, part, "truncated").reasons == ("body: truncated",)
+
+
+def test_approve_already_evaluated_with_approved_keeps_the_response() -> None:
+    body = {"approved": True, **errors(domain=["User already evaluated for approval"])}
+    error = read(APPROVE, 400, body)
+    assert type(error) is AlreadyEvaluatedError
+    assert error.response == RawResponse(400, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("url", ["", " ", "\t\n"], ids=ascii)

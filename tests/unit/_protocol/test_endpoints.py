@@ -162,7 +162,7 @@ def test_error_status_without_body_has_its_class(status: int, kind: type[Service
 )
 def test_unlisted_status_is_unexpected(call: Call, statuses: list[int]) -> None:
     for status in statuses:
-        error = read(call, status, {"approved": True})
+        error = read(call, status, {"amount": 45_000})
         assert type(error) is UnexpectedStatusError
         assert error.status == status
 

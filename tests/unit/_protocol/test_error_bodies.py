@@ -8,7 +8,7 @@ import pytest
 from loanasync import AlreadyEvaluatedError, Problem, RejectedError
 from loanasync._protocol import echo
 from loanasync._protocol import error_bodies as problems
-from loanasync._protocol.error_bodies import is_already_evaluated, read_problems, rejection_class
+from loanasync._protocol.error_bodies import error_class, is_already_evaluated, read_problems
 from support.line_count import lines_run
 
 SHOWN, NAMED, MANY = 300, 60, 100
@@ -96,8 +96,9 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
 
 
 def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
-    assert rejection_class({"errors": {"city": "already evaluat"}}, None) is AlreadyEvaluatedError
-    assert rejection_class({"errors": {"city": "evaluated"}}, None) is RejectedError
+    evaluated, rejected = ({"errors": {"city": text}} for text in ("already evaluat", "evaluated"))
+    assert error_class(RejectedError, evaluated, None) is AlreadyEvaluatedError
+    assert error_class(RejectedError, rejected, None) is RejectedError
 
 
 def test_read_problems_without_field_or_text() -> None:

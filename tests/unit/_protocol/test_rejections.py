@@ -30,7 +30,6 @@ from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, 
 
 BLANK = "This value should not be blank."
 RELEASED, UNKNOWN, LOST = State.RELEASED, State.UNKNOWN, State.LOST
-NOT_PROCESSED = [301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431]
 MAYBE_PROCESSED = [
     *(100, 101, 200, 202, 203, 204, 206, 299, 300, 302, 303, 304, 305, 402, 406, 408, 412, 416, 418),
     *(423, 424, 425, 451, 499, 501, 502, 503, 504, 507, 511, 520, 599, 999),
@@ -47,14 +46,6 @@ def state(status: int, body: object, *, attempts: int = 1, fault: str | None = N
     takeover = state_of(read(APPROVE, status, body, attempts=attempts, fault=fault, after_unknown=True))
     assert takeover is (LOST if found is LOST else UNKNOWN), "an earlier request may have been evaluated"
     return found
-
-
-@pytest.mark.parametrize("status", NOT_PROCESSED)
-@pytest.mark.parametrize("body", [b"", b"<html>", b'{"approved":true}'], ids=str)
-def test_status_not_processed_in_http_releases(status: int, body: bytes) -> None:
-    assert type(read(APPROVE, status, body)) is UnexpectedStatusError
-    assert state(status, body) is RELEASED
-    assert state(status, body, attempts=2) is UNKNOWN
 
 
 @pytest.mark.parametrize("status", MAYBE_PROCESSED)
@@ -194,12 +185,13 @@ def test_domain_text_of_the_specification_is_released(text: str, error_class: ty
         f"  {text.replace(' ', '  ')}\n",
         f"{bare} ",
     ):
-        for messages in ([wording], wording, [wording, wording]):
+        for messages in ([wording], wording):
             error = read(APPROVE, 400, errors(domain=messages))
             assert type(error) is error_class, wording
             assert state(400, errors(domain=messages)) is RELEASED
             assert state(400, errors(domain=messages), attempts=2) is UNKNOWN
     assert state(400, {"errors": {"Domain": [text]}}) is RELEASED
+    assert state(400, errors(domain=[text, text])) is UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -219,27 +211,6 @@ def test_domain_text_of_the_specification_is_released(text: str, error_class: ty
 def test_domain_text_of_another_wording_is_unknown(text: str) -> None:
     assert type(read(APPROVE, 400, errors(domain=[text]))) is DomainError
     assert state(400, errors(domain=[text])) is UNKNOWN
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"domain": ["User not found"], "lastname": [BLANK]},
-        {"domain": ["Something new"], "lastname": [BLANK]},
-        {"domain": [], "lastname": [BLANK]},
-        {"DOMAIN": ["Something new"], "lastname": [BLANK]},
-        {"domain": ["User not found", "Something new"]},
-        {"domain": ["User not found", "Invalid fiscalCode."]},
-        {"domain": ["User not found", 5]},
-        {"domain": {"a": "User not found"}},
-        {"domain": []},
-        {"domain": [""]},
-    ],
-    ids=str,
-)
-def test_domain_beside_anything_else_is_unknown(content: dict[str, Any]) -> None:
-    assert type(read(APPROVE, 400, {"errors": content})) is DomainError
-    assert state(400, {"errors": content}) is UNKNOWN
 
 
 def test_domain_error_is_not_a_rejected_error() -> None:
@@ -307,22 +278,15 @@ def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
         assert state(400, errors(domain=messages)) is not RELEASED
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"errors": {"domain": "Already evaluated"}, "errors": {"lastname": ["x"]}}',
-        b'{"errors": {"domain": "Already evaluated", "domain": "User not found"}}',
-        b'{"errors": {"d\\u006fmain": "Already evaluated", "domain": "User not found"}}',
-        b'{"errors": {"lastname": ["Already evaluated"], "lastname": ["x"]}}',
-    ],
-)
-def test_rejection_with_a_repeated_name_is_not_released(body: bytes) -> None:
-    """Only the last value of a repeated name is read; the others could mean "already evaluated"."""
-    error = read(APPROVE, 400, body)
-    assert isinstance(error, UnexpectedResponseError)
-    assert error.response == RawResponse(400, body)
-    assert state(400, body) is UNKNOWN
-    assert read(COMPLETE, 400, body).outcome == "unknown"
+def test_already_evaluated_in_a_repeated_name_is_lost() -> None:
+    """`decode` only keeps the last value of a repeated name."""
+    body = b'{"error": "User already evaluated", "error": "Access denied"}'
+    for status in (400, 403, 404, 409):
+        assert state(status, body) is LOST
+    rejection = b'{"errors": {"city": ["no"], "city": ["no"]}}'
+    error = read(APPROVE, 400, rejection)
+    assert (type(error), error.response) == (UnexpectedResponseError, RawResponse(400, rejection))
+    assert read(COMPLETE, 400, rejection).outcome == "unknown"
 
 
 @pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])

@@ -53,6 +53,17 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> DecisionLedger:
     return MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "decisions.db")
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429])
+async def test_kept_response_of_another_status_becomes_the_decision(status: int) -> None:
+    shop = Shop(response(status, {"approved": True, "redirectUrl": REDIRECT}))
+    assert isinstance(await shop.result(), UnexpectedResponseError)
+    await resolve(shop.ledger, await shop.entry(), State.APPROVED, "by telephone")
+    decision = await shop.approve()
+    assert isinstance(decision, Approved)
+    assert decision.redirect_url == REDIRECT
+    assert len(shop.script.sent) == 1
+
+
 @pytest.mark.parametrize("options", [{}, {"keep": "body"}, {"encrypt": Fernet(Fernet.generate_key())}])
 async def test_kept_response_of_another_customer_becomes_the_decision(
     ledger: DecisionLedger, options: dict[str, Any]
@@ -124,7 +135,7 @@ async def test_kept_response_that_contradicts_is_not_in_the_decision() -> None:
     [
         (response(422, {"errors": {"email": ["is taken"]}}), UnexpectedResponseError, 422),
         (response(400, {"message": "bad request"}), UnexpectedResponseError, 400),
-        (response(202, {"approved": True}), UnexpectedStatusError, 202),
+        (response(202, {"amount": 45_000}), UnexpectedStatusError, 202),
         (response(201, b"<html>"), UnexpectedResponseError, 201),
         (Response(status=201, headers={}, body=b'{"app', fault="truncated"), UnexpectedResponseError, 201),
     ],
