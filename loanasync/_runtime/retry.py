@@ -8,6 +8,8 @@ from typing import TypeGuard
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
 from loanasync._protocol.endpoints import SYSTEM_FAULT, Call
+from loanasync._protocol.error_bodies import states_decision
+from loanasync._protocol.json import unescape
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import RetryPolicy
 from loanasync.errors.service import StoppedBy
@@ -19,8 +21,10 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def is_system_fault(response: Response | NoResponse | StoppedBy | None) -> TypeGuard[Response]:
-    """Return True for a response with status 500: only then may a call be retried (spec §7)."""
-    return isinstance(response, Response) and response.status == SYSTEM_FAULT
+    """Return True for a status 500 without a decision: only then may a call be retried (spec §7)."""
+    if not isinstance(response, Response) or response.status != SYSTEM_FAULT:
+        return False
+    return not states_decision(unescape(response.body))
 
 
 class Quota:

@@ -118,10 +118,9 @@ import asyncio
 from loanasync.testing import approval_request, fiscal_code
 
 async def respond(reader, writer):
-    for status in ("500 Error", "422 Refused"):
+    for status, body in (("500 Error", b"{}"), ("422 Refused", b'{"approved": false}')):
         await reader.readuntil(b"}")
         print(*sys.modules)
-        body = b'{"approved": false}'
         head = f"HTTP/1.1 {status}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
         writer.write(head.encode() + body)
 

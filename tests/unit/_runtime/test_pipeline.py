@@ -21,6 +21,7 @@ from loanasync import (
     SystemFaultError,
     Timeout,
     TransportError,
+    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 from loanasync._protocol.messages import NoResponse
@@ -60,6 +61,13 @@ async def test_refusal_is_not_retried() -> None:
     run = Run(refused(), approved())
     assert isinstance(await run.approve(), Refused)
     assert len(run.transport.sent) == 1
+
+
+async def test_system_fault_with_a_decision_is_not_retried() -> None:
+    run = Run(system_error(), response(500, {"approved": True}), approved())
+    error = await failure(run)
+    assert (type(error), error.outcome) == (UnexpectedResponseError, "unknown")
+    assert len(run.transport.sent) == 2
 
 
 async def test_system_fault_is_retried_and_its_decision_returned() -> None:

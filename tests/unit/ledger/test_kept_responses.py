@@ -53,7 +53,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> DecisionLedger:
     return MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "decisions.db")
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429, 500])
 async def test_kept_response_of_another_status_becomes_the_decision(status: int) -> None:
     shop = Shop(response(status, {"approved": True, "redirectUrl": REDIRECT}))
     assert isinstance(await shop.result(), UnexpectedResponseError)
