@@ -1,24 +1,34 @@
-"""The logger ``loanasync``, and functions that write events and warnings to it."""
+"""The logger ``loanasync``. Only this module uses it: handlers and filters of users may raise errors."""
 
 import logging
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from traceback import extract_tb
 
 LOGGER = logging.getLogger("loanasync")
 LOGGER.addHandler(logging.NullHandler())  # without it, Python would print warnings to stderr
 
+is_logged: Callable[[int], bool] = LOGGER.isEnabledFor
+
+
+def log(level: int, message: str, *args: object, attributes: Mapping[str, object] | None = None) -> None:
+    """Log a message. An error of a handler, a filter or a record factory is logged once, and never raised.
+
+    SystemExit and the like are raised. So change the state of a call before you log it.
+    """
+    try:
+        LOGGER.log(level, message, *args, extra=attributes, stacklevel=2)
+    except Exception as error:  # noqa: BLE001  (of the user's handler, filter or record factory)
+        if attributes and isinstance(error, KeyError):  # the user's record factory already sets an attribute
+            log(level, message, *args)
+        else:
+            log_failure(error)
+
 
 def log_event(level: int, message: str, **fields: object) -> None:
     """Log an event. Its fields fill the placeholders of the message and are attributes of the record."""
     attributes = {name: value for name, value in fields.items() if value is not None}
-    try:
-        try:
-            LOGGER.log(level, message, fields, extra=attributes)
-        except KeyError:  # the user's record factory already sets an attribute of that name
-            LOGGER.log(level, message, fields)
-    except Exception as error:  # noqa: BLE001  (raised by a handler or a filter)
-        log_failure(error)
+    log(level, message, fields, attributes=attributes)
 
 
 _warned: set[str] = set()
@@ -28,8 +38,7 @@ def warn_once(message: str) -> None:
     """Log a warning, once for each message."""
     if message not in _warned:
         _warned.add(message)
-        with suppress(Exception):  # a log handler may fail
-            LOGGER.warning(message)
+        log(logging.WARNING, message)
 
 
 def log_failure(error: Exception) -> None:

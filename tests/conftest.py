@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import loanasync
 from loanasync import LoanClient, RetryPolicy
 from loanasync.sandbox import Sandbox
+from support.failing_telemetry import fail
 from support.raw_shop import Raw
 
 # pytester runs pytest within tests, to test loanasync.pytest_plugin.
@@ -109,6 +110,30 @@ def _logged_asyncio_errors_fail() -> Iterator[None]:
     yield
     logger.removeHandler(errors)
     assert not errors.messages
+
+
+class FailingHandler(logging.Handler):
+    emit = fail
+
+
+class FailingFilter(logging.Filter):
+    filter = fail
+
+
+@pytest.fixture(params=["handler", "filter"])
+def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the log of the package raise an error for each record."""
+    logger = logging.getLogger("loanasync")
+    level, handler, refusing = logger.level, FailingHandler(), FailingFilter()
+    logger.setLevel(logging.DEBUG)
+    if request.param == "handler":
+        logger.addHandler(handler)
+    else:
+        logger.addFilter(refusing)
+    yield
+    logger.removeHandler(handler)
+    logger.removeFilter(refusing)
+    logger.setLevel(level)
 
 
 @pytest.fixture

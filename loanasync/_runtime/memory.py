@@ -8,12 +8,13 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from loanasync._lifecycle import free_after_fork
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._results import Approved, Decision, RawResponse, Refused
@@ -152,7 +153,6 @@ class SharedRequest:
             return
         with suppress(ValueError):  # the request has just ended
             self.waiters.remove(waiter)
-        self.warn_of_unread_decision()
         if self.waiters:
             return
         if asyncio.get_running_loop() is self.loop:
@@ -160,6 +160,7 @@ class SharedRequest:
         else:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._abandon)
+        self.warn_of_unread_decision()
 
     def warn_of_unread_decision(self) -> None:
         """Log a decision that could not be written to the ledger, if no caller receives the error."""
@@ -167,9 +168,9 @@ class SharedRequest:
         if self.waiters or not isinstance(error, DecisionNotRecordedError):
             return
         if error.file is None:
-            LOGGER.error(_IN_MEMORY, error.operation, error.key[:12], error.cause_type)
+            log(ERROR, _IN_MEMORY, error.operation, error.key[:12], error.cause_type)
         else:
-            LOGGER.warning(_IN_FILE, error.operation, error.key[:12], error.cause_type)
+            log(WARNING, _IN_FILE, error.operation, error.key[:12], error.cause_type)
 
     def _abandon(self) -> None:
         """Send no further request. The response to a request that was sent is still read and remembered."""
@@ -292,10 +293,10 @@ class Memory:
         try:
             with pipeline.start(call, timeout, retry) as run:  # `Pipeline.run` would add a coroutine
                 outcome = run.finish(await run.send())
+                self._finish(shared, outcome)  # before the end of the block runs the user's telemetry
         except BaseException as error:
             self._fail(shared, error)
             raise
-        self._finish(shared, outcome)
         return outcome
 
     def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
@@ -405,8 +406,8 @@ class Memory:
         except Exception as failure:
             self._finish(shared, self._error_for_waiters(shared, failure))
             raise
-        LOGGER.info("approve: received the response for a cancelled call: %s", type(result).__name__)
         self._finish(shared, cast("Outcome | Exception", result))
+        log(INFO, "approve: received the response for a cancelled call: %s", type(result).__name__)
 
     def _error_for_waiters(self, shared: SharedRequest, error: BaseException) -> Exception:
         """Return the exception for the waiters of a request that ended with `error`."""
@@ -458,13 +459,12 @@ class Memory:
             if self._in_flight.get(shared.customer_key) is shared:
                 del self._in_flight[shared.customer_key]
             shared.result = result
-        if isinstance(result, DecisionNotRecordedError):
-            shared.warn_of_unread_decision()
         if shared.waiters and not shared.is_inherited():  # inherited waiters belong to the parent process
             self._wake(shared)
+        if isinstance(result, DecisionNotRecordedError):
+            shared.warn_of_unread_decision()
         if is_first_removal:
-            with suppress(Exception):  # a log handler may fail
-                LOGGER.warning(_FULL, self._max_outcomes)
+            log(WARNING, _FULL, self._max_outcomes)
 
     def _make_room(self) -> bool:
         """Remove an outcome from a full memory; return True if a client without a ledger does so first."""

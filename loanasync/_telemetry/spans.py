@@ -16,7 +16,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._config import require_provider
-from loanasync._log import LOGGER, log_event, log_failure
+from loanasync._log import is_logged, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
@@ -220,7 +220,7 @@ class CallRecord:
             # A cancelled call did not fail: CancelledError is not a subclass of Exception.
             failure = type(error).__name__ if isinstance(error, Exception) else None
             level = logging.WARNING if failure or self.outcome == "unknown" else logging.INFO
-            if LOGGER.isEnabledFor(level):
+            if is_logged(level):
                 self._log(level, failure or ("cancelled" if error is not None else self.outcome or "done"))
             if self._token is not None and _is_recording(self.span):
                 self._describe(failure)
@@ -323,7 +323,7 @@ class AttemptRecord:
                 record.telemetry.metrics.duration.record(duration, attributes)
                 is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
-                if LOGGER.isEnabledFor(level):
+                if is_logged(level):
                     self._log(level, duration, status, error_type)
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)

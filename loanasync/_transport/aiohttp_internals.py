@@ -7,6 +7,7 @@ undocumented parts of aiohttp. No other module depends on undocumented parts of 
 import asyncio
 from contextlib import suppress
 from functools import cache
+from logging import INFO
 from math import inf
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
 from loanasync._display.masking import mask
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._transport.liveness import read_pending, unread_data_check
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def is_tested(version: str) -> bool:
     """Return True for a version of aiohttp that this release was tested with; log any other once."""
     if minor_version(version) in TESTED_AIOHTTP:
         return True
-    LOGGER.info(
+    log(
+        INFO,
         "aiohttp %s was not tested with this version of loanasync: sending through ClientSession.request",
         version,
     )

@@ -7,12 +7,13 @@ import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from contextlib import suppress
+from logging import WARNING
 from pathlib import Path
 from secrets import token_hex
 
 from attrs import asdict, field, frozen
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.protocol import DecisionLedger
@@ -146,7 +147,7 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
     folders = await asyncio.to_thread(default_orphan_folders) if folder is None else (Path(folder),)
     done = await import_from_folders(ledger, folders)
     for each in done.left:
-        LOGGER.warning("orphan file %s was not imported: %s", each.path.name, each.reason)
+        log(WARNING, "orphan file %s was not imported: %s", each.path.name, each.reason)
     return done.number
 
 

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from logging import WARNING
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -11,7 +12,7 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from loanasync._display.masking import mask
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._settings import require_wait
 from loanasync.errors import ConfigurationError
 
@@ -50,7 +51,7 @@ def default_orphan_folders() -> tuple[Path, ...]:
     with suppress(OSError):  # no folder for temporary files is writable, or the disk is full
         temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
         if _belongs_to_other_user(temporary):
-            LOGGER.warning("%s belongs to another user: not used for orphan files", temporary)
+            log(WARNING, "%s belongs to another user: not used for orphan files", temporary)
         else:
             folders.append(temporary)
     return tuple(folders)

@@ -5,12 +5,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from logging import ERROR, WARNING
 from random import random
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from loanasync._config import Shop
 from loanasync._lifecycle import was_cancelled
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.pipeline import Pipeline, Run
@@ -65,7 +66,7 @@ class LedgerRecorder:
         if not isinstance(policy, LedgerPolicy):
             raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
         if policy.key is None and not isinstance(ledger, MemoryLedger):
-            LOGGER.warning(_NO_KEY)
+            log(WARNING, _NO_KEY)
         self.ledger = ledger
         self.never_waits: bool = type(ledger) is MemoryLedger  # so its operations need no time limit
         self.policy = policy
@@ -279,7 +280,7 @@ class RecordedApproval:
         operation = self._call.endpoint.operation
         if entry.payload != self._payload:
             if entry.state.is_decided:
-                LOGGER.warning(_OTHER_DATA, self._key[:12], entry.state.value)
+                log(WARNING, _OTHER_DATA, self._key[:12], entry.state.value)
             return PayloadMismatchError(operation, self._key, entry.state.value)
         match entry.state:
             case State.INFLIGHT:
@@ -394,17 +395,19 @@ class RecordedApproval:
         """
         if isinstance(result, Approved | Refused):
             return await self._settle_decision(result)
-        state = state_of(result)
+        state, failure = state_of(result), None
         try:
             settlement = settlement_of(result, state, self._policy)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
-            LOGGER.warning(_NOT_ENCRYPTED, self._key[:12], type(error).__name__)
+            failure = type(error).__name__
             settlement = Settlement(state=state, note=type(result).__name__)
         entry = await self._settle_undecided(settlement)
         # The settlement is not written if another claim has taken over the entry.
         is_written = entry is not None and entry.token == self._token
         if settlement.body is not None and not is_written:
             await self._write_orphan(settlement)
+        if failure is not None:
+            log(WARNING, _NOT_ENCRYPTED, self._key[:12], failure)
         return self._replay(entry) if entry is not None and entry.state.is_decided else result
 
     async def _abandon_claim(self) -> None:
@@ -427,7 +430,7 @@ class RecordedApproval:
         if not was_cancelled() or self._call.is_abandoned:
             self._unsent_claims.start_background_release()
         if isinstance(entry, LoanError):
-            LOGGER.warning(_RELEASED_LATER, self._key[:12])
+            log(WARNING, _RELEASED_LATER, self._key[:12])
             return None
         return entry
 
@@ -440,7 +443,7 @@ class RecordedApproval:
             return await self._release(settlement)
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
-            LOGGER.warning(_STAYS_IN_FLIGHT, self._key[:12])
+            log(WARNING, _STAYS_IN_FLIGHT, self._key[:12])
             return None
         return entry
 
@@ -469,10 +472,13 @@ class RecordedApproval:
             return self._not_recorded(decision, None, type(error).__name__)
         try:
             entry = await self._write_settlement(settlement)
-            is_stored = not isinstance(entry, LoanError) and self._is_stored(settlement, entry)
+            # If a person resolved the entry first, the ledger did not write this settlement.
+            is_stored = not isinstance(entry, LoanError) and (
+                entry.state is state and not has_unstored_response(settlement, entry)
+            )
         except GeneratorExit:  # the event loop was closed, so no caller can receive an error
             if self._write_orphan_now(settlement) is None:
-                LOGGER.error(_DECISION_AT_RISK, self._key[:12])
+                log(ERROR, _DECISION_AT_RISK, self._key[:12])
             raise
         except asyncio.CancelledError as error:  # asyncio.run() is ending; the ledger may lack the decision
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
@@ -482,18 +488,11 @@ class RecordedApproval:
             return decision
         file = await self._write_orphan(settlement)
         if not isinstance(entry, LoanError):
+            if entry.state is not state:
+                log(WARNING, _CONTRADICTION, self._key[:12], entry.state)
             return decision if file is not None else self._not_recorded(decision, None, "OSError")
         cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
         return self._not_recorded(decision, file, cause)
-
-    def _is_stored(self, settlement: Settlement, entry: Entry) -> bool:
-        """Return True if the entry has the decision and its response.
-
-        If a person resolved the entry first, the ledger did not write this settlement.
-        """
-        if entry.state is not settlement.state:
-            LOGGER.warning(_CONTRADICTION, self._key[:12], entry.state)
-        return entry.state is settlement.state and not has_unstored_response(settlement, entry)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from logging import WARNING
 from typing import Any, ClassVar, TypeAlias, cast
 
 from attrs import fields
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._protocol.json import decode_any
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError
@@ -227,9 +228,9 @@ class _Server:
                 raise BusyLoadingError("the server is starting")
             raise _unsafe("loses its decisions when it stops", "set its appendonly to yes")
         when = await self._setting("appendfsync") or "always"
-        if when != "always":
-            LOGGER.warning(_LATE_WRITES, when)
         self._is_checked = True
+        if when != "always":
+            log(WARNING, _LATE_WRITES, when)
 
     async def _setting(self, name: str) -> str:
         """Return a setting of the server; empty if this user may not read it."""

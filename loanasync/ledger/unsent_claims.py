@@ -5,11 +5,12 @@ import os
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from logging import DEBUG
 
 from attrs import define
 
 from loanasync._lifecycle import was_cancelled
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.ledger.model import Entry, Settlement
 from loanasync.ledger.protocol import DecisionLedger
 
@@ -102,7 +103,7 @@ class UnsentClaims:
         except (Exception, asyncio.CancelledError) as error:  # from the backend; it may work later
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
-            LOGGER.debug("claims could not be released (%s); trying again later", type(error).__name__)
+            log(DEBUG, "claims could not be released (%s); trying again later", type(error).__name__)
 
     async def aclose(self, within: float) -> None:
         """Stop the background task of this event loop, then try once more for at most `within` seconds."""

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from logging import ERROR, WARNING
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.errors import ConfigurationError, LoanError, ServiceError
 
 if TYPE_CHECKING:
@@ -97,8 +98,11 @@ class Pause:
         """Pause the task until the worker is restarted."""
         if not self.reason:
             self.reason = reason
-            LOGGER.error(
-                "task %s is paused in this worker: %s; its messages stay in the queue", self._name, reason
+            log(
+                ERROR,
+                "task %s is paused in this worker: %s; its messages stay in the queue",
+                self._name,
+                reason,
             )
 
     def count_denial(self, customer: object, error: LoanError) -> None:
@@ -151,7 +155,7 @@ async def retry_while_unavailable(
         except errors as error:
             if time.monotonic() >= until:
                 raise
-            LOGGER.warning("the queue cannot be opened (%s): trying again", type(error).__name__)
+            log(WARNING, "the queue cannot be opened (%s): trying again", type(error).__name__)
         await asyncio.sleep(_PAUSE)
 
 

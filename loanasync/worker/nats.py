@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.worker.dead_letters import (
     DEAD_LETTER,
     NEEDS_EXTRA,
@@ -129,8 +130,10 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
         try:
             await self._add_stream(self._dead_letters)
         except BadRequestError as error:  # for example because another stream has the same subject
-            LOGGER.warning(
-                "dead letters will not be listed: their stream cannot be created (%s)", error.description
+            log(
+                WARNING,
+                "dead letters will not be listed: their stream cannot be created (%s)",
+                error.description,
             )
 
     async def _add_stream(self, config: StreamConfig) -> None:
@@ -161,7 +164,7 @@ class JetStream(RequeueBroker, PullBasedJetStreamBroker):
             except NatsTimeoutError:
                 continue
             except Error as error:
-                LOGGER.warning("the queue cannot be read (%s): trying again", type(error).__name__)
+                log(WARNING, "the queue cannot be read (%s): trying again", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
                 await self._recreate()
                 continue
@@ -186,11 +189,11 @@ async def _finish(delivery: Msg, maximum: int | None) -> None:
         return
     tried = delivery.metadata.num_delivered
     delay = requeue.delay(tried)
-    if maximum is not None and tried >= maximum:
-        LOGGER.error(DEAD_LETTER, requeue.task_id, requeue.reason)
-    else:
-        LOGGER.info("%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
     await delivery.nak(delay)
+    if maximum is not None and tried >= maximum:
+        log(ERROR, DEAD_LETTER, requeue.task_id, requeue.reason)
+    else:
+        log(INFO, "%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
 
 
 class _ErrorLog:
@@ -203,7 +206,7 @@ class _ErrorLog:
         kind = type(error).__name__
         if kind != self._last:
             self._last = kind
-            LOGGER.warning("the connection to NATS failed (%s): reconnecting", kind)
+            log(WARNING, "the connection to NATS failed (%s): reconnecting", kind)
 
 
 class DeadLetters(DeadLettersBase):

@@ -5,9 +5,10 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.worker.dead_letters import (
     DEAD_LETTER,
     NEEDS_EXTRA,
@@ -172,7 +173,7 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
                     async for delivery in deliveries:
                         yield delivery
             except RedisError as error:
-                LOGGER.warning("the queue cannot be read (%s): trying again", type(error).__name__)
+                log(WARNING, "the queue cannot be read (%s): trying again", type(error).__name__)
                 await asyncio.sleep(_PAUSE)
 
     async def _deliveries(self) -> AsyncGenerator[AckableMessage, None]:
@@ -225,20 +226,22 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
                     both.xdel(self.queue_name, number)
                     await both.execute()
         except RedisError as error:  # the message will be redelivered, with the same result
-            LOGGER.warning(
-                "a message could not be acknowledged (%s): it will be delivered again", type(error).__name__
+            log(
+                WARNING,
+                "a message could not be acknowledged (%s): it will be delivered again",
+                type(error).__name__,
             )
 
     async def _requeue(self, redis: Any, number: str, requeue: Requeue) -> None:  # noqa: ANN401  (see `_claim_idle`)
         tried = requeue.tried + requeue.is_counted
         position = (self.consumer_group_name, number)
         if tried >= requeue.tries.maximum:
-            LOGGER.error(DEAD_LETTER, requeue.task_id, requeue.reason)
             await self._run(redis, _ADD_DEAD_LETTER, "dead", *position, requeue.with_tries(0), requeue.reason)
+            log(ERROR, DEAD_LETTER, requeue.task_id, requeue.reason)
             return
         delay = requeue.delay(tried)
-        LOGGER.info("%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
         await self._run(redis, _DELAY, "later", *position, requeue.with_tries(tried), delay)
+        log(INFO, "%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
 
     async def _run(self, redis: Any, script: str, suffix: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_claim_idle`)
         names = [self.queue_name, f"{self.queue_name}:{suffix}"]
@@ -257,7 +260,7 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
             try:
                 await self._delete_consumers(self.consumer_name)
             except RedisError as error:
-                LOGGER.warning("this worker's consumer was not deleted (%s)", type(error).__name__)
+                log(WARNING, "this worker's consumer was not deleted (%s)", type(error).__name__)
         await super().shutdown()
 
 

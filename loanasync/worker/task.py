@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from logging import INFO, WARNING
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ from taskiq.exceptions import NoResultError, SendTaskError
 from taskiq.kicker import AsyncKicker
 
 from loanasync._client import LoanClient
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync.errors import ConfigurationError, LoanError
 from loanasync.ledger import DecisionLedger, MemoryLedger
 from loanasync.ledger.backend import unsuitable_driver_error
@@ -110,8 +111,10 @@ class _SafeFormatter(TaskiqFormatter):
                 last = self._tries.maximum - 1
                 pending_requeue.set(Requeue(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
                 return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
-            LOGGER.warning(
-                "a message of the queue %s: its result is 'rejected'; check the program that sent it", reason
+            log(
+                WARNING,
+                "a message of the queue %s: its result is 'rejected'; check the program that sent it",
+                reason,
             )
         else:
             if isinstance(self._broker, RequeueBroker) and self._broker.find_task(read.task_name) is None:
@@ -157,7 +160,8 @@ def register_task(
         except Exception as error:  # noqa: BLE001  (raised by any backend)
             wrong = error if isinstance(error, ConfigurationError) else unsuitable_driver_error(ledger, error)
             if wrong is None:  # it may work later
-                LOGGER.warning(
+                log(
+                    WARNING,
                     "the ledger is not available (%s): no request is sent until it works",
                     type(error).__name__,
                 )
@@ -218,7 +222,7 @@ class _Task:
                 delay = self.tries.delay(tried)
             if result is not None and tried >= self.tries.maximum:
                 return task_result(result)
-            LOGGER.info("%s: trying again in %.1f s", _reason(result), delay)
+            log(INFO, "%s: trying again in %.1f s", _reason(result), delay)
             await asyncio.sleep(delay)
             with suppress(SendTaskError):  # the queue is down: try again here
                 await _send_again(context, tried)

@@ -76,6 +76,12 @@ def test_opentelemetry_sdk_is_imported_by_extras_only() -> None:
     assert {name.partition(".")[0] for name in found} <= {"cli", "testing"}
 
 
+def test_log_records_are_written_by_functions_that_never_raise() -> None:
+    """A log handler of the user may raise an error, which must not replace the result of a call."""
+    writers = [name for name, file in modules().items() if "loanasync._log.LOGGER" in imports(file)]
+    assert writers == []
+
+
 # Slow to import: creating a client must not load them.
 LOADED_BY_FIRST_CALL = {
     *("aiohttp", "asyncio", "cattrs", "email", "json", "logging", "opentelemetry", "ssl", "tenacity"),

@@ -5,14 +5,14 @@ Between two exchanges the client holds no connection.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from logging import INFO
 from typing import TYPE_CHECKING
 
 import aiohttp
 from attrs import define, field
 from yarl import URL
 
-from loanasync._log import LOGGER
+from loanasync._log import log
 from loanasync._protocol.messages import NoResponse, Request
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast.connection import DirectConnection, Origin
@@ -89,8 +89,7 @@ class UsersPoolTransport(DirectTransport):
         if obstacle != self._obstacle:
             self._obstacle = obstacle
             if obstacle is not None:
-                with suppress(Exception):  # a log handler may fail
-                    LOGGER.info("sending through ClientSession.request: %s", obstacle)
+                log(INFO, "sending through ClientSession.request: %s", obstacle)
         return obstacle is None
 
     async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:

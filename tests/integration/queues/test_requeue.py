@@ -122,6 +122,16 @@ async def test_denied_message_becomes_a_dead_letter_that_can_be_replayed(url: st
     assert queue.shop.script.left == 0
 
 
+@pytest.mark.usefixtures("broken_logging")
+async def test_worker_with_a_failing_log_handler_loses_no_message(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[not_connected()] * 2, approved(), tries=2)
+    async with queue.open():
+        await queue.put(CUSTOMERS[0])
+        await queue.letters(1)
+        await queue.put(CUSTOMERS[1])
+        await until(lambda: queue.statuses() == ["approved"])
+
+
 async def test_replayed_message_has_all_its_tries_again(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[not_connected()] * 3, approved(), tries=2)
     async with queue.open():

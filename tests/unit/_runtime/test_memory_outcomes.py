@@ -1,9 +1,7 @@
 """A client without a ledger requests an approval once, and remembers its outcome."""
 
 import asyncio
-import logging
 from typing import Any
-from unittest import mock
 
 import attrs
 import pytest
@@ -255,16 +253,6 @@ async def test_memory_that_is_full_warns_once_without_personal_data(caplog: pyte
         "this client remembers 2 approvals and now forgets the oldest ones: requesting one of these again "
         "sends it again; pass a ledger to LoanClient, which remembers all"
     )
-
-
-async def test_memory_that_is_full_survives_a_failing_log_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = Shop(approved(), refused())
-    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=1)
-    await shop.approve(scope="1")
-    monkeypatch.setattr(logging.getLogger("loanasync"), "warning", mock.Mock(side_effect=OSError))
-    assert isinstance(await shop.approve(scope="2"), Refused)
-    assert isinstance(await shop.approve(scope="2"), Refused)
-    assert shop.sent == 2
 
 
 @pytest.mark.parametrize(("age", "sent"), [(3599.0, 1), (3600.0, 2)])

@@ -122,29 +122,6 @@ async def test_failing_queue_metric_does_not_affect_calls(
     provider.shutdown()
 
 
-class FailingHandler(logging.Handler):
-    emit = fail
-
-
-class FailingFilter(logging.Filter):
-    filter = fail
-
-
-@pytest.fixture(params=["handler", "filter"])
-def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
-    logger, level = logging.getLogger("loanasync"), logging.getLogger("loanasync").level
-    handler, refusing = FailingHandler(), FailingFilter()
-    logger.setLevel(logging.DEBUG)
-    if request.param == "handler":
-        logger.addHandler(handler)
-    else:
-        logger.addFilter(refusing)
-    yield
-    logger.removeHandler(handler)
-    logger.removeFilter(refusing)
-    logger.setLevel(level)
-
-
 @pytest.mark.usefixtures("broken_logging")
 async def test_failing_log_handler_does_not_affect_calls_and_spans(
     tracing: TracerProvider, exporter: Any
@@ -235,6 +212,18 @@ async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProv
         logger.removeHandler(handler)
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert len(exporter.get_finished_spans()) == 2
+
+
+async def test_decision_of_a_call_ended_by_system_exit_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    client = scripted_client(approved())
+    with monkeypatch.context() as patched:
+        patched.setattr(_log.LOGGER, "filters", [end])
+        with pytest.raises(ProgramEnd):
+            await client.approve(FISCAL_CODE, approval_request())
+    assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
 
 
 async def test_log_handler_that_fails_for_some_events_logs_its_failure(
