@@ -1,4 +1,4 @@
-"""Overlapping calls for one approval share one request, with a ledger."""
+"""Overlapping calls for one approval share one request."""
 
 import asyncio
 import gc
@@ -10,15 +10,19 @@ from loanasync import (
     Approved,
     ClientClosedError,
     InFlightError,
+    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     ReadTimeoutError,
     Refused,
+    RetryPolicy,
+    SystemFaultError,
     Timeout,
 )
-from loanasync.ledger import SqliteLedger, State
+from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import ScriptedTransport, approval_request, approved, refused, system_error, timed_out
 from support.ledger_clients import FailingLedger, Shop, held_response
+from support.memory_clients import cancelled, request
 
 
 async def test_overlapping_calls_share_one_request() -> None:
@@ -79,12 +83,34 @@ async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
     shop = Shop(step)
     first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
     await arrived.wait()
-    for cancelled in (first, second):
-        cancelled.cancel()
+    for call in (first, second):
+        call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await cancelled
+            await call
     go.set()
     assert isinstance(await third, Approved)
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_late_500_to_the_last_attempt_is_not_sent_again(attempts: int, *, ledger: bool) -> None:
+    """The retry policy limits the attempts of all callers together: 1 turns retries off."""
+    step, arrived, go = held_response(system_error())
+    script = ScriptedTransport(*[system_error()] * (attempts - 1), step, approved())
+    client = script.client(retry=RetryPolicy(attempts=attempts), ledger=MemoryLedger() if ledger else None)
+    first = asyncio.create_task(request(client))
+    await arrived.wait()
+    waiting = [asyncio.create_task(request(client)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await cancelled(first)
+    go.set()
+    continued, joined = await asyncio.gather(*waiting)
+    assert isinstance(continued, SystemFaultError)
+    assert (continued.stopped_by, continued.meta.attempts) == ("attempts", attempts)
+    for error in (joined, await request(client)):
+        assert isinstance(error, LoanError)
+        assert (error.outcome, error.repeatable) == ("unknown", False)
+    assert len(script.sent) == attempts
 
 
 async def test_response_is_recorded_after_all_callers_were_cancelled() -> None:
