@@ -1,6 +1,7 @@
 """One HTTP connection of the direct path, and the state that the connections of an event loop share."""
 
 import asyncio
+import re
 from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
 
-# Seconds after which an idle connection is closed; the default of aiohttp.
-_KEEP_ALIVE = 15.0
+# Seconds after which an idle connection is closed. A server may close one in the moment in which a request is
+# written to it, and then the outcome of the request is unknown. So it is used only long before that moment.
+_MAX_IDLE = 1.0
+_ANNOUNCED = re.compile("timeout=([0-9]{1,9})", re.IGNORECASE)  # in the header Keep-Alive
 # Seconds in the queue after which the event loop counts as blocked. The server may have closed the connection
 # in that time, so it is checked again before the request is written.
 _BLOCKED_AFTER = 0.01
@@ -134,12 +137,12 @@ class Origin:
     def __attrs_post_init__(self) -> None:
         self.host = self.url.host_port_subcomponent or ""
 
-    def take_idle(self) -> "DirectConnection | None":
+    def take_idle(self, now: float) -> "DirectConnection | None":
         """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
         while self.idle:
             # Take the connection that was used last, so that surplus connections stay idle and expire.
             connection, _ = self.idle.popitem()
-            if connection.is_reusable:
+            if connection.is_reusable(now):
                 return connection
             connection.close()
         return None
@@ -165,10 +168,11 @@ class DirectConnection(HeadSplitter):
     failed, a body was too large, or it received data that belongs to no response. `release` then aborts it.
     It is also not used again if writing is paused, because a part of the request is then still unsent.
     `expires_at` is the time of the event loop's clock at which the exchange times out, or the idle connection
-    is closed.
+    is closed. From `_fresh_until` on, the connection is not used again.
     """
 
     _is_writing_paused = False
+    _fresh_until = inf
 
     def __init__(
         self, connection: "Connection", scheduler: Scheduler, origin: Origin, *, was_used: bool = False
@@ -210,7 +214,9 @@ class DirectConnection(HeadSplitter):
         # Data received before the request was sent would be taken for its response.
         if self._has_unread_data():
             await read_pending(self._has_unread_data)
-        if self._scheduler.loop.time() >= deadline:  # the event loop was blocked
+        now = self._scheduler.loop.time()
+        self._fresh_until = now + _MAX_IDLE
+        if now >= deadline:  # the event loop was blocked
             raise aiohttp.ConnectionTimeoutError("connection timeout")
         # If asyncio has passed on data, `_is_clean` is False by now. Data still unread in the socket does
         # not matter: it may be a TLS session ticket.
@@ -239,14 +245,14 @@ class DirectConnection(HeadSplitter):
     def check_after_block(self, now: float) -> None:
         """Check the deadline and the connection, since the event loop was blocked with the request queued.
 
-        On a used connection, unread data means that the server closed it or sent something unrequested. A new
-        connection is not checked: its unread data may be a TLS session ticket.
+        On a used connection, unread data means that the server closed it or sent something unrequested. In a
+        new connection, they may be a TLS session ticket.
         """
         if self._unsent_bytes is None:
             return
         if self.expires_at <= now:
             self.interrupt(TimeoutError())
-        elif self.was_used and self._has_unread_data():
+        elif self.was_used and not self.is_reusable(now):
             self._is_clean = False
 
     def send(self) -> int:
@@ -291,7 +297,11 @@ class DirectConnection(HeadSplitter):
     def _store(self) -> None:
         """Keep the connection as an idle one."""
         self.was_used = True
-        self.expires_at = self._scheduler.loop.time() + _KEEP_ALIVE
+        if self._head is not None:  # else nothing was sent, and the connection has been idle for longer
+            announced = _ANNOUNCED.search(self._head.headers.get("Keep-Alive", ""))
+            limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
+            self._fresh_until = self._scheduler.loop.time() + limit
+        self.expires_at = self._fresh_until
         if self.expires_at < self._scheduler.timer_at:
             self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
@@ -315,13 +325,17 @@ class DirectConnection(HeadSplitter):
         """Return True unless the connection is closing, as far as the event loop knows."""
         return not self._transport.is_closing()
 
-    @property
-    def is_reusable(self) -> bool:
-        """Return True if the connection is clean and open, and has no unread data or end of file.
+    def is_reusable(self, now: float) -> bool:
+        """Return True if the connection is clean, fresh and open, and has no unread data or end of file.
 
         The socket is checked each time, because the server may close the connection right after a response.
         """
-        return self._is_clean and not self._transport.is_closing() and not self._has_unread_data()
+        return (
+            self._is_clean
+            and now < self._fresh_until
+            and not self._transport.is_closing()
+            and not self._has_unread_data()
+        )
 
     def abort(self) -> None:
         """Close the connection at once, without writing the rest of a cancelled request."""

@@ -73,11 +73,12 @@ class DirectTransport:
         """See `Transport.send`."""
         if not self._is_direct(request):
             return await self._session_transport.send(request, connect=connect, within=within)
-        deadline = self._loop.time() + within
+        now = self._loop.time()
+        deadline = now + within
         request.is_sent = False
         keep = len(request.body) < MAX_BODY_FOR_REUSE
         while True:
-            connection = await self._take(request, connect, deadline)
+            connection = await self._take(request, connect, deadline, now)
             if isinstance(connection, NoResponse):
                 return connection
             was_used = connection.was_used
@@ -91,9 +92,11 @@ class DirectTransport:
                     connection.release(keep=keep)
                 raise
             connection.release(keep=keep)
-            if not was_used or isinstance(result, Response) or result.is_sent:
+            if isinstance(result, Response):
                 return result
-            if self._waits.is_closed or self._session.closed or self._loop.time() >= deadline:
+            now = self._loop.time()
+            is_over = self._waits.is_closed or self._session.closed or now >= deadline
+            if is_over or result.is_sent or not was_used:
                 return result
             # The used connection failed before anything was written: try another one.
 
@@ -105,13 +108,15 @@ class DirectTransport:
             warn_once(_PATCHED)
         return not (is_patched or self._waits.is_closed)
 
-    async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:
+    async def _take(
+        self, request: Request, connect: float, deadline: float, now: float
+    ) -> DirectConnection | NoResponse:
         """Return an idle connection or a new one, or a `NoResponse` if none could be opened."""
         address = address_of(request.url)
         origin = self._origins.get(address)
         if origin is None:
             origin = self._origins[address] = Origin(address, URL(address))
-        return origin.take_idle() or await self._try_connect(origin, connect, deadline)
+        return origin.take_idle(now) or await self._try_connect(origin, connect, deadline)
 
     async def _try_connect(
         self, origin: Origin, connect: float, deadline: float

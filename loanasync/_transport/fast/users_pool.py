@@ -92,7 +92,9 @@ class UsersPoolTransport(DirectTransport):
                 log(INFO, "sending through ClientSession.request: %s", obstacle)
         return obstacle is None
 
-    async def _take(self, request: Request, connect: float, deadline: float) -> DirectConnection | NoResponse:
+    async def _take(
+        self, request: Request, connect: float, deadline: float, now: float
+    ) -> DirectConnection | NoResponse:
         address = address_of(request.url)
         origin = self._origins.get(address)
         default_headers = list(self._session.headers.items())
@@ -103,7 +105,7 @@ class UsersPoolTransport(DirectTransport):
         # Undocumented. `connect` does the same first, but it would need a timer.
         while (opened := await connector._get(origin.key, [])) is not None:  # noqa: SLF001
             connection = BorrowedConnection(opened, self._scheduler, origin, was_used=True)
-            if connection.is_reusable:
+            if connection.is_reusable(now):
                 return connection
             connection.close()
         return await self._try_connect(origin, connect, deadline)
@@ -137,8 +139,9 @@ class UsersPoolTransport(DirectTransport):
             if not trace.is_reused:
                 return await self._checked(connection, deadline)
             # While this request waited for a free slot of the pool, another request released a connection.
-            is_late = self._loop.time() >= deadline  # the event loop was blocked
-            if connection.is_reusable and not is_late:
+            now = self._loop.time()
+            is_late = now >= deadline  # the event loop was blocked
+            if connection.is_reusable(now) and not is_late:
                 return connection
             connection.close()
             if is_late:

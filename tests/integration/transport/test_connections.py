@@ -58,16 +58,67 @@ async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
 
 
 @needs_direct_path
-async def test_idle_connection_is_closed_after_its_keep_alive_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connection_is_closed_by_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(REFUSAL) as server, server.client() as client:
         await approve(client)
         assert (len(server.open), len(scheduler_of(client).connections)) == (1, 1)
-        monkeypatch.setattr(direct_connection, "_KEEP_ALIVE", 0.01)
+        monkeypatch.setattr(direct_connection, "_MAX_IDLE", 0.01)
         await approve(client)
         await until(lambda: not server.open)
         assert not scheduler_of(client).connections
         assert isinstance(await approve(client), Refused)
         assert server.requests == 3
+
+
+@needs_direct_path
+@pytest.mark.parametrize(
+    ("announced", "limit"),
+    [
+        ("", 1.0),
+        ("Keep-Alive: timeout=5, max=100", 1.0),
+        ("Keep-Alive: max=100, Timeout=1", 0.5),
+        ("Keep-Alive: timeout=0", 0.0),
+        ("Keep-Alive: timeout=" + 5000 * "9", 1.0),
+        ("Keep-Alive: timeout=soon", 1.0),
+    ],
+)
+async def test_connection_is_reused_only_within_its_idle_limit(
+    announced: str, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer has not closed it yet, because the test controls the clock of the event loop."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    refusal = response_bytes(422, b'{"approved":false}', *filter(None, [announced]))
+    async with serving(refusal) as server, server.client() as client:
+        await approve(client)
+        [first] = scheduler_of(client).connections
+        if limit:
+            now += limit - 0.01
+            await approve(client)
+            assert {first} == scheduler_of(client).connections
+        now += limit
+        await approve(client)
+        assert first not in scheduler_of(client).connections
+        assert server.requests == (3 if limit else 2)
+
+
+@needs_direct_path
+async def test_connection_of_an_unsent_request_is_not_fresh_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(REFUSAL) as server, server.client() as client:
+        await approve(client)
+        [connection] = scheduler_of(client).connections
+        expires_at = connection.expires_at
+        loop = asyncio.get_running_loop()
+        now = loop.time() + 0.5
+        monkeypatch.setattr(loop, "time", lambda: now)
+        scheduler_of(client).in_progress += 1  # so that the request is queued
+        call = asyncio.create_task(approve(client))
+        await until(lambda: connection._result is not None)
+        call.cancel()
+        await asyncio.wait({call})
+        scheduler_of(client).in_progress -= 1
+        assert (connection.expires_at, server.requests) == (expires_at, 1)
 
 
 @needs_direct_path
