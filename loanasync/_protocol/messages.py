@@ -1,6 +1,6 @@
 """Messages between the client and a `Transport`: `Request`, `Response` and `NoResponse`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
@@ -57,6 +57,8 @@ class Response:
         headers: Headers. The client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, spelled like this.
         body: Decoded body, or the part of it that arrived.
         fault: Reason why the body is incomplete, such as ``truncated`` or ``undecodable``; else None.
+        discard: Set by the transport: closes the connection. The client calls it if it does not understand
+            the response, which may then belong to another request. None if the connection is closed already.
 
     Example:
         >>> from loanasync import Response
@@ -68,6 +70,7 @@ class Response:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=mask)
     fault: str | None = None
+    discard: Callable[[], object] | None = field(default=None, eq=False, repr=False)
 
 
 @frozen(kw_only=True)

@@ -31,6 +31,8 @@ from loanasync.errors import (
     ReadTimeoutError,
     SystemFaultError,
     TransportError,
+    UnexpectedResponseError,
+    UnexpectedStatusError,
 )
 from loanasync.errors.service import StoppedBy
 
@@ -220,6 +222,9 @@ class Pipeline:
             call.after_unknown,
         )
         result = call.read(last, meta)
+        if isinstance(result, UnexpectedResponseError | UnexpectedStatusError) and last.discard is not None:
+            with suppress(Exception):  # an error here must not replace the response
+                last.discard()
         if isinstance(result, SystemFaultError) and stopped_by is not None:
             return evolve(result, stopped_by=stopped_by)
         return result

@@ -306,18 +306,18 @@ class DirectConnection(HeadSplitter):
             self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
 
-    def keep_reading(self, *, keep: bool) -> "asyncio.Future[Response | NoResponse]":
+    def keep_reading(self) -> "asyncio.Future[Response | NoResponse]":
         """Continue to read the response after the caller was cancelled, and return a new future for it.
 
         The new future replaces the one of `exchange`, which was cancelled with the caller. When it has its
-        result, the connection is released.
+        result, the connection is aborted: another request would take it before the response was understood.
         """
         cancelled = self._result
         late = self._result = self._scheduler.loop.create_future()
         if cancelled is not None and cancelled.done() and not cancelled.cancelled():
             # The response and the cancellation came in the same iteration of the event loop.
             late.set_result(cancelled.result())
-        late.add_done_callback(lambda _: self.release(keep=keep))
+        late.add_done_callback(lambda _: self.release(keep=False))
         return late
 
     @property

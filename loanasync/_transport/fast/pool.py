@@ -87,12 +87,13 @@ class DirectTransport:
             except BaseException as error:
                 is_cancelled = isinstance(error, asyncio.CancelledError)
                 if is_cancelled and request.outlives_caller and request.is_sent:
-                    request.late = connection.keep_reading(keep=keep)
+                    request.late = connection.keep_reading()
                 else:
                     connection.release(keep=keep)
                 raise
             connection.release(keep=keep)
             if isinstance(result, Response):
+                result.discard = connection.abort
                 return result
             now = self._loop.time()
             is_over = self._waits.is_closed or self._session.closed or now >= deadline

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import traceback
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from loanasync import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync._protocol.messages import NoResponse
+from loanasync._protocol.messages import NoResponse, Response
 from loanasync._runtime.retry import Quota
 from loanasync.testing import (
     ScriptedTransport,
@@ -55,6 +56,24 @@ async def test_approval_with_a_response_is_sent_once() -> None:
     assert (decision.meta.status, decision.meta.attempts, len(run.transport.sent)) == (201, 1, 1)
     assert decision.meta.trace_id is None
     assert run.clock.slept == []
+
+
+@pytest.mark.parametrize(
+    ("received", "calls"),
+    [
+        (Response(status=404, headers={}, body=b""), 1),
+        (Response(status=201, headers={}, body=b"<html>"), 1),
+        (Response(status=201, headers={}, body=b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000B"}'), 1),
+        (Response(status=422, headers={}, body=b'{"approved":false}'), 0),
+        (Response(status=403, headers={}, body=b"{}"), 0),
+    ],
+)
+def test_connection_of_a_response_that_is_not_understood_is_discarded(received: Response, calls: int) -> None:
+    """An error in `discard` does not replace the response."""
+    received.discard = mock.Mock(side_effect=OSError)
+    result = Run().pipeline.read(approval(), received, None)
+    assert isinstance(result, LoanError | Refused)
+    assert received.discard.call_count == calls
 
 
 async def test_refusal_is_not_retried() -> None:

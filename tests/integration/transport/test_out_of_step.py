@@ -1,0 +1,110 @@
+"""A connection whose responses belong to earlier requests costs at most one decision."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatusError
+from loanasync.testing import fiscal_code
+from support.builders import approval_request
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
+from support.direct_path import needs_direct_path
+from support.faults.connections import OTHER_CUSTOMER
+
+
+def decision_about(code: bytes) -> bytes:
+    return response_bytes(201, b'{"approved":true,"fiscalCode":"%s"}' % code)
+
+
+class ShiftedServer:
+    """Writes each response for the next request of the same connection, if the connection is out of step.
+
+    The first connection has a surplus response from the beginning.
+    """
+
+    def __init__(self, *surplus: bytes) -> None:
+        self.evaluated: list[bytes] = []
+        self.base_url = ""
+        self._surplus = iter(surplus)  # of each new connection
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        responses = [each for each in [next(self._surplus, b"")] if each]
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                path = head.split()[1]
+                self.evaluated.append(path.rpartition(b"/")[2])
+                responses.append(decision_about(self.evaluated[-1]))
+                writer.write(responses.pop(0))
+        writer.close()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with await asyncio.start_server(self.serve, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            self.base_url = f"http://{host}:{port}"
+            yield
+
+
+@asynccontextmanager
+async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
+    async with contextlib.AsyncExitStack() as stack:
+        users = None
+        if session.startswith("users"):
+            users = await stack.enter_async_context(aiohttp.ClientSession())
+        yield await stack.enter_async_context(
+            LoanClient(base_url, shop_id="s", auth_token="t", session=users)
+        )
+
+
+def codes(number: int) -> Iterator[str]:
+    return (fiscal_code() for _ in range(number))
+
+
+@needs_direct_path
+@pytest.mark.parametrize("session", ["own", "users"])
+async def test_connection_out_of_step_loses_one_decision(session: str) -> None:
+    server = ShiftedServer(decision_about(OTHER_CUSTOMER))
+    outcomes: list[str] = []
+    async with server.running(), client_of(server.base_url, session) as client:
+        for code in codes(12):
+            try:
+                outcomes.append(type(await client.approve(code, approval_request())).__name__)
+            except LoanError as error:
+                outcomes.append(error.outcome)
+    assert outcomes == ["unknown"] + 11 * ["Approved"]
+    assert len(set(server.evaluated)) == len(server.evaluated) == 12
+
+
+@needs_direct_path
+@pytest.mark.parametrize("session", ["own", "users"])
+async def test_connection_of_a_response_that_is_not_understood_is_closed(session: str) -> None:
+    async with serving(response_bytes(404), REFUSAL) as server, client_of(server.base_url, session) as client:
+        with pytest.raises(UnexpectedStatusError):
+            await approve(client)
+        first = set(server.open)
+        assert isinstance(await client.approve(fiscal_code(), approval_request()), Refused)
+        assert server.open - first  # the second call took another connection
+
+
+@needs_direct_path
+@pytest.mark.parametrize("session", ["own", "users"])
+async def test_connection_of_a_late_response_is_closed(session: str) -> None:
+    """Another request could take it before the response was read."""
+    async with serving(None, REFUSAL) as server, client_of(server.base_url, session) as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        first = set(server.open)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        server.respond_to_all(APPROVAL)
+        assert isinstance(await approve(client), Approved), "the late response"
+        assert isinstance(await client.approve(fiscal_code(), approval_request()), Refused)
+        assert server.open - first  # the second request took another connection
