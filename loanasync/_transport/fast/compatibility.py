@@ -52,6 +52,7 @@ def is_possible() -> bool:
 def _has_expected_api() -> bool:
     try:
         from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415  (a later aiohttp may lack it)
+        from aiohttp.client_reqrep import ConnectionKey  # noqa: PLC0415  (the same)
         from aiohttp.connector import Connection  # noqa: PLC0415  (the same)
         from aiohttp.tracing import Trace  # noqa: PLC0415  (the same)
 
@@ -62,6 +63,7 @@ def _has_expected_api() -> bool:
             and callable(vars(aiohttp.BaseConnector)["_release"])
             and _SETTINGS <= aiohttp.ClientSession.ATTRS
             and isinstance(aiohttp.ClientRequest.connection_key, property)
+            and "proxy_headers_hash" in ConnectionKey._fields
             and _takes(Trace.send_connection_reuseconn, "self")
             and _takes(Connection.close, "self")
             and _takes(Connection.release, "self")

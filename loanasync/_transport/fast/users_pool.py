@@ -1,7 +1,7 @@
 """The direct path through a user's session: each exchange borrows a connection of the user's pool.
 
-The limits, certificates, resolver and proxy of the session apply, and its other requests share the pool.
-Between two exchanges the client holds no connection.
+The limits, certificates, resolver and proxy of the session apply. Between two exchanges the client holds no
+connection: the pool keeps it under a separate key, so that the session's other requests never use it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,6 +40,20 @@ class BorrowedConnection(DirectConnection):
         self.unregister()
         self._transport.set_protocol(self._handler)
         self._connection.close()
+
+
+class ConnectRequest(aiohttp.ClientRequest):
+    """A request that opens a connection and is never sent.
+
+    Its key keeps the connections of clients apart from those of the user. A request of the user may leave a
+    response on its connection, for example an upload that the server rejects before it has read the body.
+    """
+
+    @property
+    def connection_key(self) -> "ConnectionKey":
+        """The key of the connection in the pool (read by the connector)."""
+        key = super().connection_key
+        return key._replace(proxy_headers_hash=hash((__name__, key.proxy_headers_hash)))
 
 
 class _ReuseTrace:
@@ -117,11 +131,11 @@ class UsersPoolTransport(DirectTransport):
         origin = self._origins[address] = UsersOrigin(address, url, default_headers, key=key)
         return origin
 
-    def _connect_request(self, url: URL) -> aiohttp.ClientRequest:
+    def _connect_request(self, url: URL) -> ConnectRequest:
         # A new request for each connection: the connector adds a header to those for the proxy.
         settings = vars(self._session)  # the proxy has no public property
         proxy = settings["_default_proxy"]
-        return aiohttp.ClientRequest(
+        return ConnectRequest(
             "POST",
             url,
             loop=self._loop,
@@ -138,7 +152,7 @@ class UsersPoolTransport(DirectTransport):
             connection = BorrowedConnection(opened, self._scheduler, origin, was_used=trace.is_reused)
             if not trace.is_reused:
                 return await self._checked(connection, deadline)
-            # While this request waited for a free slot of the pool, another request released a connection.
+            # While this request waited for a free slot of the pool, another call released a connection.
             now = self._loop.time()
             is_late = now >= deadline  # the event loop was blocked
             if connection.is_reusable(now) and not is_late:

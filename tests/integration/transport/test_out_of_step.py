@@ -10,10 +10,12 @@ import pytest
 
 from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatusError
 from loanasync.testing import fiscal_code
-from support.builders import approval_request
+from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
 from support.faults.connections import OTHER_CUSTOMER
+
+REJECTION = response_bytes(400, b'{"errors":{"amount":["This value is not valid."]}}')
 
 
 def decision_about(code: bytes) -> bytes:
@@ -23,7 +25,8 @@ def decision_about(code: bytes) -> bytes:
 class ShiftedServer:
     """Writes each response for the next request of the same connection, if the connection is out of step.
 
-    The first connection has a surplus response from the beginning.
+    The first connection has a surplus response from the beginning. Any connection has one after an upload,
+    which is answered before its body was read: the server takes the body for another request.
     """
 
     def __init__(self, *surplus: bytes) -> None:
@@ -39,8 +42,11 @@ class ShiftedServer:
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 await reader.readexactly(length)
                 path = head.split()[1]
-                self.evaluated.append(path.rpartition(b"/")[2])
-                responses.append(decision_about(self.evaluated[-1]))
+                if path == b"/upload":
+                    responses += [REJECTION, REJECTION]
+                else:
+                    self.evaluated.append(path.rpartition(b"/")[2])
+                    responses.append(decision_about(self.evaluated[-1]))
                 writer.write(responses.pop(0))
         writer.close()
 
@@ -80,6 +86,21 @@ async def test_connection_out_of_step_loses_one_decision(session: str) -> None:
                 outcomes.append(error.outcome)
     assert outcomes == ["unknown"] + 11 * ["Approved"]
     assert len(set(server.evaluated)) == len(server.evaluated) == 12
+
+
+@needs_direct_path
+@pytest.mark.parametrize("idle", [1, 3])
+async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int) -> None:
+    """The rest of the upload is answered with a 400, which says that a customer was not evaluated."""
+    server = ShiftedServer()
+    async with server.running(), aiohttp.ClientSession() as session:
+        uploads = [session.post(server.base_url + "/upload", data=b"{}") for _ in range(idle)]
+        for response in await asyncio.gather(*uploads):
+            assert response.status == 400
+            await response.read()
+        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session)
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+    assert server.evaluated == [FISCAL_CODE.encode()]
 
 
 @needs_direct_path
