@@ -40,7 +40,6 @@ INTERIM = frozenset(range(100, 200)) - {101}
 _HEAD_ENDS = b"\r\n\r\n"
 _CHUNKS_END = b"0\r\n\r\n"
 _STATUS_ENDS = len("HTTP/1.1 200")
-_MAX_TURNS = 10  # iterations of the event loop
 # The function in which a request waits for a free slot of the session's pool. aiohttp raises the same error
 # for this wait and for a slow connection, so only the traceback distinguishes them. If aiohttp renames the
 # method, both are reported as slow connections.
@@ -150,41 +149,30 @@ class SplittingProtocol(HeadSplitter):
 
     `RequestBody.write` creates it just before the request is written; `__init__` installs it on the
     connection. It passes all events to aiohttp's protocol. It removes itself when the body of the response
-    ends, or when `RequestBody.end` calls `remove`. It then aborts a connection that cannot be used again.
+    ends, or when `RequestBody.end` calls `remove`.
+
+    Args:
+        transport: The connection.
+        aborts: True if the request is so large that a part of it may still be unsent when the response ends.
     """
 
-    def __init__(self, transport: asyncio.Transport, *, keep: bool) -> None:
+    def __init__(self, transport: asyncio.Transport, *, aborts: bool) -> None:
         self._transport = transport
-        self._keep = keep
+        self._aborts = aborts
         self._handler = cast("ResponseHandler", transport.get_protocol())
         self._handler_error = getattr(self._handler, "exception", lambda: None)
         self._has_failed = False
         self._is_removed = False
         self._content: aiohttp.StreamReader | None = None
-        self._is_chunked = False
         self.expect_response()
         transport.set_protocol(self)
 
-    @classmethod
-    async def wait_until_removed(cls, transport: asyncio.Transport) -> None:
-        """Wait until the previous exchange has removed its wrapper. aiohttp may reuse a connection earlier.
-
-        Raises:
-            ClientConnectionResetError: It is not removed in time.
-        """
-        for _ in range(_MAX_TURNS):
-            if not isinstance(transport.get_protocol(), cls):
-                return
-            await asyncio.sleep(0)
-        raise aiohttp.ClientConnectionResetError("connection still in use")
-
     def watch(self, response: aiohttp.ClientResponse) -> None:
-        """Remove the wrapper when the body ends, because aiohttp then returns the connection to its pool.
+        """Remove the wrapper when the body ends, because aiohttp then closes the connection.
 
         If aiohttp's protocol fails, make the reader of the body fail. aiohttp only closes the connection.
         """
         self._content = response.content
-        self._is_chunked = "Transfer-Encoding" in response.headers
         self._fail_reader()
         response.content.on_eof(self.remove)
 
@@ -194,19 +182,15 @@ class SplittingProtocol(HeadSplitter):
             content.set_exception(aiohttp.ClientPayloadError())
 
     def remove(self) -> None:
-        """Restore aiohttp's protocol. Abort the connection if it cannot be used again.
+        """Restore aiohttp's protocol. Abort the connection if the request may be partly unsent.
 
-        It cannot be used again if the request may be partly unsent, or if data followed the response.
         Closing instead of aborting would first write the rest of the request.
         """
         if self._is_removed:
             return
         self._is_removed = True
-        content = self._content
         with suppress(Exception):  # asyncio's TLS transport has no protocol after the connection has ended
-            if not self._keep or (
-                content is not None and self.has_more_than(content, is_chunked=self._is_chunked)
-            ):
+            if self._aborts:
                 self._transport.abort()
             self._transport.set_protocol(self._handler)
 
@@ -254,6 +238,7 @@ class RequestBody(bytes, aiohttp.Payload):
         self.protocol: object | None = None  # aiohttp's protocol of the connection that it chose
         self.is_written = False
         self.is_cancelled = False  # it must not be written any more
+        self.was_refused = False  # because the connection was used before
         self.deadline = inf  # the time of the event loop's clock from which it must not be written
         self._is_built = False
         self._splitter: SplittingProtocol | None = None
@@ -300,7 +285,8 @@ class RequestBody(bytes, aiohttp.Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write head and body (called by aiohttp).
 
-        Nothing is written if the connection cannot be used, if writing was cancelled, or after the deadline.
+        Nothing is written if the connection was used before or cannot be used, if writing was cancelled, or
+        after the deadline. Otherwise aiohttp closes the connection after the response.
 
         Raises:
             ClientConnectionResetError: Nothing was written.
@@ -308,21 +294,26 @@ class RequestBody(bytes, aiohttp.Payload):
         out = cast("StreamWriter", writer)
         transport = cast("asyncio.Transport | None", getattr(out, "transport", None))
         self.protocol = out.protocol
+        # Undocumented: the body of the last response on this connection, to a request of the user. A further
+        # response may follow, for example if the server rejected an upload before it had read the body.
+        was_used = getattr(out.protocol, "_payload", None) is not None
+        # `should_close` is True if data was received already. It would be taken for the response.
+        self.was_refused = was_used and not getattr(out.protocol, "should_close", False)
         has_unread_data = unread_data_check(transport)
         if has_unread_data():
             await read_pending(has_unread_data)
-        may_wrap = is_tested(aiohttp.__version__)
-        if transport is not None and may_wrap:
-            await SplittingProtocol.wait_until_removed(transport)
         is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
         is_late = asyncio.get_running_loop().time() >= self.deadline  # the event loop was blocked
-        # `should_close` is True if data was received already. It would be taken for the response.
-        if is_cancelled or is_late or getattr(out.protocol, "should_close", False):
+        is_unusable = was_used or getattr(out.protocol, "should_close", False)
+        if is_cancelled or is_late or is_unusable:
             if transport is not None:
                 transport.abort()
-            raise aiohttp.ClientConnectionResetError("connection closed, or data received before the request")
+            raise aiohttp.ClientConnectionResetError("connection already used, closed, or with data")
+        may_wrap = is_tested(aiohttp.__version__)
         if transport is not None and may_wrap and isinstance(transport.get_protocol(), asyncio.Protocol):
-            self._splitter = SplittingProtocol(transport, keep=len(self._value) < MAX_BODY_FOR_REUSE)
+            self._splitter = SplittingProtocol(transport, aborts=len(self._value) >= MAX_BODY_FOR_REUSE)
+        with suppress(AttributeError):  # aiohttp may rename it; then the header asks the server to close
+            cast("ResponseHandler", out.protocol).force_close()
         # With `drain=False`, this either raises because the connection is closing, or accepts all bytes.
         await out.write(self._value, drain=False)
         self.is_written = True

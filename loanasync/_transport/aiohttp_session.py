@@ -5,7 +5,6 @@ from functools import cache, lru_cache
 from http.cookies import SimpleCookie
 from inspect import signature
 from typing import Any
-from weakref import WeakSet
 
 import aiohttp
 from opentelemetry import context as otel_context
@@ -24,8 +23,11 @@ class SessionTransport:
     """Sends requests through an aiohttp session, which the client opened or the user passed.
 
     It belongs to one event loop, and closes the session only if `owned` is True. Each request has a
-    separate timeout; the session's timeouts do not apply. `RequestBody` notes when the request is written. If
-    a reused connection turns out to be unusable before that, the request is sent again on another one.
+    separate timeout; the session's timeouts do not apply. `RequestBody` notes when the request is written.
+
+    Each request has a new connection, which is closed after the response. The public API can neither limit
+    the time for which a connection may be idle, nor close one whose response was not understood. If aiohttp
+    chooses a connection that was used before, `RequestBody` aborts it, and the request is sent on another.
 
     During a request, `suppression_key` suppresses OpenTelemetry's instrumentation of the session.
     """
@@ -39,8 +41,6 @@ class SessionTransport:
         self._owned = owned
         self._suppression_key = suppression_key
         self._waits = Waits()
-        # The protocols of connections that have served a request. (Some transports have no weak references.)
-        self._used_protocols: WeakSet[object] = WeakSet()
 
     def check(self) -> None:
         """Raise an error if no call can begin.
@@ -80,17 +80,15 @@ class SessionTransport:
             raise
 
     async def _exchange(self, request: Request, connect: float, within: float) -> Response | NoResponse:
-        """Send the request; try again while reused connections prove unusable before anything was written."""
+        """Send the request; try again while aiohttp chooses connections that were used before."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
             body = RequestBody(request.body)
             body.request, body.deadline = request, deadline
             result = await self._exchange_once(request, body, connect, within)
             within = deadline - asyncio.get_running_loop().time()
-            was_unusable = isinstance(result, NoResponse) and result.error is ConnectError and body.is_unsent
-            was_reused = body.protocol is not None and body.protocol in self._used_protocols
             is_over = within <= 0 or request.is_withdrawn or self._is_closed
-            if is_over or not (was_unusable and was_reused):
+            if is_over or not body.was_refused:
                 return result
 
     async def _exchange_once(
@@ -126,7 +124,7 @@ class SessionTransport:
                         request.method,
                         URL(request.url, encoded=True),
                         data=body,
-                        headers=request.headers,
+                        headers={**request.headers, "Connection": "close"},
                         # These override the settings of the user's session. A redirect would send the
                         # token to another host and turn a POST into a GET. A middleware could send an
                         # approval twice.
@@ -172,10 +170,7 @@ class SessionTransport:
             body.discard_connection()
             return failures.no_response(failures.MalformedResponseError(), is_unsent=False)
         body.watch(response)
-        result = await failures.read(response.status, response.headers, response.content, received)
-        if body.protocol is not None:
-            self._used_protocols.add(body.protocol)
-        return result
+        return await failures.read(response.status, response.headers, response.content, received)
 
     async def aclose(self) -> None:
         """End the requests in progress with the cause `SessionClosed`; close the session if it is owned."""

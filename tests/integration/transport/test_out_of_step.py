@@ -12,8 +12,9 @@ from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatus
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
-from support.direct_path import needs_direct_path
+from support.direct_path import each_path, needs_direct_path
 from support.faults.connections import OTHER_CUSTOMER
+from support.faults.row import SESSIONS
 
 REJECTION = response_bytes(400, b'{"errors":{"amount":["This value is not valid."]}}')
 
@@ -27,6 +28,7 @@ class ShiftedServer:
 
     The first connection has a surplus response from the beginning. Any connection has one after an upload,
     which is answered before its body was read: the server takes the body for another request.
+    It ignores `Connection: close`.
     """
 
     def __init__(self, *surplus: bytes) -> None:
@@ -64,8 +66,9 @@ async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
         users = None
         if session.startswith("users"):
             users = await stack.enter_async_context(aiohttp.ClientSession())
+        is_direct = "through aiohttp" not in session
         yield await stack.enter_async_context(
-            LoanClient(base_url, shop_id="s", auth_token="t", session=users)
+            LoanClient(base_url, shop_id="s", auth_token="t", session=users, direct_connections=is_direct)
         )
 
 
@@ -73,8 +76,7 @@ def codes(number: int) -> Iterator[str]:
     return (fiscal_code() for _ in range(number))
 
 
-@needs_direct_path
-@pytest.mark.parametrize("session", ["own", "users"])
+@pytest.mark.parametrize("session", SESSIONS)
 async def test_connection_out_of_step_loses_one_decision(session: str) -> None:
     server = ShiftedServer(decision_about(OTHER_CUSTOMER))
     outcomes: list[str] = []
@@ -88,9 +90,9 @@ async def test_connection_out_of_step_loses_one_decision(session: str) -> None:
     assert len(set(server.evaluated)) == len(server.evaluated) == 12
 
 
-@needs_direct_path
+@each_path
 @pytest.mark.parametrize("idle", [1, 3])
-async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int) -> None:
+async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int, *, is_direct: bool) -> None:
     """The rest of the upload is answered with a 400, which says that a customer was not evaluated."""
     server = ShiftedServer()
     async with server.running(), aiohttp.ClientSession() as session:
@@ -98,7 +100,9 @@ async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int) ->
         for response in await asyncio.gather(*uploads):
             assert response.status == 400
             await response.read()
-        client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session)
+        client = LoanClient(
+            server.base_url, shop_id="s", auth_token="t", session=session, direct_connections=is_direct
+        )
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
     assert server.evaluated == [FISCAL_CODE.encode()]
 

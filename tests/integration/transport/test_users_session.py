@@ -44,7 +44,7 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_splitter_passes_each_head_separately(size: int) -> None:
     handler = mock.Mock(exception=mock.Mock(return_value=None))
-    splitter = SplittingProtocol(mock.Mock(get_protocol=mock.Mock(return_value=handler)), keep=True)
+    splitter = SplittingProtocol(mock.Mock(get_protocol=mock.Mock(return_value=handler)), aborts=False)
     received = INTERIM * 2 + REFUSAL
     ends: list[int] = []
     for at in range(0, len(received), size):
@@ -59,7 +59,7 @@ def test_splitter_passes_each_head_separately(size: int) -> None:
 
 def test_splitter_buffers_only_the_end_of_a_long_head() -> None:
     """Copying the whole head for each packet would take quadratic time."""
-    splitter = SplittingProtocol(mock.Mock(), keep=True)
+    splitter = SplittingProtocol(mock.Mock(), aborts=False)
     splitter.data_received(b"HTTP/1.1 201 Created\r\n")
     for number in range(100):
         splitter.data_received(b"X-%d: %s\r\n" % (number, b"x" * 1000))

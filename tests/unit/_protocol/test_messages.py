@@ -63,6 +63,7 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(mocked_http: 
     assert headers == {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
+        "Connection": "close",
         "Content-Type": "application/json",
         "X-Auth-Token": "token",
     }
