@@ -25,7 +25,10 @@ from support.failing_telemetry import fail
 from support.raw_shop import Raw
 
 # pytester runs pytest within tests, to test loanasync.pytest_plugin.
-pytest_plugins = ["support.network_guard", "pytester", "support.servers.fixtures"]
+pytest_plugins = [
+    *("support.run_folders", "support.time_limit", "support.network_guard"),
+    *("pytester", "support.servers.fixtures"),
+]
 
 # No deadline: a slow example on a busy machine is not an error.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

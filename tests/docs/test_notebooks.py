@@ -18,11 +18,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
 def executed(text: str, folder: Path) -> list[Any]:
     """Run a notebook, and return its code cells with their output."""
     notebook = jupytext.reads(text, fmt="md:myst")
-    environment = {
-        "IPYTHONDIR": str(folder / "ipython"),
-        "MPLCONFIGDIR": str(folder),
-        "PYTHONWARNINGS": "default",
-    }
+    environment = {"IPYTHONDIR": str(folder / "ipython"), "PYTHONWARNINGS": "default"}
     resources = {"metadata": {"path": str(folder)}}
     with mock.patch.dict(os.environ, environment):
         NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()

@@ -1,0 +1,68 @@
+"""The plugins of a test run: its separate folders, and the time limit of async tests."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from loanasync.ledger.policy import default_orphan_folders
+from support.run_folders import VARIABLES
+
+TESTS = """
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+async def test_that_hangs():
+    await asyncio.Event().wait()
+
+async def test_that_hangs_beside_a_busy_task():
+    async def turn():
+        while True:
+            await asyncio.sleep(0)
+    task = asyncio.create_task(turn())
+    await asyncio.Event().wait()
+
+async def test_with_its_own_limit():
+    async with asyncio.timeout(0):
+        await asyncio.Event().wait()
+
+def test_without_a_loop():
+    Path("folder").write_text(os.environ["TMPDIR"])
+
+async def test_that_ends():
+    pass
+"""
+
+
+def test_each_variable_names_a_folder_of_this_run() -> None:
+    [run] = {Path(os.environ[name]).parent for name in VARIABLES}
+    assert all(Path(os.environ[name]).stat().st_uid == os.geteuid() for name in VARIABLES)
+    assert Path(tempfile.gettempdir()).parent == run
+    assert all(folder.is_relative_to(run) for folder in default_orphan_folders())
+    script = "import tempfile; print(tempfile.gettempdir())"
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert Path(printed.stdout.strip()).parent == run
+
+
+def test_run_deletes_its_folders_and_names_tests_that_hang(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr("support.time_limit.LIMIT", 0.05)
+    before = [os.environ[name] for name in VARIABLES]
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
+    pytester.makepyfile(test_run=TESTS)
+    run = pytester.runpytest_inprocess("-p", "support.time_limit", "-p", "support.run_folders")
+    run.assert_outcomes(passed=2, failed=3)
+    limited = "Failed: test_run.py::test_that_hangs* did not end within 0.05 seconds"
+    run.stdout.fnmatch_lines([f"*{limited}", f"*{limited}", "*TimeoutError"])
+    folder = Path("folder").read_text()
+    assert not Path(folder).parent.exists()
+    assert tempfile.gettempdir() == os.environ["TMPDIR"] != folder
+    assert [os.environ[name] for name in VARIABLES] == before
