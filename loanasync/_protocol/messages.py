@@ -57,8 +57,8 @@ class Response:
         headers: Headers. The client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, spelled like this.
         body: Decoded body, or the part of it that arrived.
         fault: Reason why the body is incomplete, such as ``truncated`` or ``undecodable``; else None.
-        discard: Set by the transport: closes the connection. The client calls it if it does not understand
-            the response, which may then belong to another request. None if the connection is closed already.
+        discard: Set by the transport: closes the connection. The client calls it after an error, which may
+            belong to another request. None if the connection is closed already.
 
     Example:
         >>> from loanasync import Response

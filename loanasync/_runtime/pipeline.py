@@ -31,8 +31,6 @@ from loanasync.errors import (
     ReadTimeoutError,
     SystemFaultError,
     TransportError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
 )
 from loanasync.errors.service import StoppedBy
 
@@ -222,7 +220,9 @@ class Pipeline:
             call.after_unknown,
         )
         result = call.read(last, meta)
-        if isinstance(result, UnexpectedResponseError | UnexpectedStatusError) and last.discard is not None:
+        if isinstance(result, LoanError) and last.discard is not None:
+            # It may answer an earlier request, for example one that the service refused before it had read it
+            # all. Then the connection is out of step, and the next customer would get this one's response.
             with suppress(Exception):  # an error here must not replace the response
                 last.discard()
         if isinstance(result, SystemFaultError) and stopped_by is not None:

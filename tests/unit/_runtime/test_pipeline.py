@@ -65,10 +65,11 @@ async def test_approval_with_a_response_is_sent_once() -> None:
         (Response(status=201, headers={}, body=b"<html>"), 1),
         (Response(status=201, headers={}, body=b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000B"}'), 1),
         (Response(status=422, headers={}, body=b'{"approved":false}'), 0),
-        (Response(status=403, headers={}, body=b"{}"), 0),
+        (Response(status=403, headers={}, body=b"{}"), 1),
+        (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), 1),
     ],
 )
-def test_connection_of_a_response_that_is_not_understood_is_discarded(received: Response, calls: int) -> None:
+def test_connection_of_an_error_is_discarded(received: Response, calls: int) -> None:
     """An error in `discard` does not replace the response."""
     received.discard = mock.Mock(side_effect=OSError)
     result = Run().pipeline.read(approval(), received, None)
