@@ -45,7 +45,7 @@ ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/te
 # as event loops, sockets, cancellation and tracebacks. `full` runs the others.
 LEDGER_TESTS = ("ledger_cancellation", "shutdown", "sqlite", "threads_and_forks")
 EACH_PYTHON = [
-    *("tests/unit", "tests/contract", "tests/privacy", "tests/stress/test_hostile.py"),
+    *("tests/unit", "tests/contract", "tests/privacy", "tests/simulation", "tests/stress/test_hostile.py"),
     *(f"tests/integration/{area}" for area in ("bulk", "client", "event_loops", "telemetry", "transport")),
     *(f"tests/integration/ledger/test_{name}.py" for name in LEDGER_TESTS),
     "tests/integration/package/test_without_orjson.py",
@@ -71,7 +71,18 @@ PURE_TESTS = ["tests/unit", "tests/integration/client"]  # tests that cover them
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
     *(f"full-{python}" for python in PYTHONS),
-    *("fleet", "soak", "mutants", "readings", "floors", "latest", "instrumentation", "agents", "audit"),
+    *(
+        "fleet",
+        "soak",
+        "simulation",
+        "mutants",
+        "readings",
+        "floors",
+        "latest",
+        "instrumentation",
+        "agents",
+        "audit",
+    ),
 ]
 # Old versions of OpenTelemetry's instrumentation of aiohttp, each with those that have the same code.
 # Since 0.60b0 it respects the suppression of HTTP instrumentation. Other sessions test the newest version.
@@ -302,6 +313,13 @@ def readings(session: nox.Session) -> None:
     """Run the SDK against every reading of the specification, in memory (some minutes)."""
     install(session, "tests", ".")
     session.run("python", "-m", "support.readings", *session.posargs, env=SUPPORT)
+
+
+@nox.session(python=ONE_PYTHON)
+def simulation(session: nox.Session) -> None:
+    """Run schedules of the simulated world, half an hour (`-- 50000 --seed 7`), or `-- --mutants`."""
+    install(session, "unit", ".[redis,taskiq]")
+    session.run("python", "-m", "simulation", *(session.posargs or ["250000"]), env=SUPPORT)
 
 
 @nox.session(python=MEASURED)  # with 3.11, context variables of mutmut end the process (segmentation fault)

@@ -1,0 +1,568 @@
+"""Programs with clients, their callers, a queue, and people: they perform the actions of a schedule."""
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from functools import cache, partial
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, Literal
+
+from loanasync import (
+    ApprovalRequest,
+    DecisionNotRecordedError,
+    LoanClient,
+    LoanError,
+    RetryPolicy,
+    Timeout,
+    UserData,
+)
+from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
+from loanasync.ledger.orphans import Orphan, orphan_files
+from loanasync.ledger.transitions import as_of
+from loanasync.testing import user_data
+from loanasync.worker import handle, message
+from simulation.effects import Tracers, cipher
+from simulation.network import SeamTransport
+from simulation.plan import Action
+from simulation.record import Ask, Key
+from simulation.service import CODES, EMAIL, PROBES, TOKEN
+from simulation.store import Server, SimulatedLedger
+from simulation.world import Process, World
+
+_PACKAGE = "loanasync"
+_REDELIVERY = 5.0  # seconds until the queue delivers a message again that was put back
+_PATIENCE = 60.0  # seconds for work of a person
+_VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
+_DELIVERIES = 6
+_DIGESTS: dict[object, str] = {}  # keys of entries, which take long to compute
+_QUEUE = {"once": 10, "twice": 3}
+
+
+@cache
+def request_of(order: int, *, other_data: bool) -> ApprovalRequest:
+    """Return the order that is sent for a customer."""
+    return ApprovalRequest(
+        amount=46_000 if other_data else 45_000,
+        instalments=12,
+        email=EMAIL,
+        last_name="Zzlastname",
+        first_name="Zzfirstname",
+        mobile_phone="3339990001",
+        city="Roma",
+        address="Via Prova",
+        province="RM",
+        postal_code="00100",
+        street_number="12/A",
+        citizenship="italian",
+        order_token=_token(Key("", "", order)),
+    )
+
+
+def _token(key: Key) -> str | None:
+    return f"order-{key.order}" if key.order else None
+
+
+@cache
+def _data() -> UserData:
+    return user_data()
+
+
+class Program:
+    """A process with clients. All programs share the ledger."""
+
+    def __init__(self, actors: "Actors", index: int, name: str) -> None:
+        world, setup = actors.world, actors.world.plan.setup
+        self.index = index
+        self.process = Process(world, name)
+        self.is_closed = False
+        self.ledger: Any = None
+        if setup.ledger == "memory":
+            self.ledger = actors.server.entries
+        elif setup.ledger == "server":
+            self.ledger = SimulatedLedger(self.process, actors.server)
+        # A queue may deliver a message to any program, so its programs must share what they remember.
+        self.has_common_guard = setup.has_ledger or setup.hazard == "queue without a ledger"
+        if self.has_common_guard:
+            self.process.guard = self.guard(0)
+        policy = self._policy(actors)
+        with world.entered(self.process):
+            self.clients = [self._client(actors, number, policy) for number in range(setup.clients)]
+
+    def guard(self, number: int) -> str:
+        """Return the name of what remembers the approvals of a client."""
+        if self.has_common_guard:
+            return "all programs"
+        return f"{self.process.name}/{number}"
+
+    def _policy(self, actors: "Actors") -> LedgerPolicy:
+        setup = actors.world.plan.setup
+        other = setup.hazard == "other key" and self.index == 1
+        return LedgerPolicy(
+            key=b"the key of others" if other else b"the ledger's key",
+            scope="order_token" if setup.per_order else "",
+            keep="body" if setup.keeps_body else "decision",
+            encrypt=cipher(is_used=setup.encrypts),
+            orphan_folder=actors.folder,
+            patience=setup.patience,
+            wait=setup.wait,
+        )
+
+    def _client(self, actors: "Actors", number: int, policy: LedgerPolicy) -> LoanClient:
+        setup = actors.world.plan.setup
+        options: dict[str, Any] = {"direct_connections": setup.network == "direct"}
+        if setup.network == "seam":
+            options = {"transport": partial(SeamTransport, self.process, self.guard(number))}
+        else:
+            self.process.guard = self.guard(number)
+        if self.ledger is not None:
+            options |= {"ledger": self.ledger, "ledger_policy": policy}
+        if setup.records_spans:
+            options["tracer_provider"] = Tracers()
+        client = LoanClient(
+            "https://loans.example.com" if setup.network == "seam" else "http://127.0.0.1:8400",
+            shop_id="shop-1",
+            auth_token=TOKEN,
+            timeout=Timeout(total=setup.total, attempt=setup.attempt, connect=3.0),
+            retry=RetryPolicy(attempts=setup.attempts),
+            max_concurrency=setup.slots,
+            **options,
+        )
+        if setup.memory_limit is not None:
+            client._memory._max_outcomes = setup.memory_limit  # type: ignore[union-attr]
+        return client
+
+
+class Actors:
+    """Performs the actions of a schedule."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        setup = world.plan.setup
+        self._own_folder = folder / f"{world.plan.seed}"
+        self.folder = self._own_folder
+        if setup.has_ledger and not setup.has_orphan_folder:
+            occupied = folder / "a file"
+            occupied.touch()
+            self.folder = occupied / "no folder"
+        self.server = Server(world)
+        self._starts: Counter[int] = Counter()
+        self._acknowledged: set[int] = set()
+        self._deliveries: Counter[int] = Counter()
+        self.programs = [self._start(index) for index in range(setup.programs)]
+        self._all = list(self.programs)
+        uncreated = {action.customer for action in world.plan.actions if action.kind == "create"}
+        world.service.created.update(set(CODES) - uncreated)
+
+    def _start(self, index: int) -> Program:
+        self._starts[index] += 1
+        count = self._starts[index]
+        return Program(self, index, f"program {index + 1}{'' if count == 1 else f' (start {count})'}")
+
+    # What is left at the end
+
+    def has_closed(self, process: Process) -> bool:
+        """Return True if the clients of a process were closed before the end."""
+        return any(each.process is process and each.is_closed for each in self._all)
+
+    def entries(self) -> dict[Key, list[Entry]]:
+        """Return the entries of the ledger, as they are now, by approval."""
+        found: dict[Key, list[Entry]] = {}
+        for digest, entry in self.server.stored().items():
+            if (key := self.server.keys.get(digest)) is not None:
+                found.setdefault(key, []).append(as_of(entry, 1_700_000_000.0 + self.world.now))
+        return found
+
+    def orphans(self) -> set[Key]:
+        """Return the approvals with a decision in an orphan file."""
+        found = set()
+        for file in orphan_files(self.folder) if self.folder.is_dir() else ():
+            orphan = Orphan.from_json(file.read_bytes())
+            if orphan.settlement.state.is_decided:
+                found.add(self.server.keys[orphan.key])
+        return found
+
+    def delete_files(self) -> None:
+        """Delete the orphan files."""
+        if self._own_folder.is_dir():
+            shutil.rmtree(self._own_folder)
+
+    # Actions
+
+    def perform(self, action: Action) -> None:
+        """Begin an action."""
+        program = self._program(action.program)
+        if program is None:
+            return
+        method = getattr(self, f"_{action.kind}")
+        method(program, action, action.options)
+
+    def _program(self, index: int) -> Program | None:
+        order = [*self.programs[index:], *self.programs[:index]]
+        running = [each for each in order if each.process.can_run and not each.is_closed]
+        return running[0] if running else None
+
+    def _client(self, program: Program, options: dict[str, Any]) -> LoanClient:
+        client: LoanClient = program.clients[options.get("client", 0)]
+        shop = options.get("shop")
+        return client if shop is None else client.with_options(shop_id=shop, auth_token=TOKEN)
+
+    def _key(self, customer: str, options: dict[str, Any]) -> Key:
+        return Key(options.get("shop", "shop-1"), customer, options.get("order", 0))
+
+    def _ask(self, kind: str, program: Program, customer: str, options: dict[str, Any]) -> Ask:
+        world = self.world
+        key = self._key(customer, options)
+        world.record.meet(f"a call ({kind})", key)
+        ask = Ask(
+            number=len(world.record.asks) + 1,
+            kind=kind,
+            process=program.process,
+            guard=program.guard(options.get("client", 0)),
+            key=key,
+            started=world.now,
+            repeats_unknown=kind == "approve" and options.get("repeat_unknown", False),
+            other_data=options.get("other_data", False),
+        )
+        world.record.asks.append(ask)
+        if program.ledger is not None:
+            self.server.keys[self._digest(program, key)] = key
+        return ask
+
+    def _digest(self, program: Program, key: Key) -> str:
+        """Return the key of an entry."""
+        setup = self.world.plan.setup
+        name = (
+            setup.network == "seam",
+            setup.hazard == "other key" and program.index == 1,
+            setup.per_order,
+            key,
+        )
+        if name not in _DIGESTS:
+            client = program.clients[0].with_options(shop_id=key.shop, auth_token=TOKEN)
+            _DIGESTS[name] = client.entry_key(CODES[key.customer], order_token=_token(key))
+        return _DIGESTS[name]
+
+    def _start_call(
+        self, program: Program, asks: list[Ask], work: Coroutine[Any, Any, None], options: dict[str, Any]
+    ) -> None:
+        task = program.process.start(work)
+
+        def end(_: object) -> None:
+            if not (self.world.is_over or task.cancelled() or task.exception() is None):
+                self.world.record.stray.append(f"a call failed ({type(task.exception()).__name__})")
+            for ask in asks:
+                if ask.kind == "bulk":  # the run has left its rows, whose calls go on
+                    ask.kind = "left row"
+                elif ask.ended is None and not self.world.is_over:  # it was cancelled before it began
+                    _Ending(self, ask).end()
+
+        def cancel() -> None:
+            if not task.done():
+                self.world.record.meet("a caller is cancelled", *(ask.key for ask in asks))
+                self.world.note(program.process, f"call {asks[0].number} is cancelled")
+                task.cancel()
+
+        task.add_done_callback(end)
+
+        if (count := options.get("cancel_after_iterations")) is not None:
+            program.process.after_iterations(count, cancel)
+        if (seconds := options.get("cancel_after")) is not None:
+            program.process.later(seconds, cancel)
+
+    def _approve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
+        setup = self.world.plan.setup
+        ask = self._ask("approve", program, action.customer, options)
+        total, attempt = options.get("total", setup.total), options.get("attempt", setup.attempt)
+        ask.bound = total + 2 * setup.patience
+        extra = " with other data" if options.get("other_data") else ""
+        repeat = ", although the outcome is unknown" if ask.repeats_unknown else ""
+        self.world.note(program.process, f"call {ask.number}: approve {ask.key}{extra}{repeat}")
+        timeout = Timeout(total=total, attempt=attempt, connect=3.0)
+        client = self._client(program, options)
+        self._start_call(program, [ask], self._call(ask, client, options, timeout), options)
+
+    async def _call(self, ask: Ask, client: LoanClient, options: dict[str, Any], timeout: Timeout) -> None:
+        request = request_of(ask.key.order, other_data=options.get("other_data", False))
+        with _Ending(self, ask):
+            ask.result = await client.approve(
+                CODES[ask.key.customer], request, repeat_unknown=ask.repeats_unknown, timeout=timeout
+            )
+
+    def _bulk(self, program: Program, action: Action, options: dict[str, Any]) -> None:
+        customers = [action.customer, *self.world.chance.pick(("", "B", "CB", "BAC"), "rows", action.at)]
+        asks = [self._ask("bulk", program, customer, options) for customer in customers]
+        self.world.note(program.process, f"calls {asks[0].number} to {asks[-1].number}: a bulk run")
+        client = self._client(program, options)
+        self._start_call(program, asks, self._run_bulk(asks, client, options), options)
+
+    async def _run_bulk(self, asks: list[Ask], client: LoanClient, options: dict[str, Any]) -> None:
+        request = request_of(options.get("order", 0), other_data=options.get("other_data", False))
+        rows = [(CODES[ask.key.customer], request) for ask in asks]
+        results = client.approve_many(rows, concurrency=2)
+        try:
+            async with results:
+                async for result in results:
+                    self._finish_row(asks[result.index], result)
+        except (LoanError, asyncio.CancelledError):
+            pass
+        finally:
+            for result in results.unread:
+                self._finish_row(asks[result.index], result)
+
+    def _finish_row(self, ask: Ask, result: Any) -> None:
+        ask.result = result.decision if result.error is None else result.error
+        self.world.record.show(result)
+        _Ending(self, ask).end()
+
+    def _message(self, _: Program, action: Action, options: dict[str, Any]) -> None:
+        number = len(self._deliveries) + 1
+        self._deliveries[number] = 0
+        self.world.note("queue", f"gets message {number}")
+        self._deliver(number, action, options)
+        if self.world.choose("once", _QUEUE, "delivery", number) == "twice":
+            self.world.later(0.03, lambda: self._deliver(number, action, options))
+
+    def _deliver(self, number: int, action: Action, options: dict[str, Any]) -> None:
+        if number in self._acknowledged or self._deliveries[number] >= _DELIVERIES:
+            return
+        self._deliveries[number] += 1
+        index = self.world.chance.bits("worker", number, self._deliveries[number]) % len(self.programs)
+        if (program := self._program(index)) is not None:
+            ask = self._ask("message", program, action.customer, options)
+            self.world.note(program.process, f"call {ask.number}: message {number} about {ask.key}")
+            self._start_call(program, [ask], self._handle(ask, number, program, action, options), options)
+        self.world.later(_VISIBILITY, lambda: self._deliver(number, action, options))
+
+    async def _handle(
+        self, ask: Ask, number: int, program: Program, action: Action, options: dict[str, Any]
+    ) -> None:
+        body = message(
+            CODES[ask.key.customer],
+            request_of(ask.key.order, other_data=options.get("other_data", False)),
+        )
+        with _Ending(self, ask):
+            try:
+                ask.result = await handle(self._client(program, options), body)
+            except LoanError:
+                self.world.later(_REDELIVERY, lambda: self._deliver(number, action, options))
+                raise
+            self._acknowledged.add(number)
+
+    def _resolve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
+        key = self._key(action.customer, options)
+        self.world.record.meet("a person resolves", key)
+        if (stated := self._truth(key)) is not None:
+            self.world.note("person", f"states that {key} is {stated}")
+            self._work(program, self._state(program, key, stated, options))
+
+    def _truth(self, key: Key) -> Literal["approved", "refused", "not_evaluated"] | None:
+        """Return what the service tells a person; None while a request may still arrive."""
+        decided = self.world.service.decisions.get(key)
+        if decided is not None:
+            return "approved" if decided.approved else "refused"
+        is_busy = any(each.key == key and each.ended is None for each in self.world.record.writes)
+        return None if is_busy or self.world.service.pending[key] else "not_evaluated"
+
+    async def _state(
+        self,
+        program: Program,
+        key: Key,
+        stated: Literal["approved", "refused", "not_evaluated"],
+        options: dict[str, Any],
+    ) -> None:
+        client = self._client(program, options)
+        await client.resolve(CODES[key.customer], stated, source="back office", order_token=_token(key))
+
+    def _complete(self, program: Program, action: Action, options: dict[str, Any]) -> None:
+        async def complete() -> None:
+            client = self._client(program, options)
+            await client.upload_documents(CODES[action.customer], {"front": "picture"})
+            self.world.record.show(await client.complete(CODES[action.customer], _data()))
+
+        self._work(program, complete())
+
+    def _create(self, program: Program, action: Action, options: dict[str, Any]) -> None:
+        async def create() -> None:
+            payload = {"fiscalCode": CODES[action.customer]}
+            self.world.record.show(await self._client(program, options).create_request(payload))
+
+        self.world.note(program.process, f"creates the request of customer {action.customer}")
+        self._work(program, create())
+
+    def _sweep(self, program: Program, _: Action, __: dict[str, Any]) -> None:
+        async def work() -> None:
+            await sweep(program.ledger)
+
+        self._work(program, work())
+
+    def _import(self, program: Program, _: Action, __: dict[str, Any]) -> None:
+        async def work() -> None:
+            await import_orphans(program.ledger, self.folder)
+
+        self._work(program, work())
+
+    def _work(self, program: Program, work: Coroutine[Any, Any, None]) -> None:
+        """Run other work than an approval. It may fail, but must show nothing personal."""
+
+        async def run() -> None:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await work
+            except LoanError as error:
+                self.world.record.show(*_texts(error))
+            except (ConnectionError, TimeoutError, OSError):
+                pass  # of the simulated ledger
+
+        program.process.start(run())
+
+    def _kill(self, program: Program, _: Action, options: dict[str, Any]) -> None:
+        def kill() -> None:
+            self.world.record.meet("a process is killed", *self._active_keys(program))
+            program.process.kill()
+
+        program.process.after_iterations(options.get("after_iterations", 0), kill)
+        self.world.later(options.get("restart_after", 1.0), lambda: self._restart(program))
+
+    def _restart(self, program: Program) -> None:
+        if program.process.killed_at is not None or program.is_closed:
+            self.programs[program.index] = self._start(program.index)
+            self._all.append(self.programs[program.index])
+
+    def _active_keys(self, program: Program) -> set[Key]:
+        asks = self.world.record.asks
+        return {each.key for each in asks if each.process is program.process and each.ended is None}
+
+    def _freeze(self, program: Program, _: Action, options: dict[str, Any]) -> None:
+        self.world.record.meet("a process is frozen", *self._active_keys(program))
+        program.process.freeze(options["seconds"])
+
+    def _close(self, program: Program, _: Action, options: dict[str, Any]) -> None:
+        self.world.note(program.process, "closes its clients")
+        self.world.record.meet("a client is closed", *self._active_keys(program))
+        program.is_closed = True
+        for client in program.clients:
+            self._work(program, client.aclose())
+        self.world.later(options.get("restart_after", 1.0), lambda: self._restart(program))
+
+    def _away(self, _: Program, __: Action, options: dict[str, Any]) -> None:
+        self.world.note("ledger", f"is away for {options['seconds']:g} s")
+        self.server.away_until = self.world.now + options["seconds"]
+
+    def _copy(self, _: Program, __: Action, ___: dict[str, Any]) -> None:
+        self.server.copy()
+
+    def _replace(self, _: Program, __: Action, options: dict[str, Any]) -> None:
+        self.server.replace(by_copy=options["by_copy"])
+
+    # The end of a schedule
+
+    def end_faults(self) -> None:
+        """End all faults, so that each call must end, and the next one succeed."""
+        self.world.has_faults = False
+        self.server.away_until = 0.0
+        for process in self.world.processes:
+            process.end_faults()
+        self.world.note("world", "all faults end")
+
+    def probe(self) -> None:
+        """Repeat the calls of each running program, and let it request approvals of new customers."""
+        fresh, asked = iter(PROBES), tuple(self.world.record.asks)
+        for program, number in self._open_clients():
+            guard = program.guard(number)
+            own = [each for each in asked if each.guard == guard and each.process is program.process]
+            for key, other_data in dict.fromkeys((each.key, each.other_data) for each in own):
+                shop = {} if key.shop == "shop-1" else {"shop": key.shop}
+                options = {"client": number, "order": key.order, "other_data": other_data, **shop}
+                self._approve(program, Action(0, "approve", program.index, key.customer), options)
+            order = int(self.world.plan.setup.per_order)
+            for _ in range(1 if self.world.plan.setup.slots is None else 2):
+                options = {"client": number, "order": order}
+                self._approve(program, Action(0, "approve", program.index, next(fresh)), options)
+
+    def check_probes(self) -> None:
+        """Check that each new customer was decided."""
+        for ask in self.world.record.asks:
+            if ask.key.customer in PROBES and ask.said not in ("approved", "refused"):
+                self.world.record.violate(
+                    "bounded",
+                    f"after all faults, {ask.process.name} cannot decide: {type(ask.result).__name__}",
+                )
+
+    def _open_clients(self) -> Iterator[tuple[Program, int]]:
+        for program in self._all:
+            if program.process.killed_at is None and not program.is_closed:
+                for number in range(len(program.clients)):
+                    yield program, number
+
+    def close(self) -> None:
+        """Close all clients."""
+        for program, number in list(self._open_clients()):
+            self._work(program, program.clients[number].aclose())
+
+
+class _Ending:
+    """A block in which a call runs. Its end records the error, if there is one."""
+
+    def __init__(self, actors: Actors, ask: Ask) -> None:
+        self._actors = actors
+        self._world = actors.world
+        self._ask = ask
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if isinstance(error, GeneratorExit) or self._world.is_over:
+            return False
+        if isinstance(error, LoanError):
+            self._ask.result = error
+        elif error is not None and not isinstance(error, asyncio.CancelledError):
+            self._world.record.violate("bounded", f"a call raised {type(error).__name__}: {error}")
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Note the end of the call, and everything that its result would print."""
+        ask, world = self._ask, self._world
+        ask.ended = world.now
+        name = "no result" if ask.result is None else type(ask.result).__name__
+        world.note(ask.process, f"call {ask.number} for {ask.key} ends with {name} ({ask.said})")
+        if isinstance(ask.result, LoanError):
+            world.record.show(*_texts(ask.result))
+            ask.result = ask.result.with_traceback(None)
+        elif ask.result is not None and not isinstance(ask.result, dict):
+            world.record.show(ask.result)
+            self._check_stored()
+
+    def _check_stored(self) -> None:
+        """Check that a decision that has just arrived was stored before it was returned."""
+        ask, setup, record = self._ask, self._world.plan.setup, self._world.record
+        said = any(_is_unrecorded(each.result) and each.key == ask.key for each in record.asks)
+        has_arrived = any(
+            each.key == ask.key and each.approved is not None and ask.started <= (each.ended or 0.0)
+            for each in record.writes
+        )
+        if setup.ledger != "server" or setup.hazard or said or not has_arrived:
+            return
+        if not self._actors.server.has_decision(ask.key) and ask.key not in self._actors.orphans():
+            record.violate("kept", f"{ask.key}: a decision was returned, but is not stored")
+
+
+def _is_unrecorded(result: object) -> bool:
+    """Return True if a call has said that its decision is not in the ledger."""
+    if isinstance(result, dict):
+        return result["not_stored"] is not None
+    return isinstance(result, DecisionNotRecordedError)
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Yield all that an error report shows: texts, causes, and local variables of the package's frames."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield f"{seen} {seen!r} {seen.args!r}"
+        for frame, _ in walk_tb(seen.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+                yield repr(frame.f_locals)
+        seen = seen.__cause__ or seen.__context__

@@ -1,0 +1,225 @@
+"""The promises of the package, each checked against what the service of the world really did.
+
+asks-once       A request is written only if no earlier request for the approval may have been evaluated,
+                unless a caller or a person permitted another one after an unknown outcome.
+attempts        Within a call, a request follows only a 500, at most as often as the policy says, and only
+                while a caller waits.
+not-evaluated   ``not_sent``, ``not_evaluated`` and RELEASED imply that the service evaluated nothing.
+kept            A decision that reached a living process was returned, or is stored, or is in an orphan file.
+truth           A decision that was returned or stored is the service's decision about this customer.
+bounded         Each call ends in its time; afterwards no task, timer, slot or entry in flight is left.
+private         No personal value is printed.
+fresh           No request is written to a connection that a healthy server closes because it was idle.
+"""
+
+import json
+from typing import TYPE_CHECKING
+
+from loanasync.ledger import Entry, State
+from loanasync.ledger.model import DECIDED
+from simulation.record import Ask, Key, Write
+from simulation.service import CODES, PAGE, PERSONAL
+
+if TYPE_CHECKING:
+    from simulation.actors import Actors
+    from simulation.world import World
+
+NAMES = ("asks-once", "attempts", "not-evaluated", "kept", "truth", "bounded", "private", "fresh")
+_MEMORY = 3600.0  # seconds for which a client without a ledger remembers
+_MARGIN = 1.0  # seconds
+_FAULT = 500
+
+
+def check_write(world: "World", write: Write) -> None:
+    """Check that the request may be written now."""
+    record, setup = world.record, world.plan.setup
+    earlier = [each for each in record.writes if each.guard == write.guard and each.key == write.key]
+    doubtful = [each for each in earlier if not each.proves]
+    if not setup.has_ledger:
+        doubtful = [each for each in doubtful if world.now - (each.ended or world.now) < _MEMORY]
+    if not doubtful:
+        return
+    last = earlier[-1]
+    if last.ended is None and last.process.killed_at is None and not last.process.freezes:
+        record.violate("asks-once", f"two requests for {write.key} at the same time")
+        return
+    if last.received == _FAULT and last.process is write.process:
+        chain = 1
+        for each in reversed(earlier[:-1]):
+            if each.received != _FAULT or each.process is not write.process:
+                break
+            chain += 1
+        calls = [each for each in record.asks if each.process is write.process and each.key == write.key]
+        if (
+            chain < setup.attempts
+            and any(each.ended is None for each in calls)
+            and not _has_ended(calls, last)
+        ):
+            return
+        if not _permit(world, write, last):
+            record.violate("attempts", f"request {chain + 1} for {write.key}, or nobody waits")
+    elif not _permit(world, write, last):
+        record.violate("asks-once", f"a second request for {write.key}, after {last.behaviour!r}")
+
+
+def _has_ended(calls: list[Ask], last: Write) -> bool:
+    """Return True if a call has ended with the last response, so that it is no longer retried."""
+    return any(
+        each.ended is not None
+        and each.said is not None
+        and last.ended is not None
+        and each.ended >= last.ended
+        for each in calls
+        if each.started <= last.at
+    )
+
+
+def _permit(world: "World", write: Write, last: Write) -> bool:
+    """Use the permission of a caller to send again."""
+    record = world.record
+    if last.says_decided:
+        return False  # no caller can permit another request
+    calls = [each for each in record.asks if (each.guard, each.key) == (write.guard, write.key)]
+    for ask in calls:
+        # If the caller that permitted it was cancelled, the callers that had joined it continue its request.
+        has_joined = any(each.ended is None and each.started <= (ask.ended or 0.0) for each in calls)
+        if ask.repeats_unknown and (ask.ended is None or (ask.said is None and has_joined)):
+            ask.repeats_unknown = False
+            return True
+    return False
+
+
+def check_end(world: "World", actors: "Actors") -> None:
+    """Check everything that must hold at the end of a schedule."""
+    entries = actors.entries()
+    _check_outcomes(world)
+    _check_kept(world, actors, entries)
+    _check_truth(world, entries)
+    _check_times(world)
+    _check_nothing_left(world, entries)
+    check_private(world)
+    for text in world.record.stray:
+        world.record.violate("bounded", f"an error was only logged by asyncio: {text}")
+
+
+def _check_outcomes(world: "World") -> None:
+    record = world.record
+    for ask in record.asks:
+        if ask.said not in ("not_sent", "not_evaluated") or ask.ended is None:
+            continue
+        others = [
+            each
+            for each in record.asks
+            if each is not ask
+            and (each.guard, each.key) == (ask.guard, ask.key)
+            and each.started <= ask.ended
+            and (each.ended is None or each.ended >= ask.started)
+        ]
+        written = [
+            each
+            for each in record.writes
+            if (each.guard, each.key) == (ask.guard, ask.key) and ask.started <= each.at <= ask.ended
+        ]
+        if others:
+            continue
+        if written and ask.said == "not_sent":
+            record.violate("not-evaluated", f"{ask.key}: a written request was reported as not sent")
+        elif any(each.evaluated for each in written):
+            record.violate("not-evaluated", f"{ask.key}: an evaluated request was reported as not evaluated")
+    for key, claimed, at in record.released:
+        for write in record.writes:
+            if write.key == key and write.evaluated and claimed - _EPOCH <= write.at <= at:
+                record.violate("not-evaluated", f"{key}: an evaluated request was released")
+
+
+_EPOCH = 1_700_000_000.0
+
+
+def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]]) -> None:
+    record, orphans = world.record, actors.orphans()
+    patience = 3 * world.plan.setup.patience + _MARGIN
+    for write in record.writes:
+        if write.approved is None or write.ended is None:
+            continue
+        if not world.plan.setup.has_ledger and actors.has_closed(write.process):
+            continue
+        killed = write.process.killed_at
+        if killed is not None and (not world.plan.setup.has_ledger or killed - write.ended < patience):
+            continue
+        told = [
+            each.decision
+            for each in record.asks
+            if each.key == write.key and each.guard == write.guard and each.decision is not None
+        ]
+        rows = [each for each in record.asks if each.key == write.key and isinstance(each.result, dict)]
+        is_returned = any(each.approved is write.approved for each in told if each is not None)
+        is_returned |= any(each.said in ("approved", "refused") for each in rows)
+        is_stored = any(each.state in DECIDED for each in entries.get(write.key, []))
+        if not (is_returned or is_stored or write.key in orphans):
+            record.violate("kept", f"the decision about {write.key} is lost")
+
+
+def _check_truth(world: "World", entries: dict[Key, list[Entry]]) -> None:
+    record, decisions = world.record, world.service.decisions
+    for ask in record.asks:
+        decided = decisions.get(ask.key)
+        if ask.said in ("approved", "refused") and (
+            decided is None or decided.approved is not (ask.said == "approved")
+        ):
+            record.violate(
+                "truth", f"the call for {ask.key} returned {ask.said!r}, not the decision of the service"
+            )
+        if getattr(ask.decision, "fiscal_code", None) not in (None, CODES[ask.key.customer]):
+            record.violate("truth", f"the call for {ask.key} returned the data of another customer")
+        redirect = getattr(ask.decision, "redirect_url", None)
+        if redirect not in (None, f"{PAGE}{ask.key.customer}{ask.key.order}"):
+            record.violate("truth", f"{ask.key} was sent to the page of another customer")
+    for key, found in entries.items():
+        decided = decisions.get(key)
+        for entry in found:
+            is_true = decided is not None and decided.approved is (entry.state is State.APPROVED)
+            if entry.state in DECIDED and not is_true:
+                record.violate(
+                    "truth", f"the entry of {key} is {entry.state}, which the service did not decide"
+                )
+
+
+def _check_times(world: "World") -> None:
+    record = world.record
+    for ask in record.asks:
+        if ask.process.killed_at is not None or (ask.kind == "left row" and ask.ended is None):
+            continue
+        if ask.ended is None:
+            record.violate("bounded", f"a call for {ask.key} never ended ({ask.kind})")
+        elif ask.bound is None or ask.process.freezes:
+            continue
+        elif (seconds := ask.ended - ask.started) > ask.bound + _MARGIN:
+            record.violate("bounded", f"a call for {ask.key} took {seconds:.1f} s")
+
+
+def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None:
+    record = world.record
+    for process in [each for each in world.processes if each.killed_at is None]:
+        if left := process.tasks_left():
+            names = sorted({getattr(task.get_coro(), "__qualname__", "?") for task in left})
+            record.violate("bounded", f"{process.name} has tasks left: {', '.join(names)}")
+        elif process.loop.timers:
+            record.violate("bounded", f"{process.name} has {process.loop.timers} timers left")
+    is_undisturbed = all(each.killed_at is None and not each.freezes for each in world.processes)
+    for key, found in entries.items():
+        states = {entry.state for entry in found}
+        if State.INFLIGHT in states:
+            record.violate("bounded", f"the entry of {key} stays in flight")
+        elif State.UNKNOWN in states and is_undisturbed and not any(each.key == key for each in record.writes):
+            record.violate("bounded", f"the entry of {key} is unknown, although nothing was sent")
+
+
+def check_private(world: "World") -> None:
+    """Check that nothing personal was printed."""
+    everything = "\n".join(world.record.printed)
+    for value in PERSONAL:
+        if value in everything:
+            at = everything.index(value)
+            around = everything[max(0, at - 80) : at]
+            world.record.violate("private", f"a personal value is printed after {json.dumps(around)}")
+            return

@@ -1,0 +1,130 @@
+"""Everything that happened in a schedule, as the world saw it from outside of the package."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from loanasync import Approved, LoanError, Refused
+from loanasync.ledger.model import SERVICE
+
+if TYPE_CHECKING:
+    from loanasync.ledger import Entry
+    from simulation.world import Process, World
+
+
+@frozen
+class Key:
+    """An approval: the shop, the name of the customer, and the number of the order (0: any)."""
+
+    shop: str
+    customer: str
+    order: int = 0
+
+    def __str__(self) -> str:
+        shop = "" if self.shop == "shop-1" else f" of {self.shop}"
+        return f"customer {self.customer}{f', order {self.order}' if self.order else ''}{shop}"
+
+
+@define(eq=False)
+class Ask:
+    """A call for an approval: of a caller, for a row of a bulk run, or for a message of the queue."""
+
+    number: int
+    kind: str
+    process: "Process"
+    guard: str
+    key: Key
+    started: float
+    other_data: bool = False
+    repeats_unknown: bool = False
+    bound: float | None = None
+    ended: float | None = None
+    result: object = None  # a decision, an error, a task's result; None if the caller was cancelled
+
+    @property
+    def said(self) -> str | None:
+        """The outcome that the caller was given; None without one."""
+        match self.result:
+            case Approved():
+                return "approved"
+            case Refused():
+                return "refused"
+            case LoanError():
+                return self.result.outcome
+            case dict():
+                return str(self.result["outcome"])
+        return None
+
+    @property
+    def decision(self) -> Approved | Refused | None:
+        """The decision that the caller was given, also within an error."""
+        if isinstance(self.result, Approved | Refused):
+            return self.result
+        found = getattr(self.result, "decision", None)
+        return found if isinstance(found, Approved | Refused) else None
+
+
+@define(eq=False)
+class Write:
+    """A request for an approval, of which at least one byte was written."""
+
+    process: "Process"
+    guard: str
+    key: Key
+    at: float
+    behaviour: str = ""
+    evaluated: bool = False
+    ended: float | None = None
+    received: int | None = None  # the status of the response, if the client received all of it
+    proves: bool = False  # the response proves that the service evaluated nothing (readings.md R4)
+    says_decided: bool = False  # the response says that the service has decided before
+    approved: bool | None = None  # the decision in the received response
+
+
+@define
+class Record:
+    """The events of a schedule."""
+
+    world: "World" = field(repr=False)
+    story: list[tuple[float, str, str]] = field(factory=list)
+    asks: list[Ask] = field(factory=list)
+    writes: list[Write] = field(factory=list)
+    violations: list[tuple[str, str]] = field(factory=list)  # names of invariants, and what happened
+    printed: list[str] = field(factory=list)  # log records, spans and errors
+    stray: list[str] = field(factory=list)  # errors that only asyncio's handler received
+    met: Counter[tuple[str, str]] = field(factory=Counter)  # events, and the state that they met
+    released: list[tuple[Key, float, float]] = field(factory=list)  # claimed and released at these times
+
+    def violate(self, invariant: str, text: str) -> None:
+        """Add a violation of an invariant."""
+        self.violations.append((invariant, text))
+        self.world.note("VIOLATION", f"{invariant}: {text}")
+
+    def release(self, key: Key, entry: "Entry") -> None:
+        """Note that an entry was released by a client with proof, or by a person who asked the service."""
+        if entry.source == SERVICE:
+            self.released.append((key, entry.claimed, self.world.now))
+        else:
+            for write in self.writes:
+                write.proves |= write.key == key
+
+    def state_of(self, key: Key) -> str:
+        """Return the state of an approval, as a row of the table of events and states."""
+        writes = [each for each in self.writes if each.key == key]
+        if any(each.approved is not None for each in writes):
+            return "decided"
+        if writes and writes[-1].ended is None:
+            return "written"
+        if writes:
+            return "released" if writes[-1].proves else "unknown"
+        return "called" if any(each.key == key and each.ended is None for each in self.asks) else "new"
+
+    def meet(self, event: str, *keys: Key) -> None:
+        """Count an event and the state of the approvals that it met."""
+        for key in keys:
+            self.met[event, self.state_of(key)] += 1
+
+    def show(self, *values: Any) -> None:
+        """Add texts that the package printed or would print, to be searched for personal data."""
+        self.printed += [value if isinstance(value, str) else f"{value!r} {value!s}" for value in values]

@@ -1,0 +1,96 @@
+"""The schedules of the gate, and tests of the simulation itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulation.__main__ import main
+from simulation.plan import HAZARDS, Hazard, generate
+from simulation.runner import Summary, machine, run, run_seeds, shrunk, story
+from simulation.service import PERSONAL
+
+# With each other Python, the schedules of other seeds.
+FIRST, SCHEDULES = (0, 5_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 1_000)
+PARTS = 10  # tests, for the workers of pytest-xdist
+HAZARDOUS = 60  # schedules
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with machine() as path:
+        yield path
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_schedules_of_the_gate_violate_no_invariant(folder: Path, part: int) -> None:
+    """Print a failing seed with `python -m simulation --seed SEED`, with `tests` in PYTHONPATH."""
+    number = SCHEDULES // PARTS
+    failed = [
+        result for result in run_seeds(range(part * number, (part + 1) * number), folder) if result.violations
+    ]
+    if failed:
+        pytest.fail(story(shrunk(failed[0], folder)))
+
+
+@pytest.mark.parametrize(
+    "hazard",
+    [pytest.param(hazard, marks=pytest.mark.xfail(reason=repair)) for hazard, repair in HAZARDS.items()],
+)
+def test_schedules_with_a_hazard_violate_no_invariant(folder: Path, hazard: Hazard) -> None:
+    """Each hazard is a configuration or limit that still asks twice; the reason names the repair."""
+    summary = Summary()
+    for result in run_seeds(range(HAZARDOUS), folder, hazard):
+        summary.add(result)
+    assert not summary.failed
+
+
+def test_same_seed_replays_with_the_same_trace(folder: Path) -> None:
+    first = [run(generate(seed), folder) for seed in range(40)]
+    second = [run(generate(seed), folder) for seed in range(40)]
+    assert [each.trace for each in first] == [each.trace for each in second]
+    assert len({each.trace for each in first}) == len(first)
+
+
+def test_same_seed_has_the_same_trace_in_another_process(folder: Path) -> None:
+    script = (
+        "from simulation.plan import generate; from simulation.runner import machine, run\n"
+        "with machine() as folder: print(*(run(generate(seed), folder).trace for seed in range(40)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    printed = done.stdout.split()
+    assert printed == [run(generate(seed), folder).trace for seed in range(40)]
+
+
+def test_failing_schedule_is_shrunk_to_a_story_without_personal_data(folder: Path) -> None:
+    failed = next(each for each in run_seeds(range(HAZARDOUS), folder, "other key") if each.violations)
+    small = shrunk(failed, folder)
+    text = story(small)
+    assert small.violations
+    assert len(small.plan.actions) <= len(failed.plan.actions)
+    assert text.startswith(f"seed {failed.plan.seed}: asks-once: ")
+    assert "VIOLATION: asks-once" in text
+    assert not [value for value in PERSONAL if value in text]
+
+
+@pytest.mark.parametrize("arguments", [["--seed", "x"], ["--seed", "-1"], ["--colour"], ["--hazard", "rain"]])
+def test_command_with_an_unknown_seed_or_option_says_so(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert arguments[-1] in capsys.readouterr().err
+
+
+def test_command_prints_the_story_of_a_violation_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "2", "--hazard", "other key"])
+    assert main() == 1
+    assert "VIOLATION" in capsys.readouterr().out
