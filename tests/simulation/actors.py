@@ -262,6 +262,7 @@ class Actors:
             if not task.done():
                 self.world.record.meet("a caller is cancelled", *(ask.key for ask in asks))
                 self.world.note(program.process, f"call {asks[0].number} is cancelled")
+                asks[0].is_cancelled = True
                 task.cancel()
 
         task.add_done_callback(end)
@@ -339,8 +340,7 @@ class Actors:
         self, ask: Ask, number: int, program: Program, action: Action, options: dict[str, Any]
     ) -> None:
         body = message(
-            CODES[ask.key.customer],
-            request_of(ask.key.order, other_data=options.get("other_data", False)),
+            CODES[ask.key.customer], request_of(ask.key.order, other_data=options.get("other_data", False))
         )
         with _Ending(self, ask):
             try:
@@ -355,7 +355,9 @@ class Actors:
         self.world.record.meet("a person resolves", key)
         if (stated := self._truth(key)) is not None:
             self.world.note("person", f"states that {key} is {stated}")
-            self._work(program, self._state(program, key, stated, options))
+            code, token = CODES[key.customer], _token(key)
+            client = self._client(program, options)
+            self._work(program, client.resolve(code, stated, source="back office", order_token=token))
 
     def _truth(self, key: Key) -> Literal["approved", "refused", "not_evaluated"] | None:
         """Return what the service tells a person; None while a request may still arrive."""
@@ -365,51 +367,29 @@ class Actors:
         is_busy = any(each.key == key and each.ended is None for each in self.world.record.writes)
         return None if is_busy or self.world.service.pending[key] else "not_evaluated"
 
-    async def _state(
-        self,
-        program: Program,
-        key: Key,
-        stated: Literal["approved", "refused", "not_evaluated"],
-        options: dict[str, Any],
-    ) -> None:
-        client = self._client(program, options)
-        await client.resolve(CODES[key.customer], stated, source="back office", order_token=_token(key))
-
     def _complete(self, program: Program, action: Action, options: dict[str, Any]) -> None:
-        async def complete() -> None:
-            client = self._client(program, options)
-            await client.upload_documents(CODES[action.customer], {"front": "picture"})
-            self.world.record.show(await client.complete(CODES[action.customer], _data()))
-
-        self._work(program, complete())
+        client, code = self._client(program, options), CODES[action.customer]
+        self._work(program, client.upload_documents(code, {"front": "picture"}))
+        self._work(program, client.complete(code, _data()))
 
     def _create(self, program: Program, action: Action, options: dict[str, Any]) -> None:
-        async def create() -> None:
-            payload = {"fiscalCode": CODES[action.customer]}
-            self.world.record.show(await self._client(program, options).create_request(payload))
-
         self.world.note(program.process, f"creates the request of customer {action.customer}")
-        self._work(program, create())
+        payload = {"fiscalCode": CODES[action.customer]}
+        self._work(program, self._client(program, options).create_request(payload))
 
     def _sweep(self, program: Program, _: Action, __: dict[str, Any]) -> None:
-        async def work() -> None:
-            await sweep(program.ledger)
-
-        self._work(program, work())
+        self._work(program, sweep(program.ledger))
 
     def _import(self, program: Program, _: Action, __: dict[str, Any]) -> None:
-        async def work() -> None:
-            await import_orphans(program.ledger, self.folder)
+        self._work(program, import_orphans(program.ledger, self.folder))
 
-        self._work(program, work())
-
-    def _work(self, program: Program, work: Coroutine[Any, Any, None]) -> None:
+    def _work(self, program: Program, work: Coroutine[Any, Any, object]) -> None:
         """Run other work than an approval. It may fail, but must show nothing personal."""
 
         async def run() -> None:
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    await work
+                    self.world.record.show(await work)
             except LoanError as error:
                 self.world.record.show(*_texts(error))
             except (ConnectionError, TimeoutError, OSError):
@@ -518,8 +498,8 @@ class _Ending:
             return False
         if isinstance(error, LoanError):
             self._ask.result = error
-        elif error is not None and not isinstance(error, asyncio.CancelledError):
-            self._world.record.violate("bounded", f"a call raised {type(error).__name__}: {error}")
+        elif error is not None and not (self._ask.is_cancelled and isinstance(error, asyncio.CancelledError)):
+            self._world.record.violate("bounded", f"a call raised {type(error).__name__}")
         self.end()
         return True
 

@@ -210,7 +210,9 @@ def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None
         states = {entry.state for entry in found}
         if State.INFLIGHT in states:
             record.violate("bounded", f"the entry of {key} stays in flight")
-        elif State.UNKNOWN in states and is_undisturbed and not any(each.key == key for each in record.writes):
+        elif (
+            State.UNKNOWN in states and is_undisturbed and not any(each.key == key for each in record.writes)
+        ):
             record.violate("bounded", f"the entry of {key} is unknown, although nothing was sent")
 
 

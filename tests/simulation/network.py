@@ -73,7 +73,7 @@ class Network:
         method, path, _ = head.split(" ", 2)
         if self.world.now >= connection.idle_until:
             self.world.record.violate("fresh", "a request is written while the server closes the connection")
-        connection.idle_until = inf
+        connection.idle_until, connection.request = inf, head
         closes = "connection: close" in head.lower()
         exchange = self.write(process, process.guard, path + ("/complete" if method == "PATCH" else ""), body)
         exchange.on_end = lambda result: self._respond(connection, result, closes=closes)
@@ -98,8 +98,8 @@ class Network:
         surplus = self.world.choose("", _SURPLUS, "surplus", len(self.world.record.writes))
         if surplus == "closes after it":
             process.later(_LATENCY, connection.lose)
-        elif surplus and b'"approved"' in data:  # a surplus error would be taken for the next customer's
-            process.later(_LATENCY, lambda: connection.receive(data))
+        elif surplus and b'"approved"' in data:  # nothing distinguishes a surplus error from the next one
+            process.later(_LATENCY, lambda: connection.receive_surplus(data))
 
 
 class Exchange:

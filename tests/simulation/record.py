@@ -38,6 +38,7 @@ class Ask:
     started: float
     other_data: bool = False
     repeats_unknown: bool = False
+    is_cancelled: bool = False
     bound: float | None = None
     ended: float | None = None
     result: object = None  # a decision, an error, a task's result; None if the caller was cancelled
