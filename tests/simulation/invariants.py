@@ -171,6 +171,8 @@ def _check_truth(world: "World", entries: dict[Key, list[Entry]]) -> None:
             )
         if getattr(ask.decision, "fiscal_code", None) not in (None, CODES[ask.key.customer]):
             record.violate("truth", f"the call for {ask.key} returned the data of another customer")
+        if getattr(ask.decision, "amount", None) not in (None, 46_000 if ask.other_data else 45_000):
+            record.violate("truth", f"the call for {ask.key} returned a decision about other data")
         redirect = getattr(ask.decision, "redirect_url", None)
         if redirect not in (None, f"{PAGE}{ask.key.customer}{ask.key.order}"):
             record.violate("truth", f"{ask.key} was sent to the page of another customer")

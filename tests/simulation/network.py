@@ -29,7 +29,7 @@ _DELAYS = {0.0: 60, 0.4: 6, 3.0: 4, 9.0: 3, 45.0: 2}  # seconds that the service
 _CONNECTS = {"opens": 60, "refuses": 2, "is slow": 2, "fails strangely": 1}
 _LOST = "loses the request"
 _ROUTE = {"delivers": 80, _LOST: 2}
-_SURPLUS = {"": 25, "another response follows": 3, "closes after it": 2}
+_SURPLUS = {"": 25, "another response follows": 4, "closes after it": 2}
 _IDLE = 1.0  # seconds after which the server closes an idle connection, as it announces
 
 

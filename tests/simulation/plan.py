@@ -79,7 +79,7 @@ _CANCELS = {"": 60, "iterations": 22, "seconds": 18}
 _EVENTS = {"kill": 6, "freeze": 3, "close": 2, "away": 4, "sweep": 3, "import": 3}
 _PROGRAMS = {1: 4, 2: 4, 3: 1}
 _LEDGERS = {"none": 6, "memory": 2, "server": 12}
-_NETWORKS = {"seam": 90, "direct": 6, "session": 4}
+_NETWORKS = {"seam": 86, "direct": 10, "session": 4}
 _TIMES = ((20.0, 8.0), (60.0, 30.0), (6.0, 5.0))
 
 
@@ -161,7 +161,9 @@ def _options(chance: Chance, setup: Setup, name: str) -> dict[str, Any]:
         case "iterations":
             options["cancel_after_iterations"] = chance.bits("iterations", name) % 16
         case "seconds":
-            options["cancel_after"] = chance.pick((0.0, 0.02, 0.021, 0.04, 0.3, 3.0, 12.0), "seconds", name)
+            options["cancel_after"] = chance.pick(
+                (0.0, 0.02, 0.021, 0.04, 0.1, 0.3, 3.0, 12.0), "seconds", name
+            )
     if chance.is_true(0.15, "repeat", name):
         options["repeat_unknown"] = True
     if (setup.has_ledger or setup.hazard == "other data") and chance.is_true(0.12, "data", name):
