@@ -5,6 +5,7 @@ method to `LoanClient`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -301,17 +302,24 @@ def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
         return ()
 
 
+def content_of(response: Response) -> tuple[object, tuple[str, ...]]:
+    """Return the JSON in a body as `decode_all` does; for any other body its text, and the reasons."""
+    try:
+        return _decode(response, decode_all), ()
+    except Malformed as malformed:
+        return unescape(response.body), malformed.args
+
+
 def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: Meta) -> LoanError:
     """Read a response that is neither a decision nor a success. Its body may be HTML of a proxy."""
-    sent: Collection[str] | None = () if call.endpoint is APPROVE else None
-    unread: tuple[str, ...] = ()
-    try:
-        content: object = _decode(response, decode_all)
-        sent = None if sent is None else decode(call.body)
-    except Malformed as malformed:
-        content, unread = unescape(response.body), malformed.args
+    content, unread = content_of(response)
+    sent: Collection[str] | None = None
+    if call.endpoint is APPROVE:
+        with suppress(Malformed):  # nested too deeply: then no field of the request is known
+            sent = ()
+            sent = decode(call.body)
     problems = _problems(call, content) if isinstance(content, dict) else ()
-    error = error_class(kind, content, sent)
+    error = error_class(kind, content, sent, is_whole=response.fault is None)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)
     operation, raw = call.endpoint.operation, RawResponse(response.status, response.body)

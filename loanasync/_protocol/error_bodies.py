@@ -11,6 +11,7 @@ from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NA
 from loanasync._protocol.redaction import Redactor
 from loanasync._results import Problem
 from loanasync.errors import (
+    AccessDeniedError,
     AlreadyEvaluatedError,
     DomainError,
     InvalidFiscalCodeError,
@@ -18,6 +19,7 @@ from loanasync.errors import (
     ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
+    UnexpectedStatusError,
     UserNotFoundError,
 )
 
@@ -67,6 +69,7 @@ _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(val
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
 _MAX_DISTANCE = 70  # characters between the two words
 _DECISION = re.compile(r"""["']approved["']\s*(?:\Z|:\s*(?:\Z|[tf]))""", re.IGNORECASE)
+_INCOMPLETE = "body: not whole"
 _LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
 _MIN_TEXT_LENGTH = len("già valutato")
 
@@ -115,15 +118,17 @@ def _rule(text: str, *, is_field: bool) -> tuple[str, Mapping[str, int]]:
 
 
 def error_class(
-    kind: type[ServiceError], content: object, sent: Collection[str] | None
+    kind: type[ServiceError], content: object, sent: Collection[str] | None, *, is_whole: bool
 ) -> type[ServiceError] | str:
     """Return the error class of a response, or the reason why it is ambiguous (spec §7).
 
-    This is the only place that decides if a response proves that nothing was evaluated. The class says if.
+    This is the only place that decides if a response proves that nothing was evaluated: the outcome of the
+    class says so.
 
     Args:
         kind: The class for the status. `RejectedError` for a 400, which may become another class.
         content: The body as `decode_all` returns it, or as text if it is not JSON or not complete.
+        is_whole: False for a part of a body. The rest may contain a decision.
         sent: Names of the fields that an approval sent. None for the other calls, whose fields may have any
             name and whose messages may be localized.
     """
@@ -133,17 +138,22 @@ def error_class(
         return AlreadyEvaluatedError
     if is_approval and states_decision(content):
         return "approved: contradicts the status"
+    if is_approval and not is_whole and kind in (AccessDeniedError, UnexpectedStatusError):
+        return _INCOMPLETE
     return _rejection_class(content, sent) if kind is RejectedError else kind
 
 
 def states_decision(content: object) -> bool:
     """Return True if a body has a boolean `approved` at any depth.
 
-    In a text, such as a part of a body, a value that is missing or cut off counts, too.
+    In a text, such as a part of a body or JSON within JSON, a value that is missing or cut off counts, too.
     """
-    if isinstance(content, str):
-        return _DECISION.search(content) is not None
-    return any(name == "approved" and isinstance(value, bool) for name, value in _members(content))
+    for name, value in _members(content):
+        if isinstance(value, str) and _DECISION.search(html.unescape(value)):
+            return True
+        if name == "approved" and isinstance(value, bool):
+            return True
+    return False
 
 
 def is_already_evaluated(content: object) -> bool:

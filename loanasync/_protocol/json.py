@@ -152,7 +152,8 @@ def decode_all(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
 
 def unescape(body: bytes) -> str:
     """Return a body that is not JSON, or only a part of it, as text without escaped characters."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), body.decode(errors="replace"))
+    text = body.decode(errors="replace").replace("\0", "")  # UTF-16 has them
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def decode_part(part: bytes, name: str) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from attrs import evolve
 
 from loanasync._lifecycle import Waits, was_cancelled
-from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.per_loop import PerLoop
@@ -126,6 +126,17 @@ def _must_be_raised(error: BaseException, transport: Transport) -> bool:
     return was_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, AssertionError)
 
 
+def _discard_connection(response: Response) -> None:
+    """Close the connection of an error, which may answer an earlier request.
+
+    For example, the service may refuse a request before it has read all of it, and then respond again. The
+    connection is then out of step, and the next customer would get the response of this one.
+    """
+    if response.discard is not None:
+        with suppress(Exception):  # an error here must not replace the response
+            response.discard()
+
+
 def _is_transport_error(error: object) -> bool:
     return isinstance(error, type) and issubclass(error, TransportError)
 
@@ -220,11 +231,8 @@ class Pipeline:
             call.after_unknown,
         )
         result = call.read(last, meta)
-        if isinstance(result, LoanError) and last.discard is not None:
-            # It may answer an earlier request, for example one that the service refused before it had read it
-            # all. Then the connection is out of step, and the next customer would get this one's response.
-            with suppress(Exception):  # an error here must not replace the response
-                last.discard()
+        if isinstance(result, LoanError):
+            _discard_connection(last)
         if isinstance(result, SystemFaultError) and stopped_by is not None:
             return evolve(result, stopped_by=stopped_by)
         return result
@@ -388,6 +396,8 @@ class Run:
                     raise
                 response = _no_response(request, type(error).__name__)
             if isinstance(response, Response):
+                if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
+                    _discard_connection(response)
                 return response
             if not (isinstance(response, NoResponse) and _is_transport_error(response.error)):
                 response = _no_response(request, type(response).__name__)

@@ -7,9 +7,8 @@ from typing import TypeGuard
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._protocol.endpoints import SYSTEM_FAULT, Call
+from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, content_of
 from loanasync._protocol.error_bodies import states_decision
-from loanasync._protocol.json import unescape
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import RetryPolicy
 from loanasync.errors.service import StoppedBy
@@ -24,7 +23,8 @@ def is_system_fault(response: Response | NoResponse | StoppedBy | None) -> TypeG
     """Return True for a status 500 without a decision: only then may a call be retried (spec §7)."""
     if not isinstance(response, Response) or response.status != SYSTEM_FAULT:
         return False
-    return not states_decision(unescape(response.body))
+    content, _ = content_of(response)
+    return not states_decision(content)
 
 
 class Quota:

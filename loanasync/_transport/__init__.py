@@ -16,9 +16,10 @@ All follow these rules. The tests of the fault matrix check each fault on each, 
 2. **Sent.** `Request.is_sent` is set in the step that writes the first byte to the connection. If no response
    arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
 3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
-   sent no further data. After an error, which may belong to another request, `Response.discard` closes it. An own connection is not reused after it was idle for 1 second, or for half of
-   the time in the header `Keep-Alive` if that is shorter. The socket is checked for unread data before each
-   reuse. If a reused connection proves unusable before anything was written, the request is sent on another.
+   sent no further data. After an error, which may belong to another request, `Response.discard` closes it.
+   An own connection is not reused after it was idle for 1 second, or for half of the time in the header
+   `Keep-Alive` if that is shorter. The socket is checked for unread data before each reuse. If a reused
+   connection proves unusable before anything was written, the request is sent on another.
    A connection of a user's pool returns to it after each exchange, with aiohttp's own protocol, and never
    serves requests of the user. `SessionTransport` sends each request on a new connection and closes it.
 4. **Early response.** A response that arrives before the request was written does not belong to it. The

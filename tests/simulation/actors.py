@@ -12,6 +12,7 @@ from typing import Any, Literal
 from loanasync import (
     ApprovalRequest,
     DecisionNotRecordedError,
+    InFlightError,
     LoanClient,
     LoanError,
     RetryPolicy,
@@ -37,7 +38,8 @@ _PATIENCE = 60.0  # seconds for work of a person
 _VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
 _DELIVERIES = 6
 _DIGESTS: dict[object, str] = {}  # keys of entries, which take long to compute
-_QUEUE = {"once": 10, "twice": 3}
+_QUEUE = {0.0: 10, 0.03: 2, 4.0: 1, 20.0: 1}  # seconds until a message, or its copy, is delivered
+_ACKNOWLEDGEMENT = {"arrives": 12, "is lost": 1}
 
 
 @cache
@@ -147,6 +149,7 @@ class Actors:
             occupied.touch()
             self.folder = occupied / "no folder"
         self.server = Server(world)
+        self._calls_before_probes = 0
         self._starts: Counter[int] = Counter()
         self._acknowledged: set[int] = set()
         self._deliveries: Counter[int] = Counter()
@@ -223,6 +226,7 @@ class Actors:
             key=key,
             started=world.now,
             repeats_unknown=kind == "approve" and options.get("repeat_unknown", False),
+            client=options.get("client", 0),
             other_data=options.get("other_data", False),
         )
         world.record.asks.append(ask)
@@ -321,9 +325,9 @@ class Actors:
         number = len(self._deliveries) + 1
         self._deliveries[number] = 0
         self.world.note("queue", f"gets message {number}")
-        self._deliver(number, action, options)
-        if self.world.choose("once", _QUEUE, "delivery", number) == "twice":
-            self.world.later(0.03, lambda: self._deliver(number, action, options))
+        for copy in range(1 + self.world.choose(0, {0: 10, 1: 4}, "copies", number)):
+            delay = self.world.choose(0.0, _QUEUE, "delivery", number, copy)
+            self.world.later(delay, lambda: self._deliver(number, action, options))
 
     def _deliver(self, number: int, action: Action, options: dict[str, Any]) -> None:
         if number in self._acknowledged or self._deliveries[number] >= _DELIVERIES:
@@ -348,7 +352,8 @@ class Actors:
             except LoanError:
                 self.world.later(_REDELIVERY, lambda: self._deliver(number, action, options))
                 raise
-            self._acknowledged.add(number)
+            if self.world.choose("arrives", _ACKNOWLEDGEMENT, "acknowledgement", number) == "arrives":
+                self._acknowledged.add(number)
 
     def _resolve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         key = self._key(action.customer, options)
@@ -415,8 +420,11 @@ class Actors:
         return {each.key for each in asks if each.process is program.process and each.ended is None}
 
     def _freeze(self, program: Program, _: Action, options: dict[str, Any]) -> None:
-        self.world.record.meet("a process is frozen", *self._active_keys(program))
-        program.process.freeze(options["seconds"])
+        def freeze() -> None:
+            self.world.record.meet("a process is frozen", *self._active_keys(program))
+            program.process.freeze(options["seconds"])
+
+        program.process.after_iterations(options.get("after_iterations", 0), freeze)
 
     def _close(self, program: Program, _: Action, options: dict[str, Any]) -> None:
         self.world.note(program.process, "closes its clients")
@@ -449,26 +457,33 @@ class Actors:
     def probe(self) -> None:
         """Repeat the calls of each running program, and let it request approvals of new customers."""
         fresh, asked = iter(PROBES), tuple(self.world.record.asks)
+        self._calls_before_probes = len(asked)
         for program, number in self._open_clients():
             guard = program.guard(number)
             own = [each for each in asked if each.guard == guard and each.process is program.process]
             for key, other_data in dict.fromkeys((each.key, each.other_data) for each in own):
                 shop = {} if key.shop == "shop-1" else {"shop": key.shop}
                 options = {"client": number, "order": key.order, "other_data": other_data, **shop}
-                self._approve(program, Action(0, "approve", program.index, key.customer), options)
+                action = Action(0, "approve", program.index, key.customer, options)
+                # Later with other data: during a call with the first ones, they would be refused.
+                self.world.later(float(other_data), partial(self._approve, program, action, options))
             order = int(self.world.plan.setup.per_order)
             for _ in range(1 if self.world.plan.setup.slots is None else 2):
                 options = {"client": number, "order": order}
                 self._approve(program, Action(0, "approve", program.index, next(fresh)), options)
 
     def check_probes(self) -> None:
-        """Check that each new customer was decided."""
-        for ask in self.world.record.asks:
-            if ask.key.customer in PROBES and ask.said not in ("approved", "refused"):
-                self.world.record.violate(
-                    "bounded",
-                    f"after all faults, {ask.process.name} cannot decide: {type(ask.result).__name__}",
-                )
+        """Check that new customers were decided, and that earlier decisions were returned again."""
+        asks, decided = self.world.record.asks, ("approved", "refused")
+        for number, ask in enumerate(asks):
+            name = type(ask.result).__name__
+            if ask.key.customer in PROBES and ask.said not in decided:
+                self.world.record.violate("bounded", f"after all faults, {ask.process.name} ends with {name}")
+            if ask.number <= self._calls_before_probes or ask.is_cancelled or self.world.plan.setup.hazard:
+                continue
+            earlier = [each for each in asks[:number] if each.is_for_the_same_as(ask)]
+            if ask.said not in decided and any(each.decision is not None for each in earlier):
+                self.world.record.violate("kept", f"{ask.key}: not decided again, but {name}")
 
     def _open_clients(self) -> Iterator[tuple[Program, int]]:
         for program in self._all:
@@ -507,6 +522,8 @@ class _Ending:
         """Note the end of the call, and everything that its result would print."""
         ask, world = self._ask, self._world
         ask.ended = world.now
+        if isinstance(ask.result, InFlightError) and not world.record.is_in_flight(ask):
+            world.record.violate("bounded", f"the call for {ask.key} waited for nothing")
         name = "no result" if ask.result is None else type(ask.result).__name__
         world.note(ask.process, f"call {ask.number} for {ask.key} ends with {name} ({ask.said})")
         if isinstance(ask.result, LoanError):
@@ -519,7 +536,8 @@ class _Ending:
     def _check_stored(self) -> None:
         """Check that a decision that has just arrived was stored before it was returned."""
         ask, setup, record = self._ask, self._world.plan.setup, self._world.record
-        said = any(_is_unrecorded(each.result) and each.key == ask.key for each in record.asks)
+        own = [each for each in record.asks if (each.process, each.key) == (ask.process, ask.key)]
+        said = any(_is_unrecorded(each.result) for each in own)
         has_arrived = any(
             each.key == ask.key and each.approved is not None and ask.started <= (each.ended or 0.0)
             for each in record.writes

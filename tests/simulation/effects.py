@@ -23,7 +23,7 @@ def _may_fail(effect: str) -> None:
         return
     if world.choose(False, _FAILS, "effect", effect, world.now, world.process.random("effect")):  # noqa: FBT003
         world.note(world.process, f"{effect} raises")
-        raise RuntimeError(f"{effect} failed")
+        raise world.chance.pick((RuntimeError, KeyError), "error", world.now)(f"{effect} failed")
 
 
 class LogHandler(logging.Handler):

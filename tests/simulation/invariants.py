@@ -40,7 +40,7 @@ def check_write(world: "World", write: Write) -> None:
     if not doubtful:
         return
     last = earlier[-1]
-    if last.ended is None and last.process.killed_at is None and not last.process.freezes:
+    if last.ended is None and last.process.killed_at is None and last.process.frozen_at < last.at:
         record.violate("asks-once", f"two requests for {write.key} at the same time")
         return
     if last.received == _FAULT and last.process is write.process:
@@ -146,14 +146,9 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
         killed = write.process.killed_at
         if killed is not None and (not world.plan.setup.has_ledger or killed - write.ended < patience):
             continue
-        told = [
-            each.decision
-            for each in record.asks
-            if each.key == write.key and each.guard == write.guard and each.decision is not None
-        ]
-        rows = [each for each in record.asks if each.key == write.key and isinstance(each.result, dict)]
-        is_returned = any(each.approved is write.approved for each in told if each is not None)
-        is_returned |= any(each.said in ("approved", "refused") for each in rows)
+        outcome = "approved" if write.approved else "refused"
+        calls = [each for each in record.asks if (each.guard, each.key) == (write.guard, write.key)]
+        is_returned = any(each.said == outcome for each in calls)
         is_stored = any(each.state in DECIDED for each in entries.get(write.key, []))
         if not (is_returned or is_stored or write.key in orphans):
             record.violate("kept", f"the decision about {write.key} is lost")
@@ -193,7 +188,7 @@ def _check_times(world: "World") -> None:
             continue
         if ask.ended is None:
             record.violate("bounded", f"a call for {ask.key} never ended ({ask.kind})")
-        elif ask.bound is None or ask.process.freezes:
+        elif ask.bound is None or ask.process.frozen_at >= ask.started:
             continue
         elif (seconds := ask.ended - ask.started) > ask.bound + _MARGIN:
             record.violate("bounded", f"a call for {ask.key} took {seconds:.1f} s")
@@ -207,7 +202,7 @@ def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None
             record.violate("bounded", f"{process.name} has tasks left: {', '.join(names)}")
         elif process.loop.timers:
             record.violate("bounded", f"{process.name} has {process.loop.timers} timers left")
-    is_undisturbed = all(each.killed_at is None and not each.freezes for each in world.processes)
+    is_undisturbed = all(each.killed_at is None and each.frozen_at < 0 for each in world.processes)
     for key, found in entries.items():
         states = {entry.state for entry in found}
         if State.INFLIGHT in states:

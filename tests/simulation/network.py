@@ -16,7 +16,7 @@ from loanasync import (
 )
 from simulation.invariants import check_write
 from simulation.record import Key, Write
-from simulation.service import EVALUATED, NAMES, Behaviour, Reply
+from simulation.service import EVALUATED, NAMES, UNKNOWN_USER, Behaviour, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,7 @@ _DELAYS = {0.0: 60, 0.4: 6, 3.0: 4, 9.0: 3, 45.0: 2}  # seconds that the service
 _CONNECTS = {"opens": 60, "refuses": 2, "is slow": 2, "fails strangely": 1}
 _LOST = "loses the request"
 _ROUTE = {"delivers": 80, _LOST: 2}
+_CUTS = {1.0: 50, 0.0: 1, 0.3: 1, 0.6: 1, 0.9: 1}  # the part of a response that arrives
 _SURPLUS = {"": 25, "another response follows": 4, "closes after it": 2}
 _IDLE = 1.0  # seconds after which the server closes an idle connection, as it announces
 
@@ -98,7 +99,7 @@ class Network:
         surplus = self.world.choose("", _SURPLUS, "surplus", len(self.world.record.writes))
         if surplus == "closes after it":
             process.later(_LATENCY, connection.lose)
-        elif surplus and b'"approved"' in data:  # nothing distinguishes a surplus error from the next one
+        elif surplus:
             process.later(_LATENCY, lambda: connection.receive_surplus(data))
 
 
@@ -125,11 +126,11 @@ class Exchange:
             world.note("network", "loses the request")
             return
         world.service.pending[key] += 1
-        delay = world.choose(0.0, _DELAYS, "delay", key, number)
-        world.later(_LATENCY, lambda: self._arrive(write, behaviour, members, delay))
+        world.later(_LATENCY, lambda: self._arrive(write, behaviour, members, number))
 
-    def _arrive(self, write: Write, behaviour: Behaviour, members: dict[str, object], delay: float) -> None:
+    def _arrive(self, write: Write, behaviour: Behaviour, members: dict[str, object], number: int) -> None:
         service = self._world.service
+        delay = self._world.choose(0.0, _DELAYS, "delay", write.key, number)
         service.pending[write.key] -= 1
         was_decided = write.key in service.decisions
         reply = service.handle(write.key, behaviour, members)
@@ -144,24 +145,23 @@ class Exchange:
             lost = NoResponse(error=ConnectionLostError, cause_type="ClientOSError", is_sent=True)
             self._process.later(_LATENCY + delay, lambda: self._end(lost))
             return
-        is_unknown = b"User not found" in reply.body and b"city" not in reply.body
-        self.respond(
-            reply,
-            _LATENCY + delay,
-            proves=(behaviour.proves or is_unknown) and not write.evaluated,
-            cut=ends == "cut",
-        )
+        proves = not write.evaluated and (behaviour.proves or reply == UNKNOWN_USER)
+        part = self._world.choose(1.0, _CUTS, "part", write.key, number)
+        if part < 1:
+            self._world.note("network", f"cuts the response after {part:.0%}")
+        self.respond(reply, _LATENCY + delay, proves=proves, part=part)
 
-    def respond(self, reply: Reply, delay: float, *, proves: bool = False, cut: bool = False) -> None:
-        """Deliver a response after some seconds."""
-        body = reply.body[: len(reply.body) * 2 // 3] if cut else reply.body
+    def respond(self, reply: Reply, delay: float, *, proves: bool = False, part: float = 1.0) -> None:
+        """Deliver a response, or a part of it, after some seconds."""
+        cut = part < 1
+        body = reply.body[: int(len(reply.body) * part)]
         response = Response(status=reply.status, headers={}, body=body, fault="truncated" if cut else None)
 
         def deliver() -> None:
             write = self.write
             if self.on_end is not None and write is not None:
                 self._world.record.meet(f"a response with {reply.status} arrives", write.key)
-                write.received = None if cut else reply.status
+                write.received = reply.status
                 write.proves = proves and not cut
                 write.says_decided = reply in EVALUATED and not cut
                 write.approved = _decision(reply, write, cut=cut)
@@ -183,7 +183,7 @@ class Exchange:
 
 
 def _decision(reply: Reply, write: Write, *, cut: bool) -> bool | None:
-    """Return the decision that a client must read in a response; None if it has none."""
+    """Return the decision that a client must read in a response; None for a response without one."""
     if cut or reply.status not in (201, 422) or reply.body.count(b'"approved"') > 1:
         return None
     if not reply.body:

@@ -36,12 +36,18 @@ class Ask:
     guard: str
     key: Key
     started: float
+    client: int = 0  # its number in the program
     other_data: bool = False
     repeats_unknown: bool = False
     is_cancelled: bool = False
     bound: float | None = None
     ended: float | None = None
     result: object = None  # a decision, an error, a task's result; None if the caller was cancelled
+
+    def is_for_the_same_as(self, other: "Ask") -> bool:
+        """Return True if both calls have the same client, customer and data."""
+        names = (self.process, self.client, self.key, self.other_data)
+        return names == (other.process, other.client, other.key, other.other_data)
 
     @property
     def said(self) -> str | None:
@@ -77,7 +83,7 @@ class Write:
     behaviour: str = ""
     evaluated: bool = False
     ended: float | None = None
-    received: int | None = None  # the status of the response, if the client received all of it
+    received: int | None = None  # the status of the response
     proves: bool = False  # the response proves that the service evaluated nothing (readings.md R4)
     says_decided: bool = False  # the response says that the service has decided before
     approved: bool | None = None  # the decision in the received response
@@ -125,6 +131,13 @@ class Record:
         """Count an event and the state of the approvals that it met."""
         for key in keys:
             self.met[event, self.state_of(key)] += 1
+
+    def is_in_flight(self, ask: Ask) -> bool:
+        """Return True if another call may be waiting for the same approval, or a program has a ledger."""
+        if self.world.plan.setup.has_ledger or any(each.ended is None for each in self.writes):
+            return True
+        others = [each for each in self.asks if each is not ask and each.key == ask.key]
+        return any(each.ended is None or each.ended == self.world.now for each in others)
 
     def show(self, *values: Any) -> None:
         """Add texts that the package printed or would print, to be searched for personal data."""

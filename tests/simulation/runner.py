@@ -12,14 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 
 from loanasync._log import LOGGER
 from simulation.actors import Actors
 from simulation.effects import log_handler
 from simulation.invariants import check_end
 from simulation.network import Network
-from simulation.plan import Hazard, Plan, generate, shrink
+from simulation.plan import Hazard, Plan, Setup, generate, shrink
 from simulation.service import Service
 from simulation.world import World, simulated_machine
 
@@ -154,8 +154,11 @@ def shrunk(result: Result, folder: Path) -> Result:
 def story(result: Result) -> str:
     """Return the numbered steps of a schedule, without the calls for new customers at its end."""
     lines = [f"seed {result.plan.seed}: {'; '.join(f'{name}: {text}' for name, text in result.violations)}"]
-    setup = result.plan.setup
-    lines.append(f"     {setup.programs} programs, ledger: {setup.ledger}, network: {setup.network}")
+    usual = asdict(Setup())
+    unusual = [
+        f"{name}: {value}" for name, value in asdict(result.plan.setup).items() if value != usual[name]
+    ]
+    lines.append(f"      {', '.join(unusual)}")
     steps = [step for step in result.story if " customer P" not in step[2] or step[1] == "VIOLATION"]
     lines += [
         f"{number:4d}. {at:9.4f} s  {actor}: {text}" for number, (at, actor, text) in enumerate(steps, 1)

@@ -79,6 +79,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "evaluates, then sees a conflict": _after(3, 409, {"errors": "Cannot be completed"}),
     "fails": _before(6, 500, _FAULT),
     "evaluates, then fails": _after(9, 500, _FAULT),
+    "decides with 500": _after(2, 500, "decision"),
     "is behind a broken gateway": _before(2, 502, _HTML),
     "evaluates behind a broken gateway": _after(4, 502, _HTML),
     "evaluates, redirects": _after(2, 303, b""),
@@ -94,7 +95,6 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "evaluates, is silent": _after(5, ends="silence"),
     "hangs up": _before(3, ends="loss"),
     "evaluates, hangs up": _after(5, ends="loss"),
-    "decides, cuts the response": _after(4, ends="cut"),
 }
 WEIGHTS = {name: each.weight for name, each in BEHAVIOURS.items()}
 UNKNOWN_USER = Reply(400, b'{"errors": {"domain": ["User not found"]}}')

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from unittest import mock
 
@@ -46,7 +47,7 @@ class Process:
             self.loop.set_task_factory(asyncio.eager_task_factory)
         self.killed_at: float | None = None
         self.frozen_until = 0.0
-        self.freezes = 0
+        self.frozen_at = -inf
         self.tasks: list[asyncio.Task[None]] = []
         self.warned: set[str] = set()
         self.guard = name  # its memory, or the ledger that it shares
@@ -103,7 +104,7 @@ class Process:
                     self._run_countdowns(self._iterations)
 
     def end_faults(self) -> None:
-        """Let the process run undisturbed."""
+        """Thaw the process, and forget kills and cancellations that were planned."""
         self.frozen_until = 0.0
         self._countdowns.clear()
 
@@ -115,7 +116,7 @@ class Process:
     def freeze(self, seconds: float) -> None:
         """Stop this process for some seconds."""
         self.frozen_until = self.world.now + seconds
-        self.freezes += 1
+        self.frozen_at = self.world.now
         self.world.note(self, f"is frozen for {seconds:g} s")
         self.later(seconds, lambda: None)
 
@@ -191,7 +192,7 @@ class World:
 
     @contextmanager
     def entered(self, process: Process) -> Iterator[None]:
-        """Let the patched functions return values of this process."""
+        """Make the patched functions return values of this process."""
         outer, self.process = self.process, process
         outer_warned, _log._warned = _log._warned, process.warned
         try:

@@ -89,7 +89,7 @@ class DirectTransport:
                 if is_cancelled and request.outlives_caller and request.is_sent:
                     request.late = connection.keep_reading()
                 else:
-                    connection.release(keep=keep)
+                    connection.release(keep=keep and not request.is_sent)
                 raise
             connection.release(keep=keep)
             if isinstance(result, Response):

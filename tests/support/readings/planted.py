@@ -153,8 +153,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "an unknown domain message proves that nothing was evaluated")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def error_class(*arguments: Any) -> Any:
-        found = problems.error_class(*arguments)
+    def error_class(*arguments: Any, **options: Any) -> Any:
+        found = problems.error_class(*arguments, **options)
         return UserNotFoundError if found is DomainError else found
 
     patch.setattr(endpoints, "error_class", error_class)
@@ -271,8 +271,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R12", "an error of privacy is not the creation's")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def error_class(kind: Any, content: Any, sent: Any) -> Any:
-        return "planted" if "privacy" in str(content) else problems.error_class(kind, content, sent)
+    def error_class(kind: Any, content: Any, *others: Any, **options: Any) -> Any:
+        is_planted = "privacy" in str(content)
+        return "planted" if is_planted else problems.error_class(kind, content, *others, **options)
 
     patch.setattr(endpoints, "error_class", error_class)
 

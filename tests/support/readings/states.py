@@ -1,5 +1,6 @@
 """States of an approval after one response, derived from the readings R1 to R5 without code of the SDK."""
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ RAW_BODIES = (
     *(b"", b" \r\n", b"<html><h1>Not found</h1></html>", b"\xff\xfe", b"[]", b"null", b"5", b'"no"'),
     *(b'{"error": "Access denied"}', b"{ error: 'Access denied' }", b'{"errors": {"domain": ["User'),
     *(b'{"approved": true', b'[{"approved": true}]', b'{"x":1,"approved":false,"approved":false}'),
+    *(b'{"detail": "{\\"approved\\": true}"}', b"<pre>{&quot;approved&quot;: true}</pre>"),
     *(b'{"approved":true,"approved":null}', b'{"\\u0061pproved": true}', b'{"approved": False}'),
     b'{"error": "User already evaluated", "error": "Access denied"}',
     b'{"errors": {"domain": "User already evaluated", "domain": "User not found"}}',
@@ -124,6 +126,8 @@ def _state(status: int, body: bytes, fault: str | None, *, is_first: bool, has_d
         return "lost"
     if has_decision or not is_first:
         return "unknown"
+    if fault is not None:
+        return "unknown"  # the rest of the body may contain a decision
     is_proof = status in (*NOT_PROCESSED, 403) or (status == 400 and _is_rejection(members))
     return "released" if is_proof else "unknown"  # unknown also for a 409 (R3)
 
@@ -160,9 +164,11 @@ def _are_messages(value: Any) -> bool:
 
 def _has_decision(body: bytes, fault: str | None) -> bool:
     """Return True for a boolean `approved` at any depth; in a part of a body, also if it is cut off."""
-    if (members := _json(body, fault)) is not None:
-        return any(name == "approved" and isinstance(value, bool) for name, value in _pairs(members))
-    return re.search(r'"approved" ?:? ?(t|f|F|$)', body.decode(errors="replace")) is not None
+    members = _json(body, fault)
+    texts = [body.decode(errors="replace")] if members is None else _texts(members)
+    if any(re.search(r'"approved" ?:? ?(t|f|F|$)', html.unescape(text)) for text in texts):
+        return True
+    return any(name == "approved" and isinstance(value, bool) for name, value in _pairs(members))
 
 
 def _json(body: bytes, fault: str | None) -> Any:

@@ -147,7 +147,8 @@ def test_error_status_without_body_has_its_class(status: int, kind: type[Service
     error = read(APPROVE, status, body)
     assert type(error) is kind
     assert error.problems == ()
-    assert type(read(APPROVE, status, b"", fault="truncated")) is kind
+    part = read(APPROVE, status, b"", fault="truncated")  # the rest of a 403 may contain a decision
+    assert type(part) is (UnexpectedResponseError if status == 403 else kind)
 
 
 @pytest.mark.parametrize(

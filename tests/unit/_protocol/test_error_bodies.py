@@ -97,8 +97,8 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
 
 def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
     evaluated, rejected = ({"errors": {"city": text}} for text in ("already evaluat", "evaluated"))
-    assert error_class(RejectedError, evaluated, None) is AlreadyEvaluatedError
-    assert error_class(RejectedError, rejected, None) is RejectedError
+    assert error_class(RejectedError, evaluated, None, is_whole=True) is AlreadyEvaluatedError
+    assert error_class(RejectedError, rejected, None, is_whole=True) is RejectedError
 
 
 def test_read_problems_without_field_or_text() -> None:

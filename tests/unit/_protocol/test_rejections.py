@@ -71,7 +71,7 @@ def test_status_with_a_class_is_released_or_unknown(
     for body in (b"", b"<html>", b'{"error":"Access denied"}', b'{"errors":"no"}'):
         assert type(read(APPROVE, status, body)) is error_class
         assert state(status, body) is expected
-        assert state(status, body, fault="truncated") is expected
+        assert state(status, body, fault="truncated") is UNKNOWN  # the rest may contain a decision
         assert state(status, body, attempts=2) is UNKNOWN
 
 
