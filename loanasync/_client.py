@@ -265,8 +265,8 @@ class LoanClient(Closing):
         Example:
             >>> from loanasync.ledger import MemoryLedger
             >>> from loanasync.testing import scripted_client
-            >>> scripted_client(ledger=MemoryLedger()).ledger_policy.unknown
-            'hold'
+            >>> scripted_client(ledger=MemoryLedger()).ledger_policy.keep
+            'decision'
         """
         return None if self._recorder is None else self._recorder.policy
 

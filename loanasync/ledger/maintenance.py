@@ -30,7 +30,7 @@ async def resolve(
         entry: The entry as the person saw it. If it has changed since then, nothing is written.
         state: APPROVED or REFUSED, if the service confirmed that decision. RELEASED, if the service did not
             evaluate the customer: the next call sends the request. HELD, to block the entry: no request is
-            sent, not even a probe. LOST or UNKNOWN are possible, too.
+            sent. LOST or UNKNOWN are possible, too.
         note: The person or ticket that gave the information; nothing personal. A correction needs one.
         source: The kind of source, such as ``"person"``; not ``"service"``.
 

@@ -92,9 +92,6 @@ class LedgerPolicy:
     """The settings with which a client uses its ledger.
 
     Args:
-        unknown: Treatment of an approval whose outcome is unknown. ``hold``: never send it again; a person
-            resolves it. ``probe``: send it once more with the same data. If the service had decided, it
-            reports so without the decision; the entry becomes LOST, and a person must still resolve it.
         key: Secret for the HMAC keys of the entries, at least 16 bytes. None: derived from the auth token,
             so that a new auth token hides all earlier decisions. Set it for every ledger that outlives the
             auth token. A client with a persistent ledger and no key logs a warning.
@@ -128,10 +125,9 @@ class LedgerPolicy:
     Example:
         >>> from loanasync.ledger import LedgerPolicy
         >>> LedgerPolicy(key=b"0123456789abcdef")
-        LedgerPolicy(unknown='hold', key=***, old_keys=***, environment='', scope='', keep='decision', ...)
+        LedgerPolicy(key=***, old_keys=***, environment='', scope='', keep='decision', ...)
     """
 
-    unknown: Literal["hold", "probe"] = "hold"
     key: bytes | None = field(default=None, repr=mask)
     old_keys: tuple[bytes | str, ...] = field(default=(), repr=mask, converter=_tuple)
     environment: str = ""
@@ -143,8 +139,6 @@ class LedgerPolicy:
     wait: float = 2.0
 
     def __attrs_post_init__(self) -> None:
-        if self.unknown not in ("hold", "probe"):
-            raise ConfigurationError("ledger_policy.unknown", "must be 'hold' or 'probe'")
         if self.scope not in ("", "order_token"):
             raise ConfigurationError("ledger_policy.scope", "must be '' or 'order_token'")
         if self.keep not in ("decision", "body"):

@@ -293,10 +293,8 @@ class RecordedApproval:
                 return self._replay(entry)
 
     def _may_send_again(self, entry: Entry) -> bool:
-        """Return True if the policy or the caller allows another request after an unknown outcome."""
-        if entry.state is not State.UNKNOWN or entry.payload != self._payload:
-            return False
-        return self._repeats_unknown or (self._policy.unknown == "probe" and not entry.takeovers)
+        """Return True if the caller allows another request after an unknown outcome."""
+        return self._repeats_unknown and entry.state is State.UNKNOWN and entry.payload == self._payload
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""

@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from loanasync import (
-    AlreadyEvaluatedError,
     Approved,
     Decision,
     LoanError,
@@ -56,12 +54,11 @@ async def sandbox_client_creates(sandbox: Sandbox) -> None:
 
 
 async def result_of_next_worker(
-    sandbox: Sandbox, file: Path, email: str, **policy: Any
+    sandbox: Sandbox, file: Path, email: str
 ) -> tuple[Decision | LoanError, State]:
     """Return the result of the next worker, which waits for the lease, and the state of its entry."""
-    ledger = SqliteLedger(file)
-    policies = attrs.evolve(stopping_worker.POLICY, **policy)
-    async with ledger, sandbox.client(ledger=ledger, ledger_policy=policies, timeout=LONG_TIMEOUT) as client:
+    ledger, policy = SqliteLedger(file), stopping_worker.POLICY
+    async with ledger, sandbox.client(ledger=ledger, ledger_policy=policy, timeout=LONG_TIMEOUT) as client:
         try:
             ended: Decision | LoanError = await client.approve(
                 FISCAL_CODE, approval_request(email=email), wait=math.inf
@@ -112,26 +109,3 @@ async def test_next_worker_after_a_kill_sends_only_an_unsent_request(
                 assert type(ended) is kind
                 assert then is state
         assert len(evaluated(sandbox)) == len(posts(sandbox)) == requests
-
-
-PROBED: list[tuple[Any, ...]] = [
-    ("after claim", "", Approved, State.APPROVED, 1),
-    ("after send", "+hangafter", AlreadyEvaluatedError, State.LOST, 2),
-    ("before commit", "+refused", AlreadyEvaluatedError, State.LOST, 2),
-]
-
-
-@pytest.mark.parametrize(("point", "tag", "kind", "state", "requests"), turns(PROBED))
-async def test_probe_after_a_kill_sends_once_more(
-    point: str, tag: str, kind: type, state: State, requests: int, tmp_path: Path
-) -> None:
-    file, email = tmp_path / "decisions.db", EMAIL.replace("@", f"{tag}@")
-    with Sandbox.in_thread() as sandbox:
-        async with killed(sandbox, file, point, email):
-            ended, then = await result_of_next_worker(sandbox, file, email, unknown="probe")
-            assert type(ended) is kind
-            assert then is state
-            again, _ = await result_of_next_worker(sandbox, file, email, unknown="probe")
-            assert type(again) is (kind if state.is_decided else OutcomeUnknownError)
-        assert len(posts(sandbox)) == requests
-        assert len(evaluated(sandbox)) == 1

@@ -209,10 +209,10 @@ def test_release_is_repeated_in_the_next_event_loop() -> None:
 async def test_late_claim_over_an_unknown_outcome_stays_unknown() -> None:
     ledger = LateLedger()
     ledger.is_down = False
-    shop = Shop(timed_out(), ledger=ledger, unknown="probe", patience=0.5)
+    shop = Shop(timed_out(), ledger=ledger, patience=0.5)
     await shop.result()
     ledger.is_down = True
-    assert isinstance(await shop.result(), LedgerUnavailableError)
+    assert isinstance(await shop.result(repeat_unknown=True), LedgerUnavailableError)
     await ledger.arrive()
     await settled(shop, State.UNKNOWN)
     await shop.client.aclose()

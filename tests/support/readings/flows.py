@@ -222,26 +222,16 @@ async def two_processes(shop: Shop, *, tag: str = "") -> None:
     await shop.approve(tag)
 
 
-async def probe(shop: Shop, *, faults: Faults, tag: str = "") -> None:
-    """The shop's policy sends an approval once more after an unknown outcome."""
-    shop.prepare()
-    shop.probe()
-    shop.faults(*faults)
-    await shop.approve(tag)
-    await shop.approve(tag)
-    await shop.approve(tag)
-
-
-async def probe_beside_a_late_decision(shop: Shop, *, tag: str = "", is_first: bool = False) -> None:
-    """The decision of the first request arrives during a probe."""
+async def repeat_beside_a_late_decision(shop: Shop, *, tag: str = "", is_first: bool = False) -> None:
+    """The decision of the first request arrives while another process repeats it."""
     shop.prepare()
     late = shop.hold_response()
     first = shop.approving(tag)
     await late.arrived.wait()
     shop.let_leases_run_out()
-    shop.probe()
+    shop.start_process()
     gate = shop.hold_response()
-    second = shop.approving(tag)
+    second = shop.approving(tag, repeat_unknown=True)
     await gate.arrived.wait()
     for opened, call in ((late, first), (gate, second)) if is_first else ((gate, second), (late, first)):
         opened.go.set()
@@ -292,7 +282,7 @@ LOST = ("reset before", "reset after", "silence before", "silence after", "no co
 TAGS = {"approval": "", "refusal": "refused"}
 
 # Flows that need a ledger.
-NEEDS_LEDGER = ("probe", "broken ledger", "cancelled while")
+NEEDS_LEDGER = ("repeat ", "broken ledger", "cancelled while")
 
 FLOWS: dict[str, Flow] = {
     "approval": plain,
@@ -358,6 +348,9 @@ FLOWS: dict[str, Flow] = {
     "repeated on purpose, reset before": partial(repeated_on_purpose, faults=("reset before",)),
     "repeated on purpose, reset after": partial(repeated_on_purpose, faults=("reset after",)),
     "repeated on purpose, 403": partial(repeated_on_purpose, faults=("reset after", "403 before")),
+    "repeated on purpose, no connection": partial(
+        repeated_on_purpose, faults=("reset after", "no connection")
+    ),
     "broken ledger": broken_ledger,
     "broken ledger, refused": partial(broken_ledger, tag="refused"),
     "broken ledger, cancelled": partial(broken_ledger, is_cancelled=True),
@@ -366,13 +359,8 @@ FLOWS: dict[str, Flow] = {
     "cancelled while settling": partial(cancelled_at_the_ledger, operation="settle"),
     "two processes": two_processes,
     "two processes, refused": partial(two_processes, tag="refused"),
-    "probe, reset before": partial(probe, faults=("reset before",)),
-    "probe, reset after": partial(probe, faults=("reset after",)),
-    "probe, 403": partial(probe, faults=("reset after", "403 before")),
-    "probe, no connection": partial(probe, faults=("reset after", "no connection")),
-    "probe, conflict": partial(probe, tag="conflict", faults=()),
-    "probe, late decision": probe_beside_a_late_decision,
-    "probe after a late decision": partial(probe_beside_a_late_decision, is_first=True, tag="refused"),
+    "repeat beside a late decision": repeat_beside_a_late_decision,
+    "repeat after a late decision": partial(repeat_beside_a_late_decision, is_first=True, tag="refused"),
     "creation, wrong field": wrong_creation,
     "creation to completion": whole,
     "completion, early": completion_without_documents,

@@ -4,8 +4,6 @@ import asyncio
 from functools import cache
 from typing import Any
 
-from attrs import evolve
-
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
 from loanasync._runtime.memory import SharedRequest
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
@@ -139,7 +137,7 @@ class Shop:
     ) -> object:
         self.orders.add(order)
         call = self.client.approve(CODE, approval(tag, order, amount), repeat_unknown=repeat_unknown)
-        return await self._call("approve", order, call, is_allowed=repeat_unknown or self.repeats)
+        return await self._call("approve", order, call, is_allowed=repeat_unknown)
 
     def approving(self, tag: str = "", **options: Any) -> "asyncio.Task[object]":
         """Begin an approval, to be awaited or cancelled."""
@@ -178,11 +176,6 @@ class Shop:
     def has_working_ledger(self) -> bool:
         return self.ledger is not None and not self.ledger.broken
 
-    @property
-    def repeats(self) -> bool:
-        """True if the policy allows an approval of unknown outcome to be sent again."""
-        return self.ledger is not None and self.policy.unknown == "probe"
-
     def let_leases_run_out(self) -> None:
         if self.ledger is not None:
             self.ledger.ahead += 3600.0
@@ -198,11 +191,6 @@ class Shop:
             return self.hold_response()
         gate = self.ledger.gates[operation] = Gate()
         return gate
-
-    def probe(self) -> None:
-        """Set the policy that sends an approval once more after an unknown outcome."""
-        self.policy = evolve(self.policy, unknown="probe")
-        self.start_process()
 
     async def entries(self) -> list[tuple[str, Entry]]:
         """Return the ledger's entries, each with its order."""

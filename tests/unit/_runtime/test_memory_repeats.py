@@ -3,7 +3,7 @@
 import pytest
 
 from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedResponseError
-from loanasync.ledger import LedgerPolicy, MemoryLedger
+from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -39,16 +39,6 @@ async def test_repeat_unknown_error_has_an_unknown_outcome(step: ScriptedRespons
         again = await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
     assert again.approved
     assert len(script.sent) == 3
-
-
-async def test_ledger_probe_that_is_denied_has_an_unknown_outcome() -> None:
-    script = ScriptedTransport(connection_lost(), denied())
-    async with script.client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(unknown="probe")) as client:
-        for _ in range(2):
-            with pytest.raises(LoanError) as caught:
-                await client.approve(FISCAL_CODE, approval_request())
-            assert caught.value.outcome == "unknown"
-    assert len(script.sent) == 2
 
 
 async def test_first_call_that_is_not_connected_is_repeatable() -> None:

@@ -65,14 +65,14 @@ async def test_sqlite_lease_ignores_a_change_of_the_clock(machine: Machine, file
         assert entry_now.state is State.UNKNOWN
 
 
-async def test_probe_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
+async def test_repeat_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
     step, arrived, go = held_response(approved())
-    shop = Shop(step, ledger=SqliteLedger(file), unknown="probe")
+    shop = Shop(step, ledger=SqliteLedger(file))
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
     machine.day += HOUR
     other = shop.new_client(ledger=SqliteLedger(file))
-    second = asyncio.create_task(shop.approve(other))
+    second = asyncio.create_task(shop.approve(other, repeat_unknown=True))
     done, _ = await asyncio.wait({second}, timeout=0.1)
     assert not done
     go.set()

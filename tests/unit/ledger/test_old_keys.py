@@ -61,11 +61,11 @@ async def test_unknown_outcome_under_an_old_key_sends_nothing(old: Any) -> None:
     assert shop.script.sent == []
 
 
-async def test_probe_under_an_old_key_takes_over_the_old_entry() -> None:
+async def test_repeat_under_an_old_key_takes_over_the_old_entry() -> None:
     before = shop_before(OLD, timed_out())
     await before.result()
-    shop = shop_after(before, OLD, approved(), unknown="probe")
-    assert isinstance(await shop.approve(), Approved)
+    shop = shop_after(before, OLD, approved())
+    assert isinstance(await shop.approve(repeat_unknown=True), Approved)
     entry = await shop.entry()
     assert (entry.state, entry.takeovers) == (State.APPROVED, 1)
     assert isinstance(await before.approve(), Approved)

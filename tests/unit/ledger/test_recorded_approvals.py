@@ -213,10 +213,10 @@ async def test_released_entry_accepts_corrected_data() -> None:
 
 @pytest.mark.parametrize("state", [State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD, State.APPROVED])
 async def test_other_data_under_the_same_key_is_a_mismatch(state: State) -> None:
-    shop = Shop(approved(), unknown="probe")
+    shop = Shop(approved())
     await shop.put(state)
     with pytest.raises(PayloadMismatchError) as caught:
-        await shop.approve(request=approval_request(amount=99_000))
+        await shop.approve(request=approval_request(amount=99_000), repeat_unknown=True)
     assert caught.value.state == state
     assert shop.script.left == 1
     assert isinstance(await shop.approve(request=approval_request(amount=99_000), scope="2"), Approved)
@@ -266,53 +266,44 @@ async def test_call_waits_for_another_worker_until_its_deadline() -> None:
     assert shop.script.left == 1
 
 
-class TestProbe:
-    """With ``unknown="probe"``, a request whose outcome is unknown is sent exactly once more."""
+class TestRepeatUnknown:
+    """With ``repeat_unknown=True``, a request whose outcome is unknown is sent once more."""
 
-    async def test_probe_with_a_decision_settles_the_entry(self) -> None:
-        shop = Shop(timed_out(), refused(), unknown="probe")
+    async def test_repeat_with_a_decision_settles_the_entry(self) -> None:
+        shop = Shop(timed_out(), refused())
         await shop.result()
-        assert isinstance(await shop.approve(), Refused)
+        assert isinstance(await shop.approve(repeat_unknown=True), Refused)
         entry = await shop.entry()
         assert (entry.state, entry.takeovers) == (State.REFUSED, 1)
         assert isinstance(await shop.approve(), Refused)
 
-    async def test_probe_with_already_evaluated_is_lost(self) -> None:
-        shop = Shop(timed_out(), domain_error(EVALUATED), unknown="probe")
+    async def test_repeat_with_already_evaluated_is_lost(self) -> None:
+        shop = Shop(timed_out(), domain_error(EVALUATED))
         await shop.result()
-        assert isinstance(await shop.result(), AlreadyEvaluatedError)
+        assert isinstance(await shop.result(repeat_unknown=True), AlreadyEvaluatedError)
         assert (await shop.entry()).state is State.LOST
         again = await shop.result()
         assert isinstance(again, OutcomeUnknownError)
         assert again.state == "lost"
 
-    @pytest.mark.parametrize("step", [timed_out(), not_connected(), denied(), rejected({"email": "taken"})])
-    async def test_probe_is_sent_only_once(self, step: ScriptedResponse) -> None:
-        shop = Shop(timed_out(), step, approved(), unknown="probe")
-        await shop.result()
-        await shop.result()
-        assert (await shop.entry()).state is State.UNKNOWN
-        assert isinstance(await shop.result(), OutcomeUnknownError)
-        assert shop.script.left == 1
-
     async def test_late_decision_replaces_already_evaluated(self) -> None:
         step, arrived, go = held_response(domain_error(EVALUATED))
-        shop = Shop(timed_out(), step, unknown="probe")
+        shop = Shop(timed_out(), step)
         await shop.result()
         first = await shop.entry()
-        probing = asyncio.create_task(shop.approve())
+        repeat = asyncio.create_task(shop.approve(repeat_unknown=True))
         await arrived.wait()
         late = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true,"redirectUrl":"u"}')
         await shop.ledger.settle(first.key, token=first.token, payload=first.payload, settlement=late)
         go.set()
-        decision = await probing
+        decision = await repeat
         assert isinstance(decision, Approved)
         assert decision.redirect_url == "u"
 
-    async def test_probed_entry_released_by_a_person_is_like_a_new_one(self) -> None:
-        shop = Shop(timed_out(), timed_out(), denied(), approved(), unknown="probe")
+    async def test_repeated_entry_released_by_a_person_is_like_a_new_one(self) -> None:
+        shop = Shop(timed_out(), timed_out(), denied(), approved())
         await shop.result()
-        await shop.result()
+        await shop.result(repeat_unknown=True)
         entry = await shop.entry()
         released = Settlement(state=State.RELEASED, note="the service has nothing of it")
         await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=released)

@@ -58,10 +58,10 @@ async def test_wait_is_that_of_the_call_or_else_of_the_policy(
     assert shop.script.left == 1
 
 
-@pytest.mark.parametrize("unknown", ["hold", "probe"])
-async def test_wait_of_zero_seconds_returns_at_once(unknown: str) -> None:
-    shop, ledger = await busy_shop(unknown=unknown)
-    assert isinstance(await shop.result(wait=0), InFlightError)
+@pytest.mark.parametrize("repeat_unknown", [False, True])
+async def test_wait_of_zero_seconds_returns_at_once(*, repeat_unknown: bool) -> None:
+    shop, ledger = await busy_shop()
+    assert isinstance(await shop.result(wait=0, repeat_unknown=repeat_unknown), InFlightError)
     assert ledger.waits == []
     assert shop.script.left == 1
 
@@ -74,17 +74,17 @@ async def test_busy_entry_is_found_before_waiting_for_a_slot() -> None:
     assert ledger.waits[0] <= 2.0
 
 
-async def test_probe_that_another_worker_starts_first_waits_for_it() -> None:
+async def test_repeat_that_another_worker_starts_first_waits_for_it() -> None:
     class OvertakenLedger(RecordingLedger):
         async def claim(self, key: str, **options: Any) -> Entry:
             if options["over"] is not None:
-                await super().claim(key, **{**options, "token": "of another probe"})
+                await super().claim(key, **{**options, "token": "of another repeat"})
             return await super().claim(key, **options)
 
     ledger = OvertakenLedger()
-    shop = Shop(timed_out(), approved(), ledger=ledger, unknown="probe")
+    shop = Shop(timed_out(), approved(), ledger=ledger)
     await shop.result()
-    assert isinstance(await shop.result(wait=5.0), InFlightError)
+    assert isinstance(await shop.result(wait=5.0, repeat_unknown=True), InFlightError)
     assert len(ledger.waits) == 1
     assert 2.0 < ledger.waits[0] <= 5.0
     assert shop.script.left == 1

@@ -165,11 +165,8 @@ async def test_result_after_resolve_is_the_decision_of_the_ledger(
         assert ended["meta"]["entry"] == (await shop.entry()).key
 
 
-@pytest.mark.parametrize("unknown", ["hold", "probe"])
-async def test_result_for_a_customer_decided_elsewhere_names_its_entry(unknown: str) -> None:
-    shop = Shop(domain_error("User already evaluated for approval"), unknown=unknown)
-    if unknown == "probe":
-        await shop.put(State.UNKNOWN)
+async def test_result_for_a_customer_decided_elsewhere_names_its_entry() -> None:
+    shop = Shop(domain_error("User already evaluated for approval"))
     for _ in range(2):
         ended = await result(shop)
         entry = await shop.entry()
@@ -224,8 +221,7 @@ async def test_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse)
 
 
 async def test_denial_after_an_unknown_outcome_is_final() -> None:
-    shop = Shop(denied(), unknown="probe")
-    await shop.put(State.UNKNOWN)
+    shop = Shop(system_error(), denied())
     ended = await result(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
 
