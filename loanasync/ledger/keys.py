@@ -36,7 +36,7 @@ class Digests:
 def digests_of(call: Call, policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
     """Return the digests of an approval: first with the policy's key, then with each of its old keys.
 
-    An approval is identified by the customer, the shop, the environment and the scope.
+    An approval is identified by the customer, the shop and the scope.
     """
     return tuple(_digests(secret, call, policy, scope) for secret in _secrets(call.shop, policy))
 
@@ -70,10 +70,11 @@ def _place(
     scope: str,
     order_token: str | None,
 ) -> Place:
-    names = _names(shop, fiscal_code, policy)
-    key = _digest(secret, *names, *_scope(policy, scope, order_token))
-    order = "" if order_token is None else _digest(secret, "order", *names[1:4], order_token)
-    return Place(key, Subject(customer=_digest(secret, "customer", *names[1:]), order=order, scope=scope))
+    names = shop.base_url, shop.shop_id
+    key = _digest(secret, "key", *names, fiscal_code, *_scope(policy, scope, order_token))
+    customer = _digest(secret, "customer", *names, fiscal_code)
+    order = "" if order_token is None else _digest(secret, "order", *names, order_token)
+    return Place(key, Subject(customer=customer, order=order, scope=scope))
 
 
 def _secrets(shop: Shop, policy: LedgerPolicy) -> tuple[bytes, ...]:
@@ -87,10 +88,6 @@ def _secret(shop: Shop, policy: LedgerPolicy) -> bytes:
 
 def _from_token(token: str) -> bytes:
     return hmac.digest(token.encode(), _PURPOSE, "sha256")
-
-
-def _names(shop: Shop, fiscal_code: str | None, policy: LedgerPolicy) -> tuple[str | None, ...]:
-    return "key", policy.environment, shop.base_url, shop.shop_id, fiscal_code
 
 
 def _scope(policy: LedgerPolicy, scope: str, order_token: str | None) -> tuple[str | None, ...]:

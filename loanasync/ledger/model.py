@@ -59,7 +59,7 @@ class Subject:
     """The customer, the order and the scope of an approval, by which `DecisionLedger.find` finds its entries.
 
     Args:
-        customer: HMAC digest of shop, environment and fiscal code; the same for every scope.
+        customer: HMAC digest of shop and fiscal code; the same for every scope.
         order: HMAC digest of the order token; empty without an order token.
         scope: The ``scope`` argument of `LoanClient.approve`; not personal.
 

@@ -99,7 +99,6 @@ class LedgerPolicy:
             was no key, the auth token of that time as a str. An approval that has an entry under an old
             secret keeps it; new entries are created under `key`. Each old secret adds two reads per
             approval. Stop all clients that know only an old secret: they do not find the new entries.
-        environment: Distinguishes environments that share a ledger and a base URL, such as ``staging``.
         scope: ``order_token`` makes the order token part of the entry's key, for services that evaluate a
             customer once for each order; then each approval needs an order token. The specification does
             not say whether a service does this (spec §3). By default a customer has one entry for each
@@ -125,12 +124,11 @@ class LedgerPolicy:
     Example:
         >>> from loanasync.ledger import LedgerPolicy
         >>> LedgerPolicy(key=b"0123456789abcdef")
-        LedgerPolicy(key=***, old_keys=***, environment='', scope='', keep='decision', ...)
+        LedgerPolicy(key=***, old_keys=***, scope='', keep='decision', ...)
     """
 
     key: bytes | None = field(default=None, repr=mask)
     old_keys: tuple[bytes | str, ...] = field(default=(), repr=mask, converter=_tuple)
-    environment: str = ""
     scope: Literal["", "order_token"] = ""
     keep: Literal["decision", "body"] = "decision"
     encrypt: Cipher | None = field(default=None, repr=mask)

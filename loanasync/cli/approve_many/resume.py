@@ -206,7 +206,7 @@ def _check_earlier_run(
     if key_check is not None and key_check.digest != earlier.get("key_check", key_check.digest):
         raise NotResumableError(
             f"{ledger} was used with another secret, so the customers of earlier runs cannot be found: set "
-            f"{earlier.get('key_variable')} and LOANASYNC_LEDGER_ENVIRONMENT as in the first run"
+            f"{earlier.get('key_variable')} as in the first run"
         )
     if ledger == OWN_LEDGER and not has_content(str(own_ledger(out))):
         raise NotResumableError(

@@ -187,7 +187,7 @@ def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bo
         )
     raise NotFoundError(
         "no entry of this customer found: check LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID, "
-        "LOANASYNC_LEDGER_KEY, LOANASYNC_LEDGER_ENVIRONMENT, --scope and --order-token. To find an older "
+        "LOANASYNC_LEDGER_KEY, --scope and --order-token. To find an older "
         "entry, use the secret of that time: its LOANASYNC_LEDGER_KEY, or its LOANASYNC_AUTH_TOKEN if it had "
         "no key"
     )

@@ -139,15 +139,13 @@ def _file_of(name: str) -> Path:
 
 
 def policy_from_environment(environment: Mapping[str, str]) -> LedgerPolicy:
-    """Return the policy of LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_ENVIRONMENT.
+    """Return the policy of LOANASYNC_LEDGER_KEY.
 
     Raises:
         ConfigurationError: The key is too short.
     """
     key = environment.get("LOANASYNC_LEDGER_KEY")
-    return LedgerPolicy(
-        key=None if not key else key.encode(), environment=environment.get("LOANASYNC_LEDGER_ENVIRONMENT", "")
-    )
+    return LedgerPolicy(key=None if not key else key.encode())
 
 
 def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPolicy:

@@ -62,7 +62,7 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
 }
 _NO_ENTRY_AT_ALL = (
     "the ledger has no entry of any customer in the file: check --ledger, LOANASYNC_BASE_URL, "
-    "LOANASYNC_SHOP_ID, LOANASYNC_LEDGER_ENVIRONMENT, and the secret: LOANASYNC_LEDGER_KEY, or "
+    "LOANASYNC_SHOP_ID, and the secret: LOANASYNC_LEDGER_KEY, or "
     "LOANASYNC_AUTH_TOKEN if the clients have no key"
 )
 

@@ -122,10 +122,7 @@ def results_of(tmp_path: Path, served: Sandbox) -> tuple[Path, str]:
     return out, rows[0]["fiscal_code"]
 
 
-def test_commands_find_customers_of_a_ledger_beside_results(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOANASYNC_LEDGER_ENVIRONMENT", "other")  # not used by approve-many, either
+def test_commands_find_customers_of_a_ledger_beside_results(tmp_path: Path, served: Sandbox) -> None:
     out, customer = results_of(tmp_path, served)
     ledger = f"{out}.ledger"
     show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{ledger}")

@@ -332,7 +332,7 @@ def test_resume_with_another_secret_of_the_ledger_is_refused(tmp_path: Path, ser
     with mock.patch("support.cli.service", return_value=changed):
         code, output = bulk.run()
     assert (code, approve_calls(served)) == (2, 2)
-    assert "set LOANASYNC_AUTH_TOKEN and LOANASYNC_LEDGER_ENVIRONMENT as in the first run" in output
+    assert "set LOANASYNC_AUTH_TOKEN as in the first run" in output
     resume = tmp_path / "out.jsonl.resume"
     members = json.loads(resume.read_text(encoding="utf-8"))
     old = {name: members[name] for name in ("service", "ledger", "secret")}

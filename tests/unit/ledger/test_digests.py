@@ -26,9 +26,9 @@ def test_entry_key_is_an_hmac_of_its_parts_as_json(scope: str) -> None:
         shop_id="shop",
         auth_token="secret",
         ledger=MemoryLedger(),
-        ledger_policy=LedgerPolicy(key=KEY, environment="staging"),
+        ledger_policy=LedgerPolicy(key=KEY),
     )
-    parts = ("key", "staging", "https://service.example.com", "shop", FISCAL_CODE, scope)
+    parts = ("key", "https://service.example.com", "shop", FISCAL_CODE, scope)
     assert client.entry_key(FISCAL_CODE, scope=scope) == digest(*parts)
 
 

@@ -352,14 +352,13 @@ async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
     assert len(shop.script.sent) == 1
 
 
-async def test_shops_environments_addresses_secrets_have_separate_entries() -> None:
+async def test_shops_addresses_secrets_have_separate_entries() -> None:
     ledger = MemoryLedger()
     variants: list[dict[str, Any]] = [
         {},
         {"options": {"shop_id": "another"}},
         {"options": {"base_url": "https://other.example.com"}},
         {"options": {"auth_token": "another"}},
-        {"environment": "staging"},
         {"key": b"0123456789abcdef"},
         {"key": b"0123456789abcdeF"},
     ]
