@@ -30,7 +30,7 @@ def run_all(first: int, number: int, hazard: Hazard, workers: int) -> Summary:
     return summary
 
 
-def tell(seed: int, hazard: Hazard) -> str:
+def story_of(seed: int, hazard: Hazard) -> str:
     """Return the story of one seed; of a failing one, the steps that the failure needs."""
     with machine() as folder:
         result = run(generate(seed, hazard), folder)
@@ -71,13 +71,13 @@ def main() -> int:
     if given.mutants:
         return run_mutants(given.only, given.workers)
     if given.number == 1:
-        print(text := tell(given.seed, given.hazard))
+        print(text := story_of(given.seed, given.hazard))
         return int("VIOLATION" in text)
     summary = run_all(given.seed, given.number, given.hazard, given.workers)
     print(*table(summary), sep="\n")
     print(f"{summary.number} schedules, {len(summary.failed)} failed {dict(summary.invariants)}")
     for seed in summary.failed[:3]:
-        print(f"\n{tell(seed, given.hazard)}")
+        print(f"\n{story_of(seed, given.hazard)}")
     if summary.failed:
         print(f"\nreplay one with: nox -s simulation -- --seed {summary.failed[0]}")
     return int(bool(summary.failed))

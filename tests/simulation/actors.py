@@ -27,7 +27,7 @@ from loanasync.worker import handle, message
 from simulation.effects import Tracers, cipher
 from simulation.network import SeamTransport
 from simulation.plan import Action
-from simulation.record import Ask, Key
+from simulation.record import Call, Key
 from simulation.service import CODES, EMAIL, PROBES, TOKEN
 from simulation.store import Server, SimulatedLedger
 from simulation.world import Process, World
@@ -214,12 +214,12 @@ class Actors:
     def _key(self, customer: str, options: dict[str, Any]) -> Key:
         return Key(options.get("shop", "shop-1"), customer, options.get("order", 0))
 
-    def _ask(self, kind: str, program: Program, customer: str, options: dict[str, Any]) -> Ask:
+    def _new_call(self, kind: str, program: Program, customer: str, options: dict[str, Any]) -> Call:
         world = self.world
         key = self._key(customer, options)
         world.record.meet(f"a call ({kind})", key)
-        ask = Ask(
-            number=len(world.record.asks) + 1,
+        call = Call(
+            number=len(world.record.calls) + 1,
             kind=kind,
             process=program.process,
             guard=program.guard(options.get("client", 0)),
@@ -229,10 +229,10 @@ class Actors:
             client=options.get("client", 0),
             other_data=options.get("other_data", False),
         )
-        world.record.asks.append(ask)
+        world.record.calls.append(call)
         if program.ledger is not None:
             self.server.keys[self._digest(program, key)] = key
-        return ask
+        return call
 
     def _digest(self, program: Program, key: Key) -> str:
         """Return the key of an entry."""
@@ -249,24 +249,24 @@ class Actors:
         return _DIGESTS[name]
 
     def _start_call(
-        self, program: Program, asks: list[Ask], work: Coroutine[Any, Any, None], options: dict[str, Any]
+        self, program: Program, calls: list[Call], work: Coroutine[Any, Any, None], options: dict[str, Any]
     ) -> None:
         task = program.process.start(work)
 
         def end(_: object) -> None:
             if not (self.world.is_over or task.cancelled() or task.exception() is None):
                 self.world.record.stray.append(f"a call failed ({type(task.exception()).__name__})")
-            for ask in asks:
-                if ask.kind == "bulk":  # the run has left its rows, whose calls go on
-                    ask.kind = "left row"
-                elif ask.ended is None and not self.world.is_over:  # it was cancelled before it began
-                    _Ending(self, ask).end()
+            for call in calls:
+                if call.kind == "bulk":  # the run has left its rows, whose calls go on
+                    call.kind = "left row"
+                elif call.ended is None and not self.world.is_over:  # it was cancelled before it began
+                    _Ending(self, call).end()
 
         def cancel() -> None:
             if not task.done():
-                self.world.record.meet("a caller is cancelled", *(ask.key for ask in asks))
-                self.world.note(program.process, f"call {asks[0].number} is cancelled")
-                asks[0].is_cancelled = True
+                self.world.record.meet("a caller is cancelled", *(call.key for call in calls))
+                self.world.note(program.process, f"call {calls[0].number} is cancelled")
+                calls[0].is_cancelled = True
                 task.cancel()
 
         task.add_done_callback(end)
@@ -278,48 +278,48 @@ class Actors:
 
     def _approve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         setup = self.world.plan.setup
-        ask = self._ask("approve", program, action.customer, options)
+        call = self._new_call("approve", program, action.customer, options)
         total, attempt = options.get("total", setup.total), options.get("attempt", setup.attempt)
-        ask.bound = total + 2 * setup.patience
+        call.bound = total + 2 * setup.patience
         extra = " with other data" if options.get("other_data") else ""
-        repeat = ", although the outcome is unknown" if ask.repeats_unknown else ""
-        self.world.note(program.process, f"call {ask.number}: approve {ask.key}{extra}{repeat}")
+        repeat = ", although the outcome is unknown" if call.repeats_unknown else ""
+        self.world.note(program.process, f"call {call.number}: approve {call.key}{extra}{repeat}")
         timeout = Timeout(total=total, attempt=attempt, connect=3.0)
         client = self._client(program, options)
-        self._start_call(program, [ask], self._call(ask, client, options, timeout), options)
+        self._start_call(program, [call], self._call(call, client, options, timeout), options)
 
-    async def _call(self, ask: Ask, client: LoanClient, options: dict[str, Any], timeout: Timeout) -> None:
-        request = request_of(ask.key.order, other_data=options.get("other_data", False))
-        with _Ending(self, ask):
-            ask.result = await client.approve(
-                CODES[ask.key.customer], request, repeat_unknown=ask.repeats_unknown, timeout=timeout
+    async def _call(self, call: Call, client: LoanClient, options: dict[str, Any], timeout: Timeout) -> None:
+        request = request_of(call.key.order, other_data=options.get("other_data", False))
+        with _Ending(self, call):
+            call.result = await client.approve(
+                CODES[call.key.customer], request, repeat_unknown=call.repeats_unknown, timeout=timeout
             )
 
     def _bulk(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         customers = [action.customer, *self.world.chance.pick(("", "B", "CB", "BAC"), "rows", action.at)]
-        asks = [self._ask("bulk", program, customer, options) for customer in customers]
-        self.world.note(program.process, f"calls {asks[0].number} to {asks[-1].number}: a bulk run")
+        calls = [self._new_call("bulk", program, customer, options) for customer in customers]
+        self.world.note(program.process, f"calls {calls[0].number} to {calls[-1].number}: a bulk run")
         client = self._client(program, options)
-        self._start_call(program, asks, self._run_bulk(asks, client, options), options)
+        self._start_call(program, calls, self._run_bulk(calls, client, options), options)
 
-    async def _run_bulk(self, asks: list[Ask], client: LoanClient, options: dict[str, Any]) -> None:
+    async def _run_bulk(self, calls: list[Call], client: LoanClient, options: dict[str, Any]) -> None:
         request = request_of(options.get("order", 0), other_data=options.get("other_data", False))
-        rows = [(CODES[ask.key.customer], request) for ask in asks]
+        rows = [(CODES[call.key.customer], request) for call in calls]
         results = client.approve_many(rows, concurrency=2)
         try:
             async with results:
                 async for result in results:
-                    self._finish_row(asks[result.index], result)
+                    self._finish_row(calls[result.index], result)
         except (LoanError, asyncio.CancelledError):
             pass
         finally:
             for result in results.unread:
-                self._finish_row(asks[result.index], result)
+                self._finish_row(calls[result.index], result)
 
-    def _finish_row(self, ask: Ask, result: Any) -> None:
-        ask.result = result.decision if result.error is None else result.error
+    def _finish_row(self, call: Call, result: Any) -> None:
+        call.result = result.decision if result.error is None else result.error
         self.world.record.show(result)
-        _Ending(self, ask).end()
+        _Ending(self, call).end()
 
     def _message(self, _: Program, action: Action, options: dict[str, Any]) -> None:
         number = len(self._deliveries) + 1
@@ -335,20 +335,20 @@ class Actors:
         self._deliveries[number] += 1
         index = self.world.chance.bits("worker", number, self._deliveries[number]) % len(self.programs)
         if (program := self._program(index)) is not None:
-            ask = self._ask("message", program, action.customer, options)
-            self.world.note(program.process, f"call {ask.number}: message {number} about {ask.key}")
-            self._start_call(program, [ask], self._handle(ask, number, program, action, options), options)
+            call = self._new_call("message", program, action.customer, options)
+            self.world.note(program.process, f"call {call.number}: message {number} about {call.key}")
+            self._start_call(program, [call], self._handle(call, number, program, action, options), options)
         self.world.later(_VISIBILITY, lambda: self._deliver(number, action, options))
 
     async def _handle(
-        self, ask: Ask, number: int, program: Program, action: Action, options: dict[str, Any]
+        self, call: Call, number: int, program: Program, action: Action, options: dict[str, Any]
     ) -> None:
         body = message(
-            CODES[ask.key.customer], request_of(ask.key.order, other_data=options.get("other_data", False))
+            CODES[call.key.customer], request_of(call.key.order, other_data=options.get("other_data", False))
         )
-        with _Ending(self, ask):
+        with _Ending(self, call):
             try:
-                ask.result = await handle(self._client(program, options), body)
+                call.result = await handle(self._client(program, options), body)
             except LoanError:
                 self.world.later(_REDELIVERY, lambda: self._deliver(number, action, options))
                 raise
@@ -416,8 +416,8 @@ class Actors:
             self._all.append(self.programs[program.index])
 
     def _active_keys(self, program: Program) -> set[Key]:
-        asks = self.world.record.asks
-        return {each.key for each in asks if each.process is program.process and each.ended is None}
+        calls = self.world.record.calls
+        return {each.key for each in calls if each.process is program.process and each.ended is None}
 
     def _freeze(self, program: Program, _: Action, options: dict[str, Any]) -> None:
         def freeze() -> None:
@@ -456,11 +456,11 @@ class Actors:
 
     def probe(self) -> None:
         """Repeat the calls of each running program, and let it request approvals of new customers."""
-        fresh, asked = iter(PROBES), tuple(self.world.record.asks)
-        self._calls_before_probes = len(asked)
+        fresh, earlier = iter(PROBES), tuple(self.world.record.calls)
+        self._calls_before_probes = len(earlier)
         for program, number in self._open_clients():
             guard = program.guard(number)
-            own = [each for each in asked if each.guard == guard and each.process is program.process]
+            own = [each for each in earlier if each.guard == guard and each.process is program.process]
             for key, other_data in dict.fromkeys((each.key, each.other_data) for each in own):
                 shop = {} if key.shop == "shop-1" else {"shop": key.shop}
                 options = {"client": number, "order": key.order, "other_data": other_data, **shop}
@@ -474,16 +474,16 @@ class Actors:
 
     def check_probes(self) -> None:
         """Check that new customers were decided, and that earlier decisions were returned again."""
-        asks, decided = self.world.record.asks, ("approved", "refused")
-        for number, ask in enumerate(asks):
-            name = type(ask.result).__name__
-            if ask.key.customer in PROBES and ask.said not in decided:
-                self.world.record.violate("bounded", f"after all faults, {ask.process.name} ends with {name}")
-            if ask.number <= self._calls_before_probes or ask.is_cancelled or self.world.plan.setup.hazard:
+        calls, decided = self.world.record.calls, ("approved", "refused")
+        for number, call in enumerate(calls):
+            name = type(call.result).__name__
+            if call.key.customer in PROBES and call.said not in decided:
+                self.world.record.violate("bounded", f"{call.process.name} ends with {name} after all faults")
+            if call.number <= self._calls_before_probes or call.is_cancelled or self.world.plan.setup.hazard:
                 continue
-            earlier = [each for each in asks[:number] if each.is_for_the_same_as(ask)]
-            if ask.said not in decided and any(each.decision is not None for each in earlier):
-                self.world.record.violate("kept", f"{ask.key}: not decided again, but {name}")
+            earlier = [each for each in calls[:number] if each.is_for_the_same_as(call)]
+            if call.said not in decided and any(each.decision is not None for each in earlier):
+                self.world.record.violate("kept", f"{call.key}: not decided again, but {name}")
 
     def _open_clients(self) -> Iterator[tuple[Program, int]]:
         for program in self._all:
@@ -500,10 +500,10 @@ class Actors:
 class _Ending:
     """A block in which a call runs. Its end records the error, if there is one."""
 
-    def __init__(self, actors: Actors, ask: Ask) -> None:
+    def __init__(self, actors: Actors, call: Call) -> None:
         self._actors = actors
         self._world = actors.world
-        self._ask = ask
+        self._ask = call
 
     def __enter__(self) -> None:
         pass
@@ -520,32 +520,32 @@ class _Ending:
 
     def end(self) -> None:
         """Note the end of the call, and everything that its result would print."""
-        ask, world = self._ask, self._world
-        ask.ended = world.now
-        if isinstance(ask.result, InFlightError) and not world.record.is_in_flight(ask):
-            world.record.violate("bounded", f"the call for {ask.key} waited for nothing")
-        name = "no result" if ask.result is None else type(ask.result).__name__
-        world.note(ask.process, f"call {ask.number} for {ask.key} ends with {name} ({ask.said})")
-        if isinstance(ask.result, LoanError):
-            world.record.show(*_texts(ask.result))
-            ask.result = ask.result.with_traceback(None)
-        elif ask.result is not None and not isinstance(ask.result, dict):
-            world.record.show(ask.result)
+        call, world = self._ask, self._world
+        call.ended = world.now
+        if isinstance(call.result, InFlightError) and not world.record.is_in_flight(call):
+            world.record.violate("bounded", f"the call for {call.key} waited for nothing")
+        name = "no result" if call.result is None else type(call.result).__name__
+        world.note(call.process, f"call {call.number} for {call.key} ends with {name} ({call.said})")
+        if isinstance(call.result, LoanError):
+            world.record.show(*_texts(call.result))
+            call.result = call.result.with_traceback(None)
+        elif call.result is not None and not isinstance(call.result, dict):
+            world.record.show(call.result)
             self._check_stored()
 
     def _check_stored(self) -> None:
         """Check that a decision that has just arrived was stored before it was returned."""
-        ask, setup, record = self._ask, self._world.plan.setup, self._world.record
-        own = [each for each in record.asks if (each.process, each.key) == (ask.process, ask.key)]
+        call, setup, record = self._ask, self._world.plan.setup, self._world.record
+        own = [each for each in record.calls if (each.process, each.key) == (call.process, call.key)]
         said = any(_is_unrecorded(each.result) for each in own)
         has_arrived = any(
-            each.key == ask.key and each.approved is not None and ask.started <= (each.ended or 0.0)
+            each.key == call.key and each.approved is not None and call.started <= (each.ended or 0.0)
             for each in record.writes
         )
         if setup.ledger != "server" or setup.hazard or said or not has_arrived:
             return
-        if not self._actors.server.has_decision(ask.key) and ask.key not in self._actors.orphans():
-            record.violate("kept", f"{ask.key}: a decision was returned, but is not stored")
+        if not self._actors.server.has_decision(call.key) and call.key not in self._actors.orphans():
+            record.violate("kept", f"{call.key}: a decision was returned, but is not stored")
 
 
 def _is_unrecorded(result: object) -> bool:

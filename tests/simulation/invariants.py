@@ -1,6 +1,6 @@
 """The promises of the package, each checked against what the service of the world really did.
 
-asks-once       A request is written only if no earlier request for the approval may have been evaluated,
+sent-once       A request is written only if no earlier request for the approval may have been evaluated,
                 unless a caller or a person permitted another one after an unknown outcome.
 attempts        Within a call, a request follows only a 500, at most as often as the policy says, and only
                 while a caller waits.
@@ -13,18 +13,20 @@ fresh           No request is written to a connection that a healthy server clos
 """
 
 import json
+from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING
 
 from loanasync.ledger import Entry, State
 from loanasync.ledger.model import DECIDED
-from simulation.record import Ask, Key, Write
+from simulation.record import Key, Write
 from simulation.service import CODES, PAGE, PERSONAL
 
 if TYPE_CHECKING:
     from simulation.actors import Actors
     from simulation.world import World
 
-NAMES = ("asks-once", "attempts", "not-evaluated", "kept", "truth", "bounded", "private", "fresh")
+NAMES = ("sent-once", "attempts", "not-evaluated", "kept", "truth", "bounded", "private", "fresh")
 _MEMORY = 3600.0  # seconds for which a client without a ledger remembers
 _MARGIN = 1.0  # seconds
 _FAULT = 500
@@ -41,37 +43,25 @@ def check_write(world: "World", write: Write) -> None:
         return
     last = earlier[-1]
     if last.ended is None and last.process.killed_at is None and last.process.frozen_at < last.at:
-        record.violate("asks-once", f"two requests for {write.key} at the same time")
+        record.violate("sent-once", f"two requests for {write.key} at the same time")
         return
-    if last.received == _FAULT and last.process is write.process:
-        chain = 1
-        for each in reversed(earlier[:-1]):
-            if each.received != _FAULT or each.process is not write.process:
-                break
-            chain += 1
-        calls = [each for each in record.asks if each.process is write.process and each.key == write.key]
-        if (
-            chain < setup.attempts
-            and any(each.ended is None for each in calls)
-            and not _has_ended(calls, last)
-        ):
-            return
-        if not _permit(world, write, last):
-            record.violate("attempts", f"request {chain + 1} for {write.key}, or nobody waits")
-    elif not _permit(world, write, last):
-        record.violate("asks-once", f"a second request for {write.key}, after {last.behaviour!r}")
+    follows_fault = last.received == _FAULT and last.process is write.process
+    if not (follows_fault and _is_retry(world, write, earlier)) and not _permit(world, write, last):
+        name = "attempts" if follows_fault else "sent-once"
+        record.violate(name, f"request {len(earlier) + 1} for {write.key}, after {last.behaviour!r}")
 
 
-def _has_ended(calls: list[Ask], last: Write) -> bool:
-    """Return True if a call has ended with the last response, so that it is no longer retried."""
-    return any(
-        each.ended is not None
-        and each.said is not None
-        and last.ended is not None
-        and each.ended >= last.ended
-        for each in calls
-        if each.started <= last.at
+def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
+    """Return True if a call still waits, and its policy allows another request after these."""
+    last = earlier[-1]
+    own = [each for each in world.record.calls if (each.process, each.key) == (write.process, write.key)]
+    answered = [each for each in own if each.started <= last.at and each.said is not None]
+    if any((last.ended or inf) <= (each.ended or 0.0) for each in answered):
+        return False  # a call has ended with this response: its outcome is unknown from then on
+    faults = takewhile(
+        lambda each: each.received == _FAULT and each.process is write.process, reversed(earlier)
     )
+    return len(list(faults)) < world.plan.setup.attempts and any(each.ended is None for each in own)
 
 
 def _permit(world: "World", write: Write, last: Write) -> bool:
@@ -79,12 +69,12 @@ def _permit(world: "World", write: Write, last: Write) -> bool:
     record = world.record
     if last.says_decided:
         return False  # no caller can permit another request
-    calls = [each for each in record.asks if (each.guard, each.key) == (write.guard, write.key)]
-    for ask in calls:
+    calls = [each for each in record.calls if (each.guard, each.key) == (write.guard, write.key)]
+    for call in calls:
         # If the caller that permitted it was cancelled, the callers that had joined it continue its request.
-        has_joined = any(each.ended is None and each.started <= (ask.ended or 0.0) for each in calls)
-        if ask.repeats_unknown and (ask.ended is None or (ask.said is None and has_joined)):
-            ask.repeats_unknown = False
+        has_joined = any(each.ended is None and each.started <= (call.ended or 0.0) for each in calls)
+        if call.repeats_unknown and (call.ended is None or (call.said is None and has_joined)):
+            call.repeats_unknown = False
             return True
     return False
 
@@ -104,28 +94,28 @@ def check_end(world: "World", actors: "Actors") -> None:
 
 def _check_outcomes(world: "World") -> None:
     record = world.record
-    for ask in record.asks:
-        if ask.said not in ("not_sent", "not_evaluated") or ask.ended is None:
+    for call in record.calls:
+        if call.said not in ("not_sent", "not_evaluated") or call.ended is None:
             continue
         others = [
             each
-            for each in record.asks
-            if each is not ask
-            and (each.guard, each.key) == (ask.guard, ask.key)
-            and each.started <= ask.ended
-            and (each.ended is None or each.ended >= ask.started)
+            for each in record.calls
+            if each is not call
+            and (each.guard, each.key) == (call.guard, call.key)
+            and each.started <= call.ended
+            and (each.ended is None or each.ended >= call.started)
         ]
         written = [
             each
             for each in record.writes
-            if (each.guard, each.key) == (ask.guard, ask.key) and ask.started <= each.at <= ask.ended
+            if (each.guard, each.key) == (call.guard, call.key) and call.started <= each.at <= call.ended
         ]
         if others:
             continue
-        if written and ask.said == "not_sent":
-            record.violate("not-evaluated", f"{ask.key}: a written request was reported as not sent")
+        if written and call.said == "not_sent":
+            record.violate("not-evaluated", f"{call.key}: a written request was reported as not sent")
         elif any(each.evaluated for each in written):
-            record.violate("not-evaluated", f"{ask.key}: an evaluated request was reported as not evaluated")
+            record.violate("not-evaluated", f"{call.key}: an evaluated request was reported as not evaluated")
     for key, claimed, at in record.released:
         for write in record.writes:
             if write.key == key and write.evaluated and claimed - _EPOCH <= write.at <= at:
@@ -147,7 +137,7 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
         if killed is not None and (not world.plan.setup.has_ledger or killed - write.ended < patience):
             continue
         outcome = "approved" if write.approved else "refused"
-        calls = [each for each in record.asks if (each.guard, each.key) == (write.guard, write.key)]
+        calls = [each for each in record.calls if (each.guard, each.key) == (write.guard, write.key)]
         is_returned = any(each.said == outcome for each in calls)
         is_stored = any(each.state in DECIDED for each in entries.get(write.key, []))
         if not (is_returned or is_stored or write.key in orphans):
@@ -156,21 +146,21 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
 
 def _check_truth(world: "World", entries: dict[Key, list[Entry]]) -> None:
     record, decisions = world.record, world.service.decisions
-    for ask in record.asks:
-        decided = decisions.get(ask.key)
-        if ask.said in ("approved", "refused") and (
-            decided is None or decided.approved is not (ask.said == "approved")
+    for call in record.calls:
+        decided = decisions.get(call.key)
+        if call.said in ("approved", "refused") and (
+            decided is None or decided.approved is not (call.said == "approved")
         ):
             record.violate(
-                "truth", f"the call for {ask.key} returned {ask.said!r}, not the decision of the service"
+                "truth", f"the call for {call.key} returned {call.said!r}, not the decision of the service"
             )
-        if getattr(ask.decision, "fiscal_code", None) not in (None, CODES[ask.key.customer]):
-            record.violate("truth", f"the call for {ask.key} returned the data of another customer")
-        if getattr(ask.decision, "amount", None) not in (None, 46_000 if ask.other_data else 45_000):
-            record.violate("truth", f"the call for {ask.key} returned a decision about other data")
-        redirect = getattr(ask.decision, "redirect_url", None)
-        if redirect not in (None, f"{PAGE}{ask.key.customer}{ask.key.order}"):
-            record.violate("truth", f"{ask.key} was sent to the page of another customer")
+        if getattr(call.decision, "fiscal_code", None) not in (None, CODES[call.key.customer]):
+            record.violate("truth", f"the call for {call.key} returned the data of another customer")
+        if getattr(call.decision, "amount", None) not in (None, 46_000 if call.other_data else 45_000):
+            record.violate("truth", f"the call for {call.key} returned a decision about other data")
+        redirect = getattr(call.decision, "redirect_url", None)
+        if redirect not in (None, f"{PAGE}{call.key.customer}{call.key.order}"):
+            record.violate("truth", f"{call.key} was sent to the page of another customer")
     for key, found in entries.items():
         decided = decisions.get(key)
         for entry in found:
@@ -183,15 +173,15 @@ def _check_truth(world: "World", entries: dict[Key, list[Entry]]) -> None:
 
 def _check_times(world: "World") -> None:
     record = world.record
-    for ask in record.asks:
-        if ask.process.killed_at is not None or (ask.kind == "left row" and ask.ended is None):
+    for call in record.calls:
+        if call.process.killed_at is not None or (call.kind == "left row" and call.ended is None):
             continue
-        if ask.ended is None:
-            record.violate("bounded", f"a call for {ask.key} never ended ({ask.kind})")
-        elif ask.bound is None or ask.process.frozen_at >= ask.started:
+        if call.ended is None:
+            record.violate("bounded", f"a call for {call.key} never ended ({call.kind})")
+        elif call.bound is None or call.process.frozen_at >= call.started:
             continue
-        elif (seconds := ask.ended - ask.started) > ask.bound + _MARGIN:
-            record.violate("bounded", f"a call for {ask.key} took {seconds:.1f} s")
+        elif (seconds := call.ended - call.started) > call.bound + _MARGIN:
+            record.violate("bounded", f"a call for {call.key} took {seconds:.1f} s")
 
 
 def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None:

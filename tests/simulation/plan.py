@@ -70,7 +70,7 @@ class Plan:
     seed: int
     setup: Setup
     actions: tuple[Action, ...]
-    muted: frozenset[str] = frozenset()  # names of choices that are made as usual
+    muted: frozenset[str] = frozenset()  # names of choices that take their usual option
 
 
 _OFFSETS = (0.0, 0.0, 0.0, 0.001, 0.021, 0.05, 0.3, 1.05, 2.0, 9.0, 25.0, 70.0)
@@ -217,8 +217,8 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
         for option in action.options:
             fewer = {name: value for name, value in action.options.items() if name != option}
             if option not in ("by_copy", "seconds", "order"):
-                lesser = evolve(action, options=fewer)
-                yield evolve(plan, actions=(*plan.actions[:index], lesser, *plan.actions[index + 1 :]))
+                smaller = evolve(action, options=fewer)
+                yield evolve(plan, actions=(*plan.actions[:index], smaller, *plan.actions[index + 1 :]))
     usual = Setup(ledger=plan.setup.ledger, hazard=plan.setup.hazard)
     for name in ("slots", "keeps_body", "encrypts", "records_spans", "effects_fail", "is_eager", "network"):
         value = getattr(usual, name)

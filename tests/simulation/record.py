@@ -27,7 +27,7 @@ class Key:
 
 
 @define(eq=False)
-class Ask:
+class Call:
     """A call for an approval: of a caller, for a row of a bulk run, or for a message of the queue."""
 
     number: int
@@ -44,7 +44,7 @@ class Ask:
     ended: float | None = None
     result: object = None  # a decision, an error, a task's result; None if the caller was cancelled
 
-    def is_for_the_same_as(self, other: "Ask") -> bool:
+    def is_for_the_same_as(self, other: "Call") -> bool:
         """Return True if both calls have the same client, customer and data."""
         names = (self.process, self.client, self.key, self.other_data)
         return names == (other.process, other.client, other.key, other.other_data)
@@ -95,7 +95,7 @@ class Record:
 
     world: "World" = field(repr=False)
     story: list[tuple[float, str, str]] = field(factory=list)
-    asks: list[Ask] = field(factory=list)
+    calls: list[Call] = field(factory=list)
     writes: list[Write] = field(factory=list)
     violations: list[tuple[str, str]] = field(factory=list)  # names of invariants, and what happened
     printed: list[str] = field(factory=list)  # log records, spans and errors
@@ -109,7 +109,7 @@ class Record:
         self.world.note("VIOLATION", f"{invariant}: {text}")
 
     def release(self, key: Key, entry: "Entry") -> None:
-        """Note that an entry was released by a client with proof, or by a person who asked the service."""
+        """Note that an entry was released, by a client with proof or by a person."""
         if entry.source == SERVICE:
             self.released.append((key, entry.claimed, self.world.now))
         else:
@@ -125,18 +125,18 @@ class Record:
             return "written"
         if writes:
             return "released" if writes[-1].proves else "unknown"
-        return "called" if any(each.key == key and each.ended is None for each in self.asks) else "new"
+        return "called" if any(each.key == key and each.ended is None for each in self.calls) else "new"
 
     def meet(self, event: str, *keys: Key) -> None:
         """Count an event and the state of the approvals that it met."""
         for key in keys:
             self.met[event, self.state_of(key)] += 1
 
-    def is_in_flight(self, ask: Ask) -> bool:
+    def is_in_flight(self, call: Call) -> bool:
         """Return True if another call may be waiting for the same approval, or a program has a ledger."""
         if self.world.plan.setup.has_ledger or any(each.ended is None for each in self.writes):
             return True
-        others = [each for each in self.asks if each is not ask and each.key == ask.key]
+        others = [each for each in self.calls if each is not call and each.key == call.key]
         return any(each.ended is None or each.ended == self.world.now for each in others)
 
     def show(self, *values: Any) -> None:

@@ -124,7 +124,7 @@ class Service:
         self.pending: Counter[Key] = Counter()  # requests that were written and have not arrived
 
     def key_of(self, shop: str, code: str, body: dict[str, Any]) -> Key:
-        """Return the approval that a request asks for."""
+        """Return the approval that a request is about."""
         order = int(body.get("orderToken", "order-0")[6:]) if self._world.plan.setup.per_order else 0
         return Key(shop, NAMES[code], order)
 

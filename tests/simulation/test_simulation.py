@@ -40,7 +40,7 @@ def test_schedules_of_the_gate_violate_no_invariant(folder: Path, part: int) -> 
     [pytest.param(hazard, marks=pytest.mark.xfail(reason=repair)) for hazard, repair in HAZARDS.items()],
 )
 def test_schedules_with_a_hazard_violate_no_invariant(folder: Path, hazard: Hazard) -> None:
-    """Each hazard is a configuration or limit that still asks twice; the reason names the repair."""
+    """Each hazard is a configuration or limit that still calls twice; the reason names the repair."""
     summary = Summary()
     for result in run_seeds(range(HAZARDOUS), folder, hazard):
         summary.add(result)
@@ -72,8 +72,8 @@ def test_failing_schedule_is_shrunk_to_a_story_without_personal_data(folder: Pat
     text = story(small)
     assert small.violations
     assert len(small.plan.actions) <= len(failed.plan.actions)
-    assert text.startswith(f"seed {failed.plan.seed}: asks-once: ")
-    assert "VIOLATION: asks-once" in text
+    assert text.startswith(f"seed {failed.plan.seed}: sent-once: ")
+    assert "VIOLATION: sent-once" in text
     assert not [value for value in PERSONAL if value in text]
 
 
