@@ -163,6 +163,18 @@ def page_queries(select: str, first: str, last: str) -> dict[str, str]:
     return {part: f"{select} WHERE {condition} AND {page}" for part, condition in _CONDITIONS.items()}
 
 
+def format_error(name: str, *, is_earlier: bool) -> ConfigurationError:
+    """Return the error for a ledger whose format this version cannot read."""
+    # Do not suggest a new ledger for the same customers: all of them would be requested again.
+    problem = (
+        "has an earlier format, which this version of loanasync cannot read: keep it, and finish its "
+        "approvals with the version that wrote it. Name a new ledger for other customers only"
+        if is_earlier
+        else "was written by a later version of loanasync: install that version here, too"
+    )
+    return ConfigurationError("ledger", f"{name} {problem}")
+
+
 def missing_driver_error(backend: type[StoredLedger]) -> ConfigurationError:
     """Return the error for a backend whose driver is not installed."""
     return ConfigurationError(

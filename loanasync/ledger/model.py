@@ -8,7 +8,6 @@ from typing import TypeAlias
 from attrs import field, frozen
 
 from loanasync._display.masking import mask
-from loanasync.errors import ConfigurationError
 
 
 class State(StrEnum):
@@ -44,7 +43,7 @@ class State(StrEnum):
 DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
-FORMAT = 2  # format 1 has no subject, source and history; its entries are rewritten when they change
+FORMAT = 3  # of all ledgers, orphan files and OUT.resume; no other format is read
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
@@ -193,28 +192,6 @@ class Entry:
     def is_claimed_by(self, token: str) -> bool:
         """Return True if the claim with this token owns the entry: its owner may send the request."""
         return self.state is State.INFLIGHT and self.token == token
-
-
-def check_format(number: int) -> None:
-    """Raise an error for an entry that a later version of this package wrote.
-
-    Raises:
-        ConfigurationError: This version does not know the entry's format.
-    """
-    if not 1 <= number <= FORMAT:
-        raise ConfigurationError(
-            "ledger", "has entries that a later version of loanasync wrote: install that version here, too"
-        )
-
-
-def source_in_format_1(state: State, body: bytes | None, fault: str | None) -> str:
-    """Return the source of an entry of format 1, which stored none.
-
-    A client always stored a body or a fault with a decision. So a person wrote a decision without both.
-    """
-    if state is State.INFLIGHT:
-        return ""
-    return PERSON if state in DECIDED and body is None and fault is None else SERVICE
 
 
 def dump_history(history: Sequence[Change]) -> str:

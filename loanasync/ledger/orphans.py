@@ -22,6 +22,10 @@ _KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file nam
 _LEASE = 60.0  # seconds; an import claims a missing entry and settles it immediately
 
 
+class EarlierFormatError(ValueError):
+    """An orphan file has an earlier format. Its key would match no entry."""
+
+
 @frozen(kw_only=True)
 class Orphan:
     """A response that could not be written to the ledger, and the claim that it belongs to."""
@@ -44,14 +48,15 @@ class Orphan:
         """Return the orphan for the content of a file.
 
         Raises:
+            EarlierFormatError: The file has an earlier format.
             ValueError: The content is not a complete orphan file.
         """
         try:
             members = json.loads(content)
             number = members.pop("format")
-            if not 1 <= number <= FORMAT:
-                raise ValueError("another format")
-            subject = Subject(**members.pop("subject")) if number == FORMAT else Subject()
+            if number != FORMAT:
+                raise EarlierFormatError if 1 <= number < FORMAT else ValueError("another format")
+            subject = Subject(**members.pop("subject"))
             ids = {name: members.pop(name) for name in ("key", "token", "payload")}
             body = members.pop("body")
             members["body"] = None if body is None else b64decode(body, validate=True)
@@ -220,6 +225,8 @@ async def _import_file(ledger: DecisionLedger, file: Path) -> str:
     """Import one file. Return the reason why it was not imported, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
+    except EarlierFormatError:
+        return "it has an earlier format: import it with the version of loanasync that wrote it"
     except ValueError:
         return "it is incomplete, or not an orphan file"
     if orphan.subject != Subject() and await ledger.get(orphan.key) is None:

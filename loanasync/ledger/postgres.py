@@ -16,20 +16,18 @@ from loanasync.ledger.backend import (
     INDEXES,
     Address,
     StoredLedger,
+    format_error,
     masked_url,
     missing_driver_error,
     page_queries,
 )
 from loanasync.ledger.model import (
-    FORMAT,
     HISTORY_LENGTH,
     NO_SUBJECT,
-    PERSON,
     Entry,
     Settlement,
     State,
     Subject,
-    check_format,
     load_history,
 )
 
@@ -39,12 +37,10 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _TABLE = "loanasync_decisions"
 _RETRIES = 10
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-# unique_violation, duplicate_table, duplicate_object, duplicate_column, undefined_column
-_CREATED_CONCURRENTLY = {"23505", "42P07", "42710", "42701", "42703"}
-_FORBIDDEN = "42501"  # insufficient_privilege
-_INDEX_DENIED = {_FORBIDDEN, "25006", "55P03"}  # read_only_sql_transaction, lock_not_available
+_CREATED_CONCURRENTLY = {"23505", "42P07", "42710"}  # unique_violation, duplicate_table, duplicate_object
 _ATTEMPTS = 3
-_FIRST_COLUMNS = frozenset({"key", "state", "token", "payload", "claimed", "expires"})  # in every format
+_COLUMNS = {each.name for each in fields(Entry)}
+_FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in every format
 
 
 @runtime_checkable
@@ -166,40 +162,25 @@ class PostgresLedger(StoredLedger):
         return statement.format(table=self._table)
 
     async def _prepare(self, connection: PostgresConnection) -> None:
-        """Create or migrate the table if necessary. Otherwise this user needs no right to do so."""
+        """Create the table if necessary. Otherwise this user needs no right to do so."""
         for attempt in range(_ATTEMPTS):
-            [[columns, has_index]] = await connection.fetch(self._sql(_SCHEMA))
-            if columns is not None and not _FIRST_COLUMNS.issubset(columns):
-                raise ConfigurationError(
-                    "ledger", f"{self._table} is not a table of a ledger: name another table"
-                )
-            if columns is not None and "version" not in columns:
-                if not has_index and not connection.is_in_transaction():  # an error would abort it
-                    await self._index(connection)
+            [[names]] = await connection.fetch(self._sql(_SCHEMA))
+            if names is not None:
+                self._check_columns(set(names))
                 return
             try:
-                await connection.fetch(self._sql(_CREATE if columns is None else _MIGRATE))
+                await connection.fetch(self._sql(_CREATE))
             except Exception as error:
-                state = getattr(error, "sqlstate", None)
-                if columns is not None and state == _FORBIDDEN:
-                    raise self._format_1_error() from None
-                if attempt == _ATTEMPTS - 1 or state not in _CREATED_CONCURRENTLY:
+                if attempt == _ATTEMPTS - 1 or getattr(error, "sqlstate", None) not in _CREATED_CONCURRENTLY:
                     raise
 
-    async def _index(self, connection: PostgresConnection) -> None:
-        """Create the indexes for lists, unless this user may not, or the table is locked."""
-        try:
-            await connection.fetch(self._sql(_INDEX))
-        except Exception as error:
-            if getattr(error, "sqlstate", None) not in _INDEX_DENIED:
-                raise
-
-    def _format_1_error(self) -> ConfigurationError:
-        statement = " ".join(self._sql(_MIGRATE).split())
-        return ConfigurationError(
-            "ledger",
-            f"has a table of format 1, which this user may not alter: its owner must run: {statement};",
-        )
+    def _check_columns(self, names: set[str]) -> None:
+        if not names >= _FIRST_COLUMNS:
+            raise ConfigurationError(
+                "ledger", f"{self._table} is not a table of a ledger: name another table"
+            )
+        if names != _COLUMNS:  # formats 1 and 2 have one more column
+            raise format_error(self._table, is_earlier=bool(names & {"version", "format"}))
 
     async def _transition(
         self, statement: str, key: str, *arguments: object, is_new_claim: bool = False
@@ -344,7 +325,6 @@ async def _fetch_with_retry(connection: PostgresConnection, statement: str, *arg
 
 def _entry(row: Row) -> Entry:
     """Return the entry for a row, as of the time at which the row was read."""
-    check_format(row["format"])
     values = {each.name: row[each.name] for each in fields(Entry)}
     values |= {"state": State(values["state"]), "history": load_history(values["history"])}
     return transitions.as_of(Entry(**values), row["now"])
@@ -359,79 +339,40 @@ CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchrono
 """
 
 
-def _source(row: str = "") -> str:
-    """Return SQL for the source of a row; for rows of format 1 the same as `source_in_format_1`."""
-    return f"""COALESCE({row}source, CASE
-    WHEN {row}state = 'inflight' THEN ''
-    WHEN {row}state IN ('approved', 'refused') AND {row}body IS NULL AND {row}fault IS NULL THEN '{PERSON}'
-    ELSE 'service' END)"""
-
-
 def _history_with(state: str, changed: str, note: str) -> str:
     """Return SQL for the history of a row, extended by the state that the row leaves."""
-    left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, {_source('found.')}))"
+    left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, found.source))"
     whole = f"found.history::jsonb || {left}"
     return f"jsonb_path_query_array({whole}, '$[last - {HISTORY_LENGTH - 1} to last]')::text"
 
 
-_NAMES = ", ".join(f'"{each.name}"' for each in fields(Entry) if each.name != "source")
-_ROW = f"{_NOW} AS now, format, {_NAMES}, {_source()} AS source"
+_NAMES = ", ".join(f'"{each.name}"' for each in fields(Entry))
+_ROW = f"{_NOW} AS now, {_NAMES}"
 
-_ADD_COLUMNS = """
-    ADD COLUMN customer text NOT NULL DEFAULT '',
-    ADD COLUMN "order" text NOT NULL DEFAULT '',
-    ADD COLUMN scope text NOT NULL DEFAULT '',
-    ADD COLUMN source text,
-    ADD COLUMN history text NOT NULL DEFAULT '[]'
-"""
 _INDEXES = """
 CREATE INDEX ON {table} (customer) WHERE customer <> '';
 CREATE INDEX ON {table} ("order") WHERE "order" <> '';
 """
 _LIST_INDEXES = "".join(f"CREATE INDEX ON {{table}} {index};\n" for index in INDEXES)
-_HAS_INDEX = """
-EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass('{table}')
-    AND pg_get_indexdef(indexrelid) LIKE '%(state, key)')
+# The column names of the table, or NULL if the table does not exist.
+_SCHEMA = """
+SELECT array_agg(attname::text) FROM pg_attribute
+WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped
 """
-# The column names of the table (NULL if the table does not exist), and whether it has the indexes for lists.
-_SCHEMA = f"""
-SELECT array_agg(attname::text), {_HAS_INDEX} FROM pg_attribute
-WHERE attrelid = to_regclass('{{table}}') AND attnum > 0 AND NOT attisdropped
-"""  # noqa: S608  (constants, and a name that was checked)
 _EXISTS = "SELECT to_regclass('{table}') IS NOT NULL"
 _CREATE = f"""
 DO $$ BEGIN
 CREATE TABLE {{table}} (
-    key text COLLATE "C" PRIMARY KEY, format smallint NOT NULL,
+    key text COLLATE "C" PRIMARY KEY,
     state text NOT NULL, token text NOT NULL, payload text NOT NULL,
     claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL, takeovers integer NOT NULL,
-    note text NOT NULL, status smallint, body bytea, fault text
+    note text NOT NULL, status smallint, body bytea, fault text,
+    customer text NOT NULL DEFAULT '', "order" text NOT NULL DEFAULT '', scope text NOT NULL DEFAULT '',
+    source text NOT NULL, history text NOT NULL DEFAULT '[]'
 );
-ALTER TABLE {{table}} {_ADD_COLUMNS};
 {_INDEXES}{_LIST_INDEXES}
 END $$
 """
-# Adds the indexes to an older table of this format. The lock timeout limits how long writers must wait.
-_INDEX = f"""
-DO $$ BEGIN
-PERFORM set_config('lock_timeout', '2s', true);
-PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
-IF NOT {_HAS_INDEX} THEN
-{_LIST_INDEXES}
-END IF;
-END $$
-"""
-# Migrates a table of format 1. Every statement of an older client names the column `version`, and fails after
-# this. A row is rewritten when it changes. One client migrates the table while the others wait.
-_MIGRATE = f"""
-DO $$ BEGIN
-PERFORM pg_advisory_xact_lock(1279607879, hashtext('{{table}}'));
-ALTER TABLE {{table}} RENAME COLUMN version TO format;
-ALTER TABLE {{table}} {_ADD_COLUMNS};
-{_INDEXES}{_LIST_INDEXES}
-END $$
-"""
-
 _LEFT_STATE = "(CASE WHEN found.state = 'inflight' THEN 'unknown' ELSE found.state END)"
 _LEFT_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.changed END)"
 _LEFT_NOTE = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.LEASE_EXPIRED}' ELSE found.note END)"
@@ -441,11 +382,11 @@ _HAS_SUBJECT = "(excluded.customer <> '' OR excluded.\"order\" <> '' OR excluded
 # if the claim is not allowed.
 _CLAIM = f"""
 INSERT INTO {{table}} AS found
-    (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
+    (key, state, token, payload, claimed, changed, expires, takeovers, note, source,
     customer, "order", scope)
-SELECT {FORMAT}, $1, 'inflight', $2, $3, now, now, now + $4::float8, 0, '', '', $6, $7, $8 FROM {_CLOCK}
+SELECT $1, 'inflight', $2, $3, now, now, now + $4::float8, 0, '', '', $6, $7, $8 FROM {_CLOCK}
 ON CONFLICT (key) DO UPDATE SET
-    format = {FORMAT}, state = excluded.state, token = excluded.token, payload = excluded.payload,
+    state = excluded.state, token = excluded.token, payload = excluded.payload,
     claimed = CASE found.state WHEN 'released' THEN excluded.claimed ELSE found.claimed END,
     changed = excluded.changed, expires = excluded.expires,
     takeovers = CASE found.state WHEN 'released' THEN 0 ELSE found.takeovers + 1 END,
@@ -457,17 +398,17 @@ ON CONFLICT (key) DO UPDATE SET
     "order" = CASE WHEN {_HAS_SUBJECT} THEN excluded."order" ELSE found."order" END,
     scope = CASE WHEN {_HAS_SUBJECT} THEN excluded.scope ELSE found.scope END,
     history = {_history_with(_LEFT_STATE, _LEFT_AT, _LEFT_NOTE)}
-WHERE found.format <= {FORMAT} AND (found.state = 'released' AND found.token <> $2
+WHERE found.state = 'released' AND found.token <> $2
     OR found.token = $5::text AND (found.state IN ('unknown', 'lost', 'held')
     OR found.state = 'inflight' AND found.expires <= {_NOW}
-))
+)
 RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
 # The last parameter is the token of the entry that the settlement corrects, or NULL.
-_CORRECTS = f"""
+_CORRECTS = """
 (found.token = $10::text AND found.state IN ('approved', 'refused', 'released')
-    AND {_source("found.")} <> 'service')
+    AND found.source <> 'service')
 """
 # True if the stored response stays: the settlement is not a decision and has no body.
 _KEEPS_RESPONSE = """
@@ -479,20 +420,20 @@ _KEEPS_RESPONSE = """
 # no row if the settlement is not allowed.
 _SETTLE = f"""
 INSERT INTO {{table}} AS found
-    (format, key, state, token, payload, claimed, changed, expires, takeovers, note, source,
+    (key, state, token, payload, claimed, changed, expires, takeovers, note, source,
     status, body, fault)
-SELECT {FORMAT}, $1, $4, $2, $3, now, now, now, 0, $5, $9, $6::smallint, $7::bytea, $8 FROM {_CLOCK}
+SELECT $1, $4, $2, $3, now, now, now, 0, $5, $9, $6::smallint, $7::bytea, $8 FROM {_CLOCK}
 ON CONFLICT (key) DO UPDATE SET
-    format = {FORMAT}, state = excluded.state, token = excluded.token, payload = excluded.payload,
+    state = excluded.state, token = excluded.token, payload = excluded.payload,
     changed = excluded.changed, note = excluded.note, source = excluded.source,
     status = CASE WHEN {_KEEPS_RESPONSE} THEN found.status ELSE excluded.status END,
     body = CASE WHEN {_KEEPS_RESPONSE} THEN found.body ELSE excluded.body END,
     fault = CASE WHEN {_KEEPS_RESPONSE} THEN found.fault ELSE excluded.fault END,
     history = CASE WHEN found.state <> 'inflight' AND (found.state <> excluded.state OR {_CORRECTS})
         THEN {_history_with("found.state", "found.changed", "found.note")} ELSE found.history END
-WHERE found.format <= {FORMAT} AND ({_CORRECTS} OR found.state NOT IN ('approved', 'refused')
+WHERE {_CORRECTS} OR found.state NOT IN ('approved', 'refused')
     AND (found.token = excluded.token
-        OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service'))
+        OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service')
 RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
@@ -509,8 +450,7 @@ _FIND = f"SELECT {_ROW} FROM {{table}} WHERE " + " OR ".join(f"({each})" for eac
 _PURGE = f"""
 WITH deleted AS (
     DELETE FROM {{table}}
-    WHERE format <= {FORMAT} AND state IN ('approved', 'refused', 'released')
-        AND changed <= {_NOW} - $1::float8
+    WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - $1::float8
     RETURNING 1
 )
 SELECT count(*) FROM deleted

@@ -20,6 +20,7 @@ from loanasync.ledger.backend import (
     WITHOUT_REDIRECT,
     Address,
     StoredLedger,
+    format_error,
     masked_url,
     missing_driver_error,
 )
@@ -27,14 +28,11 @@ from loanasync.ledger.model import (
     FORMAT,
     HISTORY_LENGTH,
     NO_SUBJECT,
-    PERSON,
     Entry,
     Settlement,
     State,
     Subject,
-    check_format,
     load_history,
-    source_in_format_1,
 )
 
 Argument: TypeAlias = str | bytes | float
@@ -108,15 +106,13 @@ class RedisLedger(StoredLedger):
         return cast("Entry", _entry(key, *await self._run(script, names, key, *arguments)))
 
     async def _run(self, script: str, names: list[str], *arguments: Argument) -> ScriptResult:
-        """Run a script. Migrate the entries to the present format first if necessary."""
-        server = self._servers.current()
-        while (result := await server.run(script, names, arguments)) == _OUTDATED.encode():
-            while changed := await server.run(_MIGRATE, self._sets, [self._entry, PAGE_SIZE, self._prefix]):
-                if changed == _FOREIGN.encode():
-                    message = f"{self._sets[0]} has data that is not a ledger: name another prefix"
-                    raise ConfigurationError("ledger", message)
-        if result == _LATER.encode():
-            check_format(FORMAT + 1)
+        """Run a script that begins with `_FORMAT`."""
+        result = await self._servers.current().run(script, names, arguments)
+        if isinstance(result, bytes):  # the content or the type of "entries"
+            if result in _OTHER_TYPES:
+                message = f"{names[0]} has data that is not a ledger: name another prefix"
+                raise ConfigurationError("ledger", message)
+            raise format_error(names[0], is_earlier=result in _EARLIER_FORMATS)
         return result
 
     async def claim(
@@ -147,7 +143,7 @@ class RedisLedger(StoredLedger):
 
     async def get(self, key: str) -> Entry | None:
         """See `DecisionLedger.get`."""
-        return _entry(key, *await self._servers.current().run(_GET, [self._entry + key], []))
+        return _entry(key, *await self._run(_GET, [*self._sets, self._entry + key]))
 
     async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
         names = self._sets[1] if part == ALL else f"{self._prefix}state:{part}"
@@ -266,14 +262,12 @@ def _entries(found: ScriptResult) -> list[Entry]:
 
 def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
     """Return the entry that the Lua function `dump` returned, as of the server's time, or None."""
-    stamp, version, *stored = decode_any(text)
-    if not version:
-        return None
-    check_format(_FORMATS.get(version, FORMAT + 1))
-    # Absent fields, of which format 1 has several, arrive as False.
+    stamp, *stored = decode_any(text)
+    # Absent fields arrive as False.
     values = {name: value for name, value in zip(_FIELDS, stored, strict=True) if value is not False}
+    if not values:
+        return None
     values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
-    values.setdefault("source", source_in_format_1(values["state"], body, values.get("fault")))
     return transitions.as_of(Entry(key=key, body=body, **values), float(stamp))
 
 
@@ -284,16 +278,10 @@ def _entry(key: str, text: bytes, body: bytes | None) -> Entry | None:
 # Atomicity. A server that is out of memory rejects the first write command that may need memory (HDEL does
 # not). So each script begins its writes with such a command, and writes all or nothing.
 #
-# Format 1. The index was called "entries", and entries had the version "1". Now "entries" is a string that
-# contains the format. So every script of an older client that changes or lists entries fails (WRONGTYPE), and
-# that client sends nothing. The present version of an entry is not a number that an older client can read.
-#
-# Early format 2. Its clients did not maintain the sorted sets of the states, so they must not change entries
-# any more. For this reason the string in "entries" has changed from "2.0" to "2.1".
-_VERSION = "2.0"
-_LISTED, _UNLISTED = "2.1", "2.0"  # content of "entries", with and without the sorted sets of the states
-_OUTDATED, _LATER, _FOREIGN = "old", "later", "foreign"  # results of a script that cannot use the stored data
-_FORMATS = {"1": 1, _VERSION: FORMAT}
+# Format. The string "entries" contains the format, which each script checks. In format 1 it was a sorted set.
+# Entries have a version, which clients of earlier formats check before they change an entry.
+_EARLIER_FORMATS = {b"zset", b"2.0", b"2.1"}
+_OTHER_TYPES = {b"hash", b"list", b"set", b"stream"}
 
 _FIELDS = [each.name for each in fields(Entry) if each.name not in ("key", "body")]
 _NAMES = ", ".join(f"'{each}'" for each in _FIELDS)
@@ -314,7 +302,7 @@ local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local stamp = string.format('%.6f', now)
 local function dump(entry)
-  local fields = redis.call('HMGET', entry, 'version', {_NAMES})
+  local fields = redis.call('HMGET', entry, {_NAMES})
   return {{cjson.encode({{stamp, unpack(fields)}}), redis.call('HGET', entry, 'body')}}
 end
 -- Moves a name from the sorted sets of one state to those of another.
@@ -330,25 +318,6 @@ local function list(sets, name, entry, from, to)
     redis.call('ZREM', sets .. 'state:{WITHOUT_REDIRECT}', name)
   end
 end
-local function known(version)
-  return version == '1' or version == '{_VERSION}'
-end
--- Returns the source of an entry. Format 1 stored none; there, a person wrote each decision without a
--- response.
-local function source_of(entry, state)
-  local source = redis.call('HGET', entry, 'source')
-  if source then
-    return source
-  end
-  if state == 'inflight' then
-    return ''
-  end
-  if (state == 'approved' or state == 'refused') and redis.call('HEXISTS', entry, 'body') == 0
-    and redis.call('HEXISTS', entry, 'fault') == 0 then
-    return '{PERSON}'
-  end
-  return 'service'
-end
 -- Adds the state that an entry leaves to its history.
 local function leave(entry, state, changed, note, source)
   local text = redis.call('HGET', entry, 'history')
@@ -361,91 +330,35 @@ local function leave(entry, state, changed, note, source)
 end
 """
 
-# KEYS: "entries", index. Ends the script if the data has an older or later format, or if a migration has not
-# added all names to the sorted sets of the states.
+# KEYS: "entries". Ends the script if the data has another format; returns the format, or the type of the key.
 _FORMAT = f"""
 local format = redis.pcall('GET', KEYS[1])
-if type(format) == 'table' or format == '{_UNLISTED}' then
-  return '{_OUTDATED}'
+if type(format) == 'table' then
+  return redis.call('TYPE', KEYS[1]).ok
 end
-if format and format ~= '{_LISTED}' then
-  return '{_LATER}'
-end
-if redis.call('EXISTS', KEYS[2] .. ':unlisted') == 1 then
-  return '{_OUTDATED}'
+if format and format ~= '{FORMAT}' then
+  return format
 end
 """
 _MARK = f"""
 if not format then
-  redis.call('SET', KEYS[1], '{_LISTED}')
+  redis.call('SET', KEYS[1], '{FORMAT}')
 end
-"""
-
-# KEYS: "entries", index. ARGV: prefix of an entry, number of entries, prefix of the sets. Migrates at most
-# that number of entries, and returns how many it migrated. The caller repeats the script until it returns 0.
-# Other clients wait while a script runs, so each run is short. Data that is not a ledger stays unchanged.
-#
-# When "entries" changes, older clients fail: in the last run for format 1, in the first run for format 2.0.
-# The version of each entry is changed in the run that migrates it. Otherwise an older client that probes
-# could take over an UNKNOWN entry, fail at the index, and release the entry.
-_MIGRATE = f"""{_BEGIN}
-local kind, left = redis.call('TYPE', KEYS[1]).ok, KEYS[2] .. ':unlisted'
-if kind == 'zset' then
-  left = KEYS[1]
-elseif kind == 'string' and redis.call('GET', KEYS[1]) == '{_UNLISTED}' then
-  redis.call('SET', KEYS[1], '{_LISTED}')
-  if redis.call('EXISTS', KEYS[2]) == 1 then
-    redis.call('RENAME', KEYS[2], left)
-  end
-elseif kind ~= 'string' and kind ~= 'none' then
-  return '{_FOREIGN}'
-end
-local names, entries = redis.call('ZRANGE', left, 0, ARGV[2] - 1), 0
-for _, name in ipairs(names) do
-  entries = entries + redis.call('HEXISTS', ARGV[1] .. name, 'version')
-end
-if kind == 'zset' and entries == 0 then
-  return '{_FOREIGN}'
-end
-for _, name in ipairs(names) do
-  local entry = ARGV[1] .. name
-  local version, state = unpack(redis.call('HMGET', entry, 'version', 'state'))
-  if version == '1' then
-    redis.call('HSET', entry, 'source', source_of(entry, state), 'version', '{_VERSION}')
-  end
-  redis.call('ZADD', KEYS[2], 0, name)
-  if state then
-    list(ARGV[3], name, entry, nil, state)
-  end
-  redis.call('ZREM', left, name)
-end
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('SET', KEYS[1], '{_LISTED}')
-end
-return #names
 """
 
 # KEYS: "entries", index, entry. ARGV: name, prefix of the sets, token, payload, lease, token to take over or
 # an empty string, customer, order, scope.
 _CLAIM = f"""{_BEGIN}{_FORMAT}
 local entry, sets = KEYS[3], ARGV[2]
-local version, state, token, claimed, changed, expires, takeovers, note, customer, order = unpack(redis.call(
-  'HMGET', entry, 'version', 'state', 'token', 'claimed', 'changed', 'expires', 'takeovers', 'note',
+local state, token, claimed, changed, expires, takeovers, note, source, customer, order = unpack(redis.call(
+  'HMGET', entry, 'state', 'token', 'claimed', 'changed', 'expires', 'takeovers', 'note', 'source',
   'customer', 'order'))
-if version and not known(version) then
-  return dump(entry)
-end
 local fresh, stored = not state or state == 'released' and token ~= ARGV[3], state
-local source = state and source_of(entry, state)
 if state == 'inflight' and tonumber(expires) <= now then
   state, changed, note = 'unknown', expires, '{transitions.LEASE_EXPIRED}'
 end
 local over = (state == 'unknown' or state == 'lost' or state == 'held') and ARGV[6] ~= '' and token == ARGV[6]
 if not (fresh or over) then
-  if version == '1' then
-    redis.call('ZADD', KEYS[2], 0, ARGV[1])
-    list(sets, ARGV[1], entry, nil, stored)
-  end
   return dump(entry)
 end
 {_MARK}
@@ -457,7 +370,7 @@ if fresh then
 else
   takeovers = takeovers + 1
 end
-redis.call('HSET', entry, 'version', '{_VERSION}', 'state', 'inflight', 'token', ARGV[3], 'payload', ARGV[4],
+redis.call('HSET', entry, 'version', '{FORMAT}', 'state', 'inflight', 'token', ARGV[3], 'payload', ARGV[4],
   'claimed', claimed, 'changed', stamp, 'expires', string.format('%.6f', now + ARGV[5]),
   'takeovers', takeovers, 'note', '', 'source', '')
 if fresh then
@@ -488,21 +401,13 @@ return dump(entry)
 # set.
 _SETTLE = f"""{_BEGIN}{_FORMAT}
 local entry, becomes = KEYS[3], ARGV[5]
-local version, state, token, changed, note = unpack(redis.call(
-  'HMGET', entry, 'version', 'state', 'token', 'changed', 'note'))
-if version and not known(version) then
-  return dump(entry)
-end
-local source = state and source_of(entry, state)
+local state, token, changed, note, source = unpack(redis.call(
+  'HMGET', entry, 'state', 'token', 'changed', 'note', 'source'))
 local decided = state == 'approved' or state == 'refused'
 local decides = (becomes == 'approved' or becomes == 'refused') and ARGV[7] == 'service'
 local corrects = (decided or state == 'released') and source ~= 'service'
   and ARGV[8] ~= '' and token == ARGV[8]
 if state and not corrects and (decided or not (decides or token == ARGV[3])) then
-  if version == '1' then
-    redis.call('ZADD', KEYS[2], 0, ARGV[1])
-    list(ARGV[2], ARGV[1], entry, nil, state)
-  end
   return dump(entry)
 end
 {_MARK}
@@ -517,7 +422,7 @@ for _, name in ipairs({{'status', 'body', 'fault'}}) do
   has_response = has_response or redis.call('HEXISTS', entry, name) == 1
 end
 local unsettled = becomes == 'unknown' or becomes == 'lost' or becomes == 'held'
-redis.call('HSET', entry, 'version', '{_VERSION}', 'state', becomes, 'token', ARGV[3], 'payload', ARGV[4],
+redis.call('HSET', entry, 'version', '{FORMAT}', 'state', becomes, 'token', ARGV[3], 'payload', ARGV[4],
   'changed', stamp, 'note', ARGV[6], 'source', ARGV[7])
 if not (unsettled and has_response and not has_body) then
   redis.call('HDEL', entry, 'status', 'body', 'fault')
@@ -536,9 +441,9 @@ return dump(entry)
 # KEYS: "entries".
 _EXISTS = "return redis.call('EXISTS', KEYS[1])"
 
-# KEYS: entry.
-_GET = f"""{_BEGIN}
-return dump(KEYS[1])
+# KEYS: "entries", index, entry.
+_GET = f"""{_BEGIN}{_FORMAT}
+return dump(KEYS[3])
 """
 
 # KEYS: "entries", index, the sorted set to read. ARGV: prefix of an entry, lower limit of the page, number of
@@ -566,10 +471,10 @@ _PURGE = f"""{_BEGIN}{_FORMAT}
 local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local deleted = 0
 for _, name in ipairs(names) do
-  local version, state, changed, customer, order = unpack(redis.call('HMGET', ARGV[1] .. name,
-    'version', 'state', 'changed', 'customer', 'order'))
+  local state, changed, customer, order = unpack(redis.call('HMGET', ARGV[1] .. name,
+    'state', 'changed', 'customer', 'order'))
   local ended = state == 'approved' or state == 'refused' or state == 'released'
-  if known(version) and ended and tonumber(changed) <= now - ARGV[5] then
+  if ended and tonumber(changed) <= now - ARGV[5] then
     redis.call('DEL', ARGV[1] .. name)
     redis.call('ZREM', KEYS[2], name)
     redis.call('ZREM', ARGV[4] .. 'state:' .. state, name)

@@ -23,7 +23,7 @@ from attrs import fields
 from loanasync._lifecycle import free_after_fork
 from loanasync.errors import ConfigurationError
 from loanasync.ledger import transitions
-from loanasync.ledger.backend import INDEXES, Address, StoredLedger, page_queries
+from loanasync.ledger.backend import INDEXES, Address, StoredLedger, format_error, page_queries
 from loanasync.ledger.model import (
     FORMAT,
     NO_SUBJECT,
@@ -33,7 +33,6 @@ from loanasync.ledger.model import (
     Subject,
     dump_history,
     load_history,
-    source_in_format_1,
 )
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class SqliteLedger(StoredLedger):
         patience: Seconds to wait while other processes write.
 
     Raises:
-        ConfigurationError: The file is not a ledger, or a later version wrote it. Raised by all methods.
+        ConfigurationError: The file is not a ledger of this version's format. Raised by all methods.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -331,8 +330,6 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     values = dict(zip(_NAMES, row, strict=True))
     values["state"] = State(values["state"])
     values["history"] = load_history(values["history"])
-    if values["source"] is None:
-        values["source"] = source_in_format_1(values["state"], values["body"], values["fault"])
     return Entry(**values)
 
 
@@ -368,29 +365,19 @@ _LOCK_PAUSE = 0.005  # seconds between two attempts
 
 _APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
 
-# In format 1 the table is called entries. After it is renamed, every statement of an older process fails.
-# Otherwise that process could claim and send, and then fail to settle.
-_CREATE = """
-CREATE TABLE decisions (
+_CREATE = (
+    """CREATE TABLE decisions (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
     claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
-    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT
-)
-"""
-_RENAME = "ALTER TABLE entries RENAME TO decisions"
-_EXTEND = (
-    "ALTER TABLE decisions ADD COLUMN customer TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN \"order\" TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN scope TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE decisions ADD COLUMN source TEXT",  # NULL in rows of format 1
-    "ALTER TABLE decisions ADD COLUMN history TEXT NOT NULL DEFAULT '[]'",
+    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT, customer TEXT NOT NULL,
+    "order" TEXT NOT NULL, scope TEXT NOT NULL, source TEXT NOT NULL, history TEXT NOT NULL
+)""",
     "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
     'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
-)
-# Older files of this format have no indexes for lists. The indexes are created when the file is opened.
-_INDEX = tuple(
-    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions {index}"
-    for name, index in zip(("state", "without_redirect"), INDEXES, strict=True)
+    f"CREATE INDEX decisions_state ON decisions {INDEXES[0]}",
+    f"CREATE INDEX decisions_without_redirect ON decisions {INDEXES[1]}",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
 )
 
 
@@ -466,14 +453,14 @@ def _check_access(file: Path) -> None:
 
 
 def _open_file(file: Path, patience: float) -> _Connection:
-    """Open the file of a ledger. Create it or migrate it to the present format if necessary.
+    """Open the file of a ledger. Create it if necessary.
 
     Args:
         file: The file.
         patience: Seconds to wait for other processes.
 
     Raises:
-        ConfigurationError: The file is not a ledger, or a later version wrote it.
+        ConfigurationError: The file is not a ledger of this version's format.
         PermissionError: This user may not read or write the file.
     """
     file = Path(os.path.realpath(file))  # absolute, so that SQLite treats no name specially (":memory:")
@@ -505,20 +492,10 @@ def _prepare_schema(connection: Connection, file: Path) -> None:
     version = run("PRAGMA user_version").fetchone()[0]
     if tables and not (mark == _APPLICATION and version >= 1):
         raise ConfigurationError("ledger", f"{file.name} is not a ledger: name another file")
-    if version > FORMAT:  # do not suggest another file: all customers would be requested again
-        raise ConfigurationError(
-            "ledger",
-            f"{file.name} was written by a later version of loanasync: install that version here, too",
-        )
-    if not tables or version < FORMAT:
-        for statement in (_RENAME if tables else _CREATE, *_EXTEND):
-            run(statement)
-    for statement in _INDEX:
+    if tables and version != FORMAT:
+        raise format_error(file.name, is_earlier=version < FORMAT)
+    for statement in () if tables else _CREATE:
         run(statement)
-    if tables and version == FORMAT:
-        return
-    run(f"PRAGMA application_id = {_APPLICATION}")
-    run(f"PRAGMA user_version = {FORMAT}")
 
 
 def _use_wal(connection: Connection, patience: float) -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST_TEST_NAME = 70
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "loanasync", "tests")
 SUFFIXES = {"", ".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}
-SKIPPED = {"__pycache__", "_build", "figures", "format_1"}  # built files, measurements, ledgers
+SKIPPED = {"__pycache__", "_build", "figures"}  # built files, measurements
 
 ALLOWED = {"tests/architecture/test_prose.py"}  # has an example of each rule
 

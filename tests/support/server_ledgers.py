@@ -31,9 +31,6 @@ class LedgerStore(Protocol):
     async def dump(self) -> str:
         """Return all stored data of the ledger as text."""
 
-    async def mark_as_later_version(self, key: str) -> None:
-        """Change an entry as if a later version had written it."""
-
 
 class ValkeyStore:
     def __init__(self, server: Valkey) -> None:
@@ -57,9 +54,6 @@ class ValkeyStore:
         names = await self.run("KEYS", f"{self.prefix}*")
         hashes = [await self.run("HGETALL", name) for name in names if b":entry:" in name]
         return repr([names, hashes, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
-
-    async def mark_as_later_version(self, key: str) -> None:
-        await self.run("HSET", f"{self.prefix}entry:{key}", "version", "3")
 
 
 class PostgresStore:
@@ -89,7 +83,3 @@ class PostgresStore:
     async def dump(self) -> str:
         rows = await self.run("SELECT t.*, encode(body, 'escape') FROM {table} t")
         return repr([tuple(row.items()) for row in rows])
-
-    async def mark_as_later_version(self, key: str) -> None:
-        del key  # all entries are changed
-        await self.run("UPDATE {table} SET format = 3")

@@ -19,6 +19,7 @@ from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.cli.rows.append import has_content, read_lines
 from loanasync.ledger import DecisionLedger, Settlement, State
 from loanasync.ledger.backend import StoredLedger
+from loanasync.ledger.model import FORMAT
 
 try:
     import fcntl
@@ -112,7 +113,7 @@ class ResultsLock:
             self._record(begun=False)
 
     def _record(self, *, begun: bool) -> None:
-        if self.begun != begun or "begun" not in self._members:
+        if self.begun != begun:
             self._members["begun"] = begun
             _write_resume_file(self._file, self._members)
             self.begun = begun
@@ -154,7 +155,7 @@ def locked_results(
         if is_new:
             if _has_results(out):
                 raise _missing_resume_file(out)
-            earlier: dict[str, Any] = {"service": service, "ledger": ledger, "begun": False}
+            earlier: dict[str, Any] = {"format": FORMAT, "service": service, "ledger": ledger, "begun": False}
             earlier["secret"] = token_hex(_SECRET_LENGTH)
             _write_resume_file(file, earlier)
         else:
@@ -166,7 +167,7 @@ def locked_results(
         if earlier | members != earlier:
             earlier |= members
             _write_resume_file(file, earlier)
-        lock = ResultsLock(earlier["secret"], not is_new, _has_begun(earlier), file, earlier)
+        lock = ResultsLock(earlier["secret"], not is_new, earlier["begun"], file, earlier)
         try:
             yield lock
         finally:
@@ -175,16 +176,11 @@ def locked_results(
                 _resume_file(out).unlink(missing_ok=True)
 
 
-def _has_begun(earlier: Mapping[str, Any]) -> bool:
-    """Return True if an earlier run may have requested customers."""
-    return bool(earlier.get("begun", True))
-
-
 def _check_earlier_run(
     earlier: Mapping[str, Any], out: str, service: str, ledger: str, key_check: KeyCheck | None
 ) -> None:
     """Raise an error if this run cannot know the customers that the earlier ones requested."""
-    begun = _has_begun(earlier)
+    begun = earlier["begun"]
     if earlier["service"].startswith(CREATION) != service.startswith(CREATION):
         raise NotResumableError(
             f"{out} contains the results of another command: name a new results file with -o"
@@ -203,10 +199,10 @@ def _check_earlier_run(
         )
     if not begun:
         return
-    if key_check is not None and key_check.digest != earlier.get("key_check", key_check.digest):
+    if key_check is not None and key_check.digest != earlier["key_check"]:
         raise NotResumableError(
             f"{ledger} was used with another secret, so the customers of earlier runs cannot be found: set "
-            f"{earlier.get('key_variable')} as in the first run"
+            f"{earlier['key_variable']} as in the first run"
         )
     if ledger == OWN_LEDGER and not has_content(str(own_ledger(out))):
         raise NotResumableError(
@@ -263,9 +259,15 @@ def _parse_resume_file(text: str, out: str) -> dict[str, Any]:
     try:
         # A run that was killed while it wrote a shorter line left the end of the longer one.
         members: dict[str, Any] = json.loads(text.partition("\n")[0])
-        return members | {name: str(members[name]) for name in ("service", "ledger", "secret")}
+        members |= {name: str(members[name]) for name in ("service", "ledger", "secret")}
     except (ValueError, TypeError, KeyError):
         raise _missing_resume_file(out) from None
+    if members.get("format") != FORMAT:
+        raise NotResumableError(
+            f"{_resume_file(out)} has the format of another version of loanasync: finish {out} with that "
+            "version, and do not send its rows again without it"
+        )
+    return members
 
 
 def _missing_resume_file(out: str) -> NotResumableError:

@@ -147,7 +147,6 @@ def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, message: str) 
 
 
 async def test_postgres_table_of_another_program_is_not_changed(postgres: Postgres) -> None:
-    """A migration from format 1 would rename the column."""
     table = f"t{token_hex(4)}"
     connection = await asyncpg.connect(postgres.url)
     await connection.execute(f"CREATE TABLE {table} (version text)")

@@ -333,12 +333,6 @@ def test_resume_with_another_secret_of_the_ledger_is_refused(tmp_path: Path, ser
         code, output = bulk.run()
     assert (code, approve_calls(served)) == (2, 2)
     assert "set LOANASYNC_AUTH_TOKEN as in the first run" in output
-    resume = tmp_path / "out.jsonl.resume"
-    members = json.loads(resume.read_text(encoding="utf-8"))
-    old = {name: members[name] for name in ("service", "ledger", "secret")}
-    resume.write_text(json.dumps(old) + "\n", encoding="utf-8")
-    assert (bulk.run()[0], approve_calls(served)) == (0, 2)
-    assert json.loads(resume.read_text(encoding="utf-8"))["key_check"] == members["key_check"]
 
 
 def test_run_with_a_ledger_key_prints_nothing_about_the_token(

@@ -59,7 +59,7 @@ def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Pa
     bulk = Run(tmp_path, served, "approved")
     done = run(served, *bulk.command, "--report", "-")
     members = json.loads(bulk.resume.read_text(encoding="utf-8"))
-    assert members.keys() == {"service", "ledger", "secret", "begun"}
+    assert members.keys() == {"format", "service", "ledger", "secret", "begun"}
     assert len(members["secret"]) == 64
     assert served.auth_token not in bulk.resume.read_text(encoding="utf-8")
     shown = done.stdout + done.stderr + bulk.out.read_text(encoding="utf-8")
@@ -309,12 +309,14 @@ def test_resume_file_that_another_run_removes_is_created_again(
     assert (bulk.run()[0], bulk.requested) == (0, 1)
 
 
-def test_resume_file_of_another_service_is_named(tmp_path: Path, served: Sandbox) -> None:
+def test_resume_file_of_another_service_or_format_is_named(tmp_path: Path, served: Sandbox) -> None:
     bulk = Run(tmp_path, served, "approved")
-    for file, message in (
-        ('{"service": "other", "ledger": "", "secret": "s"}\n', "was written for another service or shop"),
-        ('{"service": "sandbox", "ledger": "other", "secret": "s"}\n', "was begun with another ledger"),
+    for members, message in (
+        ('{"format": 3, "service": "other", "ledger": "", ', "was written for another service or shop"),
+        ('{"format": 3, "service": "sandbox", "ledger": "other", ', "was begun with another ledger"),
+        ('{"service": "sandbox", "ledger": "", ', "has the format of another version of loanasync"),
     ):
+        file = f'{members}"secret": "s", "begun": true}}\n'
         bulk.resume.write_text(file, encoding="utf-8")
         done = run(served, *bulk.command, "--sandbox")
         assert (done.returncode, f"{bulk.resume} {message}: " in done.stderr) == (2, True), done.stderr

@@ -213,3 +213,12 @@ async def test_pages_contain_every_entry_once(valkey: Valkey) -> None:
             await ledger.settle(f"k{number}", token="t", payload="p", settlement=REFUSED)
         assert len([entry async for entry in ledger.scan(State.REFUSED)]) == 1000
         assert await ledger.purge(0) == 1000
+
+
+async def test_purge_removes_all_names(valkey: Valkey) -> None:
+    prefix = f"{token_hex(4)}:"
+    decision = Settlement(state=State.APPROVED, note="ticket 17", source="person")
+    async with RedisLedger(valkey.url, prefix=prefix) as ledger:
+        await ledger.settle("k", token="t", payload="p", settlement=decision)
+        assert await ledger.purge(0) == 1
+    assert await run(valkey, "KEYS", f"{prefix}*") == [f"{prefix}entries".encode()]

@@ -22,7 +22,7 @@ from loanasync import (
 )
 from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, import_orphans
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approved, refused, timed_out
+from loanasync.testing import approved, refused
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import Shop, held_response
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
@@ -144,32 +144,6 @@ async def test_wrong_password_is_unavailable_and_never_shown(
     assert secret not in "".join(texts)
     assert f"//{rest.rpartition('@')[2]}'" in repr(ledger)
     await ledger.aclose()
-
-
-async def test_entry_of_a_later_version_is_unchanged_and_reported(store: LedgerStore) -> None:
-    shop = Shop(approved(), timed_out(), refused(), ledger=store.ledger())
-    for code in (FISCAL_CODE, OTHER):
-        await shop.result(code=code)
-    entries = await shop.entries()
-    assert {entry.state for entry in entries} == {State.APPROVED, State.UNKNOWN}
-    for entry in entries:
-        await store.mark_as_later_version(entry.key)
-    before = await store.dump()
-    for code in (FISCAL_CODE, OTHER):
-        with pytest.raises(ConfigurationError, match="later version"):
-            await shop.approve(code=code)
-    settlement = Settlement(state=State.REFUSED)
-    for entry in entries:
-        with pytest.raises(ConfigurationError, match="later version"):
-            await shop.ledger.claim(entry.key, token="u", payload="p", lease=60, over=entry.token)
-        with pytest.raises(ConfigurationError, match="later version"):
-            await shop.ledger.settle(entry.key, token=entry.token, payload="p", settlement=settlement)
-    with pytest.raises(ConfigurationError, match="later version"):
-        await shop.entries()
-    assert await shop.ledger.purge(0) == 0
-    assert await store.dump() == before
-    assert shop.script.left == 1
-    await shop.ledger.aclose()
 
 
 async def test_stored_data_contains_no_personal_data(store: LedgerStore) -> None:

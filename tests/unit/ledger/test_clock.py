@@ -101,7 +101,7 @@ async def test_sqlite_clock_without_a_boot_id_is_the_time_of_day(machine: Machin
 
 
 async def test_sqlite_file_without_a_clock_starts_at_the_time_of_day(machine: Machine, file: Path) -> None:
-    """An earlier version wrote the file; the owners of its leases may still be running."""
+    """A system without a boot id wrote the file; the owners of its leases may still be running."""
     async with SqliteLedger(file) as ledger:
         await ledger.claim("k", token="t", payload="p", lease=60)
     with sqlite3.connect(file) as other:

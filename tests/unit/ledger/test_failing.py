@@ -292,7 +292,7 @@ async def test_import_leaves_invalid_and_contradicting_files(
         "a.json": "{}",
         "b.json": "[]",
         "c.json": "no JSON",
-        "d.json": json.dumps({**members, "format": 3}),
+        "d.json": json.dumps({**members, "format": 4}),
         "e.json": json.dumps({**members, "state": "inflight"}),
         "f.json": json.dumps({**members, "body": "?"}),
         "g.json": json.dumps({**members, "key": "another", "state": "refused"}),

@@ -21,7 +21,6 @@ from loanasync.ledger.orphans import Orphan, write_orphan
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
 ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED, subject=SUBJECT)
-# A file of the last version that wrote format 1.
 FORMAT_1 = (
     b'{"format": 1, "key": "k", "token": "t", "payload": "p", "state": "approved", "note": "",'
     b' "status": 201, "body": "eyJhcHByb3ZlZCI6dHJ1ZX0=", "fault": null}'
@@ -31,16 +30,11 @@ FORMAT_1 = (
 def test_orphan_keeps_subject_and_source() -> None:
     settlement = Settlement(state=State.REFUSED, note="ticket 17", source="person")
     for orphan in (ORPHAN, Orphan(key="k", token="t", payload="p", settlement=settlement)):
-        assert json.loads(orphan.as_json())["format"] == 2
+        assert json.loads(orphan.as_json())["format"] == 3
         assert Orphan.from_json(orphan.as_json()) == orphan
 
 
-def test_orphan_of_format_1_is_read() -> None:
-    orphan = Orphan.from_json(FORMAT_1)
-    assert (orphan.settlement, orphan.subject) == (APPROVED, Subject())
-
-
-@pytest.mark.parametrize("number", [0, 3, "2", None])
+@pytest.mark.parametrize("number", [0, 4, "3", None])
 def test_orphan_of_another_format_is_rejected(number: object) -> None:
     content = {**json.loads(ORPHAN.as_json()), "format": number}
     with pytest.raises(ValueError):  # noqa: PT011  (its text is not for people)
@@ -56,14 +50,16 @@ async def test_import_of_an_unknown_key_writes_the_subject(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_import_of_format_1_writes_and_deletes_the_file(tmp_path: Path) -> None:
-    ledger = MemoryLedger()
-    (tmp_path / "old.json").write_bytes(FORMAT_1)
-    assert await import_orphans(ledger, tmp_path) == 1
-    entry = await ledger.get("k")
-    assert entry is not None
-    assert (entry.state, entry.body, entry.source) == (State.APPROVED, APPROVED.body, "service")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("number", [1, 2])
+async def test_import_of_an_earlier_format_keeps_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    ledger, file = MemoryLedger(), tmp_path / "old.json"
+    file.write_bytes(FORMAT_1.replace(b'"format": 1', f'"format": {number}'.encode()))
+    assert await import_orphans(ledger, tmp_path) == 0
+    assert await ledger.get("k") is None
+    assert file.exists()
+    assert "old.json was not imported: it has an earlier format" in caplog.text
 
 
 async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> None:
