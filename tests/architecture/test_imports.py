@@ -123,12 +123,14 @@ CALL = """
 import asyncio
 from loanasync.testing import approval_request, fiscal_code
 
+responses = iter((("500 Error", b"{}"), ("422 Refused", b'{"approved": false}')))
+
 async def respond(reader, writer):
-    for status, body in (("500 Error", b"{}"), ("422 Refused", b'{"approved": false}')):
-        await reader.readuntil(b"}")
-        print(*sys.modules)
-        head = f"HTTP/1.1 {status}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
-        writer.write(head.encode() + body)
+    await reader.readuntil(b"}")
+    print(*sys.modules)
+    status, body = next(responses)
+    head = f"HTTP/1.1 {status}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    writer.write(head.encode() + body)
 
 async def main():
     server = await asyncio.start_server(respond, "127.0.0.1", 0)
