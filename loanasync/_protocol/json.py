@@ -6,6 +6,7 @@ Without orjson, the standard library reads the same values and writes equivalent
 import json
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Any
@@ -169,7 +170,7 @@ def decode_part(part: bytes, name: str) -> list[Any]:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "iban")
         ['IT60…']
     """
-    text = part.decode("utf-8-sig", errors="replace")
+    text = part.removeprefix(BOM_UTF8).decode(errors="replace")
     # An escaped letter may be part of an escaped name, so it counts as an occurrence that cannot be read.
     values: list[Any] = [None] if _ESCAPED_LETTER.search(part) else []
     # All occurrences count, even those that are not names of members because the text is not JSON.
@@ -209,7 +210,7 @@ def _decode_with(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401
     if sys.getrecursionlimit() > _MAX_DEPTH and _is_too_deep(body):
         raise Malformed("body: nested too deeply")
     try:
-        return decoder.decode(body.decode("utf-8-sig"))
+        return decoder.decode(body.removeprefix(BOM_UTF8).decode())
     except UnicodeDecodeError:
         reason = "body: not UTF-8"
     except RecursionError:
