@@ -31,6 +31,7 @@ _LOST = "loses the request"
 _ROUTE = {"delivers": 80, _LOST: 2}
 _CUTS = {1.0: 50, 0.0: 1, 0.3: 1, 0.6: 1, 0.9: 1}  # the part of a response that arrives
 _SURPLUS = {"": 25, "another response follows": 4, "closes after it": 2}
+_ENDS = {"returns": 60, "raises": 1}
 _IDLE = 1.0  # seconds after which the server closes an idle connection, as it announces
 
 
@@ -234,10 +235,18 @@ class SeamTransport:
             path += "/complete"
         response: asyncio.Future[Response | NoResponse] = self._process.loop.create_future()
         exchange = self._process.world.network.write(self._process, self._guard, path, request.body)
-        exchange.on_end = response.set_result
+
+        def receive(result: Response | NoResponse) -> None:
+            if not response.done():  # by `aclose`
+                response.set_result(result)
+
+        exchange.on_end = receive
         self._open.add(response)
         try:
             async with asyncio.timeout_at(started + within):
+                number = len(self._process.world.record.writes)
+                if self._process.world.choose("returns", _ENDS, "transport", number) == "raises":
+                    raise ConnectionResetError  # as a transport of a shop may do, with bytes written
                 return await response
         except TimeoutError:  # after a freeze, the response may have arrived at the same time
             arrived = response.done() and not response.cancelled()
