@@ -14,7 +14,7 @@ is_logged: Callable[[int], bool] = LOGGER.isEnabledFor
 def log(level: int, message: str, *args: object, attributes: Mapping[str, object] | None = None) -> None:
     """Log a message. An error of a handler, a filter or a record factory is logged once, and never raised.
 
-    SystemExit and the like are raised. So change the state of a call before you log it.
+    Change the state of a call before you log it: a handler may still raise SystemExit or KeyboardInterrupt.
     """
     try:
         LOGGER.log(level, message, *args, extra=attributes, stacklevel=2)

@@ -5,7 +5,6 @@ method to `LoanClient`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -310,16 +309,22 @@ def content_of(response: Response) -> tuple[object, tuple[str, ...]]:
         return unescape(response.body), malformed.args
 
 
+def _sent_names(call: Call) -> Collection[str] | None:
+    """Return the names of the fields that an approval sent; None for the other calls."""
+    if call.endpoint is not APPROVE:
+        return None
+    try:
+        names: Collection[str] = decode(call.body)
+    except Malformed:  # nested too deeply
+        return ()
+    return names
+
+
 def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: Meta) -> LoanError:
     """Read a response that is neither a decision nor a success. Its body may be HTML of a proxy."""
     content, unread = content_of(response)
-    sent: Collection[str] | None = None
-    if call.endpoint is APPROVE:
-        with suppress(Malformed):  # nested too deeply: then no field of the request is known
-            sent = ()
-            sent = decode(call.body)
     problems = _problems(call, content) if isinstance(content, dict) else ()
-    error = error_class(kind, content, sent, is_whole=response.fault is None)
+    error = error_class(kind, content, _sent_names(call), is_whole=response.fault is None)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)
     operation, raw = call.endpoint.operation, RawResponse(response.status, response.body)

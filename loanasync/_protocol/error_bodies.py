@@ -69,7 +69,6 @@ _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(val
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
 _MAX_DISTANCE = 70  # characters between the two words
 _DECISION = re.compile(r"""["']approved["']\s*(?:\Z|:\s*(?:\Z|[tf]))""", re.IGNORECASE)
-_INCOMPLETE = "body: not whole"
 _LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
 _MIN_TEXT_LENGTH = len("già valutato")
 
@@ -139,7 +138,7 @@ def error_class(
     if is_approval and states_decision(content):
         return "approved: contradicts the status"
     if is_approval and not is_whole and kind in (AccessDeniedError, UnexpectedStatusError):
-        return _INCOMPLETE
+        return "body: incomplete"
     return _rejection_class(content, sent) if kind is RejectedError else kind
 
 

@@ -22,15 +22,15 @@ from loanasync import (
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
 from loanasync.ledger.orphans import Orphan, orphan_files
 from loanasync.ledger.transitions import as_of
-from loanasync.testing import user_data
+from loanasync.testing import approval_request, user_data
 from loanasync.worker import handle, message
-from simulation.effects import Tracers, cipher
+from simulation.effects import ReversingCipher, Tracers
 from simulation.network import SeamTransport
 from simulation.plan import Action
 from simulation.record import Call, Key
 from simulation.service import CODES, EMAIL, PROBES, TOKEN
 from simulation.store import Server, SimulatedLedger
-from simulation.world import Process, World
+from simulation.world import EPOCH, Process, World
 
 _PACKAGE = "loanasync"
 _REDELIVERY = 5.0  # seconds until the queue delivers a message again that was put back
@@ -45,19 +45,12 @@ _ACKNOWLEDGEMENT = {"arrives": 12, "is lost": 1}
 @cache
 def request_of(order: int, *, other_data: bool) -> ApprovalRequest:
     """Return the order that is sent for a customer."""
-    return ApprovalRequest(
+    return approval_request(
         amount=46_000 if other_data else 45_000,
-        instalments=12,
         email=EMAIL,
         last_name="Zzlastname",
         first_name="Zzfirstname",
         mobile_phone="3339990001",
-        city="Roma",
-        address="Via Prova",
-        province="RM",
-        postal_code="00100",
-        street_number="12/A",
-        citizenship="italian",
         order_token=_token(Key("", "", order)),
     )
 
@@ -105,7 +98,7 @@ class Program:
             key=b"the key of others" if other else b"the ledger's key",
             scope="order_token" if setup.per_order else "",
             keep="body" if setup.keeps_body else "decision",
-            encrypt=cipher(is_used=setup.encrypts),
+            encrypt=ReversingCipher() if setup.encrypts else None,
             orphan_folder=actors.folder,
             patience=setup.patience,
             wait=setup.wait,
@@ -174,7 +167,7 @@ class Actors:
         found: dict[Key, list[Entry]] = {}
         for digest, entry in self.server.stored().items():
             if (key := self.server.keys.get(digest)) is not None:
-                found.setdefault(key, []).append(as_of(entry, 1_700_000_000.0 + self.world.now))
+                found.setdefault(key, []).append(as_of(entry, EPOCH + self.world.now))
         return found
 
     def orphans(self) -> set[Key]:

@@ -3,15 +3,12 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import trace
 
 from loanasync._log import LOGGER
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from loanasync.ledger.policy import Cipher
 
 _FAILS = {False: 12, True: 1}
 
@@ -111,8 +108,3 @@ class ReversingCipher:
     def decrypt(self, token: bytes, /) -> bytes:
         _may_fail("a cipher")
         return token[:0:-1]
-
-
-def cipher(*, is_used: bool) -> "Cipher | None":
-    """Return a cipher, or None."""
-    return ReversingCipher() if is_used else None

@@ -21,6 +21,7 @@ from loanasync.ledger import Entry, State
 from loanasync.ledger.model import DECIDED
 from simulation.record import Key, Write
 from simulation.service import CODES, PAGE, PERSONAL
+from simulation.world import EPOCH
 
 if TYPE_CHECKING:
     from simulation.actors import Actors
@@ -118,11 +119,8 @@ def _check_outcomes(world: "World") -> None:
             record.violate("not-evaluated", f"{call.key}: an evaluated request was reported as not evaluated")
     for key, claimed, at in record.released:
         for write in record.writes:
-            if write.key == key and write.evaluated and claimed - _EPOCH <= write.at <= at:
+            if write.key == key and write.evaluated and claimed - EPOCH <= write.at <= at:
                 record.violate("not-evaluated", f"{key}: an evaluated request was released")
-
-
-_EPOCH = 1_700_000_000.0
 
 
 def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]]) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _OTEL = logging.getLogger("opentelemetry.context")
 _START = 1_000_000.0  # the monotonic time of a new world, seconds
-_EPOCH = 1_700_000_000.0  # the time of day at monotonic time 0, seconds
+EPOCH = 1_700_000_000.0  # the time of day at monotonic time 0, seconds
 _IDLE = 0.3  # seconds after which an idle event loop does not delay a countdown
 _MAX_TURNS = 50_000  # of processes; a schedule has a few hundred
 
@@ -244,7 +244,7 @@ def _now() -> float:
 
 
 def _time_of_day() -> float:
-    return _EPOCH + _now()
+    return EPOCH + _now()
 
 
 def _bytes(size: int) -> bytes:

@@ -245,8 +245,8 @@ class DirectConnection(HeadSplitter):
     def check_after_block(self, now: float) -> None:
         """Check the deadline and the connection, since the event loop was blocked with the request queued.
 
-        On a used connection, unread data means that the server closed it or sent something unrequested. In a
-        new connection, they may be a TLS session ticket.
+        On a used connection, unread data means that the server closed it or sent something unrequested. On a
+        new connection, unread data may be a TLS session ticket.
         """
         if self._unsent_bytes is None:
             return
