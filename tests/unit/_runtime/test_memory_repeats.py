@@ -2,7 +2,14 @@
 
 import pytest
 
-from loanasync import ConnectError, LoanError, OutcomeUnknownError, RawResponse, UnexpectedResponseError
+from loanasync import (
+    ConnectError,
+    LoanError,
+    OutcomeUnknownError,
+    RawResponse,
+    ServiceError,
+    UnexpectedResponseError,
+)
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
@@ -34,6 +41,8 @@ async def test_repeat_unknown_error_has_an_unknown_outcome(step: ScriptedRespons
         with pytest.raises(LoanError) as caught:
             await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
         assert (caught.value.outcome, caught.value.repeatable) == ("unknown", False)
+        if isinstance(caught.value, ServiceError):
+            assert "an earlier call for this approval has an unknown outcome" in str(caught.value)
         with pytest.raises(OutcomeUnknownError):
             await client.approve(FISCAL_CODE, approval_request())
         again = await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
