@@ -6,6 +6,7 @@
     ├── InvalidRequestError          the request breaks rules; it was not sent
     ├── ConfigurationError           a setting of the client is invalid
     ├── ClientClosedError            the client was closed before the call
+    ├── CircuitOpenError             the circuit breaker is open; no request was sent
     ├── ServiceError                 the response is neither a decision nor a success
     │   ├── RejectedError                400 with messages for fields of the request
     │   ├── DomainError                  400 with a message under `domain`
@@ -52,6 +53,7 @@ from loanasync.errors.ledger import (
     PayloadMismatchError,
 )
 from loanasync.errors.root import (
+    CircuitOpenError,
     ClientClosedError,
     ConfigurationError,
     InvalidRequestError,
@@ -84,6 +86,7 @@ __all__ = [
     "AccessDeniedError",
     "AlreadyEvaluatedError",
     "CannotCompleteError",
+    "CircuitOpenError",
     "ClientClosedError",
     "ConfigurationError",
     "ConnectError",

@@ -1,5 +1,6 @@
 """`LoanError`, the base class of all exceptions, and the errors that are raised before anything is sent."""
 
+import math
 from typing import Literal, TypeAlias
 
 from attrs import define
@@ -66,6 +67,43 @@ class ClientClosedError(LoanError):
 
     def __str__(self) -> str:
         return "client is closed; create a new LoanClient, or close this one after its last call"
+
+
+@define(slots=False, repr=False)
+class CircuitOpenError(LoanError):
+    """The circuit breaker of the client is open; no request was sent. Call again after `retry_after` seconds.
+
+    It opens after several approvals of different customers without a response or with a 5xx, or after the
+    service has denied access to the shop several times.
+
+    Args:
+        operation: Name of the call, ``approve``.
+        reason: ``unknown``: recent approvals ended with a 5xx or without a response. ``denied``: the service
+            denied recent approvals of this shop.
+        retry_after: Seconds until a call may try again, 0 or more.
+        entry: Key of the call's entry in the ledger, None without a ledger.
+
+    Example:
+        >>> print(CircuitOpenError("approve", "unknown", 12.5))
+        approve: request not sent; the circuit breaker is open, because recent approvals ended witho...
+    """
+
+    operation: str
+    reason: Literal["unknown", "denied"]
+    retry_after: float
+    entry: str | None = None
+
+    repeatable = True
+
+    def __str__(self) -> str:
+        cause = {
+            "unknown": "recent approvals ended without a response or with a 5xx",
+            "denied": "the service denied recent approvals of this shop; check shop_id and auth_token",
+        }[self.reason]
+        return (
+            f"{self.operation}: request not sent; the circuit breaker is open, because {cause}; "
+            f"after {math.ceil(self.retry_after)} s the call may be repeated"
+        )
 
 
 def join_problems(problems: tuple[Problem, ...]) -> str:

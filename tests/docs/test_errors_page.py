@@ -41,7 +41,7 @@ DECIDED = {
     "not_sent, not repeatable": {"InvalidRequestError", "ConfigurationError", "ClientClosedError"},
     "not_sent, repeatable": {
         *("PoolTimeoutError", "ConnectError", "DeadlineExceededError", "ReadTimeoutError"),
-        "LedgerUnavailableError",
+        *("CircuitOpenError", "LedgerUnavailableError"),
     },
     "not_evaluated, not repeatable": {
         *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),

@@ -19,6 +19,8 @@ EXAMPLES: list[errors.LoanError] = [
     errors.InvalidRequestError(PROBLEMS),
     errors.ConfigurationError("shop_id", "must be given"),
     errors.ClientClosedError(),
+    errors.CircuitOpenError("approve", "unknown", 12.5),
+    errors.CircuitOpenError("approve", "denied", 0, "c0ffee"),
     errors.ServiceError(*SERVICE),
     errors.RejectedError(*SERVICE),
     errors.DomainError(*SERVICE),

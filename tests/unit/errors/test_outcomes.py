@@ -56,6 +56,7 @@ TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
     (fixed(errors.InvalidRequestError(PROBLEMS)), "not_sent", "not_sent", False),
     (fixed(errors.ConfigurationError("shop_id", "must be given")), "not_sent", "not_sent", False),
     (fixed(errors.ClientClosedError()), "not_sent", "not_sent", False),
+    (fixed(errors.CircuitOpenError("approve", "unknown", 12.5)), "not_sent", "not_sent", True),
     (service(errors.ServiceError, 400), "unknown", "unknown", False),
     (service(errors.RejectedError, 400), "not_evaluated", "unknown", False),
     (service(errors.DomainError, 400), "unknown", "unknown", False),
