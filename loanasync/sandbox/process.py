@@ -189,4 +189,6 @@ def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[s
     """Return a client of the SDK for a sandbox."""
     from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
 
-    return LoanClient(base_url, shop_id=shop_id, auth_token=auth_token, **options)
+    client = LoanClient(base_url, shop_id=shop_id, auth_token=auth_token, **options)
+    client._is_for_tests = True  # noqa: SLF001  (of this package)
+    return client

@@ -44,7 +44,8 @@ def register(
 
     Args:
         broker: A taskiq broker that redelivers messages that were not acknowledged.
-        client: A client with a ledger that outlives the process.
+        client: A client with a ledger that outlives the process. A `MemoryLedger` is accepted in tests: from
+            a client with ``transport=``, or of ``Sandbox.client``.
         name: Name of the task. Set it if one broker has the tasks of several shops.
         redelivery: Seconds after which the broker redelivers a message that was not acknowledged. None: read
             from the broker, if it is one of taskiq-redis or taskiq-nats.
@@ -56,8 +57,9 @@ def register(
         The task. Its ``await task.kiq(message(...))`` puts an approval into the queue.
 
     Raises:
-        ConfigurationError: The client has no persistent ledger, or `redelivery` is unknown, or it is shorter
-            than a call may take: then a message would be redelivered while its request is in progress.
+        ConfigurationError: The client has no ledger that outlives the process; or `redelivery` is unknown; or
+            it is shorter than a call may take: then a message would be redelivered while its request is in
+            progress.
         ImportError: The extra is not installed, or too old.
 
     Example:

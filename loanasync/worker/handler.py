@@ -30,6 +30,7 @@ from loanasync.errors import (
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
+    from loanasync.ledger import DecisionLedger
 
 
 _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
@@ -150,21 +151,25 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     ==============  =====================================================================================
 
     Args:
-        client: A client with a ledger, since a queue may deliver a message more than once.
+        client: A client with a ledger, since a queue may deliver a message more than once. A `MemoryLedger`
+            is accepted in tests: from a client with ``transport=``, or of ``Sandbox.client``.
         message: A message made by `message`.
 
     Raises:
         LoanError: The message must be delivered again. The error is `repeatable`; or another worker is
             requesting this approval (`InFlightError`); or the client is closed (`ClientClosedError`); or its
-            settings are wrong (`ConfigurationError`); or the service denies access to this shop or address
-            (`AccessDeniedError`, `ShopNotAllowedError`, and `UnexpectedStatusError` with a status such as
-            401, 404 or 429).
+            settings are wrong, or it has no ledger that outlives the process (`ConfigurationError`); or the
+            service denies access to this shop or address (`AccessDeniedError`, `ShopNotAllowedError`, and
+            `UnexpectedStatusError` with a status such as 401, 404 or 429).
 
     Example:
+        >>> from loanasync.ledger import MemoryLedger
         >>> from loanasync.worker import handle, message
-        >>> result = run(handle(client, message(fiscal_code, request)))
+        >>> shop = sandbox.client(ledger=MemoryLedger())
+        >>> result = run(handle(shop, message(fiscal_code, request)))
         >>> result["status"], result["decision"]["amount"], result["error"]
         ('approved', 45000, None)
+        >>> run(shop.aclose())
     """
     result = await _approve(client, message)
     del message  # it contains personal data, which a traceback may show
@@ -176,8 +181,27 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     return task_result(result)
 
 
+def required_ledger(client: "LoanClient") -> "DecisionLedger":
+    """Return the ledger of a client.
+
+    Raises:
+        ConfigurationError: It has none, or one that forgets before the messages are finished.
+    """
+    from loanasync.ledger import MemoryLedger  # noqa: PLC0415  (a client without a ledger does not load it)
+
+    ledger = client.ledger
+    if ledger is None or (isinstance(ledger, MemoryLedger) and not client._is_for_tests):  # noqa: SLF001  (of this package)
+        raise ConfigurationError(
+            "ledger",
+            "must outlive the worker, because a queue may deliver a message more than once: pass "
+            "ledger=SqliteLedger(path), PostgresLedger(url) or RedisLedger(url) to LoanClient",
+        )
+    return ledger
+
+
 async def _approve(client: "LoanClient", message: object) -> Decision | Exception:
     try:
+        required_ledger(client)
         # Wait for another worker until `timeout.total`: each redelivery costs the queue more.
         return await client.approve(**arguments_of(message), wait=math.inf)
     except Exception as error:  # noqa: BLE001  (`task_result` reports any exception)

@@ -16,7 +16,6 @@ from taskiq import (
     AsyncTaskiqDecoratedTask,
     BrokerMessage,
     Context,
-    InMemoryBroker,
     TaskiqDepends,
     TaskiqEvents,
     TaskiqMessage,
@@ -32,7 +31,6 @@ from taskiq.kicker import AsyncKicker
 from loanasync._client import LoanClient
 from loanasync._log import log
 from loanasync.errors import ConfigurationError, LoanError
-from loanasync.ledger import DecisionLedger, MemoryLedger
 from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.worker.delivery import (
     Pause,
@@ -43,7 +41,7 @@ from loanasync.worker.delivery import (
     all_paused,
     pending_requeue,
 )
-from loanasync.worker.handler import TaskResult, handle, is_denied, task_result
+from loanasync.worker.handler import TaskResult, handle, is_denied, required_ledger, task_result
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
@@ -140,7 +138,8 @@ def register_task(
     broker: AsyncBroker, client: LoanClient, name: str, redelivery: float | None, tries: Tries
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """See `loanasync.worker.register`."""
-    ledger, patience = _required_ledger(broker, client)
+    ledger = required_ledger(client)
+    patience = client.ledger_policy.patience  # type: ignore[union-attr]  # a client with a ledger has a policy
     # The longest delivery waits for the request of another worker and then sends its own. It also needs five
     # ledger operations and the longest delay.
     _check_redelivery(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
@@ -278,15 +277,6 @@ async def _send_again(context: Context, tried: int) -> None:
         .with_labels(**{_TRIES_LABEL: tried})
         .kiq(*message.args, **message.kwargs)
     )
-
-
-def _required_ledger(broker: AsyncBroker, client: LoanClient) -> tuple[DecisionLedger, float]:
-    ledger, policy = client.ledger, client.ledger_policy
-    if ledger is None or policy is None:
-        raise ConfigurationError("client", "must have a ledger: a queue may deliver a message more than once")
-    if isinstance(ledger, MemoryLedger) and not isinstance(broker, InMemoryBroker):
-        raise ConfigurationError("client", "must have a ledger that outlives the worker, not a MemoryLedger")
-    return ledger, policy.patience
 
 
 def _check_redelivery(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:

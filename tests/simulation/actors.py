@@ -77,9 +77,7 @@ class Program:
             self.ledger = actors.server.entries
         elif setup.ledger == "server":
             self.ledger = SimulatedLedger(self.process, actors.server)
-        # A queue may deliver a message to any program, so its programs must share what they remember.
-        self.has_common_guard = setup.has_ledger or setup.hazard == "queue without a ledger"
-        if self.has_common_guard:
+        if setup.has_ledger:
             self.process.guard = self.guard(0)
         policy = self._policy(actors)
         with world.entered(self.process):
@@ -87,7 +85,7 @@ class Program:
 
     def guard(self, number: int) -> str:
         """Return the name of what remembers the approvals of a client."""
-        if self.has_common_guard:
+        if self.ledger is not None:
             return "all programs"
         return f"{self.process.name}/{number}"
 
@@ -124,6 +122,7 @@ class Program:
             max_concurrency=setup.slots,
             **options,
         )
+        client._is_for_tests = True  # a worker accepts its MemoryLedger, which outlives the process
         if setup.memory_limit is not None:
             client._memory._max_outcomes = setup.memory_limit  # type: ignore[union-attr]
         return client

@@ -7,12 +7,9 @@ from attrs import evolve, field, frozen
 
 from simulation.chance import Chance
 
-Hazard = Literal[
-    "", "queue without a ledger", "other key", "empty ledger", "older ledger", "full memory", "other data"
-]
+Hazard = Literal["", "other key", "empty ledger", "older ledger", "full memory", "other data"]
 # Mistakes that the package does not prevent yet, and the change that will. They are planted only on demand.
 HAZARDS: dict[Hazard, str] = {
-    "queue without a ledger": "worker.handle refuses a client without a ledger",
     "other key": "the header of a ledger has a check value of its key",
     "empty ledger": "the header of a ledger has an id",
     "older ledger": "the counter of a ledger only grows",
@@ -102,7 +99,7 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
 
     total, attempt = chance.pick(_TIMES, "times")
     ledger = chance.weighted(_LEDGERS, "ledger")
-    if hazard in ("queue without a ledger", "full memory", "other data"):
+    if hazard in ("full memory", "other data"):
         ledger = "none"
     elif hazard:
         ledger = "server"
@@ -148,8 +145,6 @@ def _calls(chance: Chance, setup: Setup) -> Iterator[Action]:
         for number in range(chance.pick((1, 2, 2, 2, 3, 4), "calls", customer)):
             name = f"{customer}{number}"
             kind = chance.weighted(kinds, "kind", name)
-            if setup.hazard == "queue without a ledger":
-                kind = "message"
             offset = chance.pick(_OFFSETS, "offset", name) if number else 0.0
             program = chance.bits("program", name) % setup.programs
             yield Action(base + offset, kind, program, customer, _options(chance, setup, name))

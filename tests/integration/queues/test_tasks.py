@@ -23,8 +23,9 @@ from taskiq_redis import ListQueueBroker, RedisStreamBroker
 
 from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, not_connected, scripted_client
-from loanasync.worker import message, register
+from loanasync.worker import handle, message, register
 from loanasync.worker.delivery import Tries
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
@@ -138,14 +139,25 @@ def test_invalid_tries_are_rejected(wrong: dict[str, Any]) -> None:
         register(InMemoryBroker(), Shop().client, redelivery=600, **wrong)
 
 
-def test_client_without_a_ledger_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="may deliver a message more than once"):
-        register(InMemoryBroker(), scripted_client(), redelivery=600)
+def real_client(**options: Any) -> LoanClient:
+    return LoanClient("https://loans.example.com", shop_id="shop", auth_token="token", **options)
 
 
-def test_memory_ledger_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="outlives the worker"):
-        register(RedisStreams("redis://127.0.0.1:1"), Shop().client)
+async def test_client_without_a_lasting_ledger_is_rejected() -> None:
+    for client in (scripted_client(), real_client(), real_client(ledger=MemoryLedger())):
+        with pytest.raises(ConfigurationError, match="pass ledger=SqliteLedger"):
+            register(InMemoryBroker(), client, redelivery=600)
+        with pytest.raises(ConfigurationError, match="ledger: must outlive the worker"):
+            await handle(client, MESSAGE)
+
+
+async def test_memory_ledger_of_a_test_client_is_accepted(served: Sandbox) -> None:
+    client = served.client(ledger=MemoryLedger())
+    for each in (client, client.with_options(strict=False), Shop().client):
+        register(RedisStreams("redis://127.0.0.1:1"), each)
+    async with client:
+        await client.create_request({"fiscalCode": FISCAL_CODE})
+        assert (await handle(client, MESSAGE))["status"] == "approved"
 
 
 def lasting(tmp_path: Path, **options: Any) -> LoanClient:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from loanasync import AdditionalData, ApprovalRequest, Citizenship, InvalidRequestError, Problem
+from loanasync.ledger import MemoryLedger
 from loanasync.testing import approved, scripted_client
 from loanasync.worker import handle, message
 from loanasync.worker.handler import arguments_of
@@ -63,7 +64,7 @@ async def test_message_values_are_checked_by_the_request_rules() -> None:
     received["scope"] = (
         None  # null from another language: not text, and it would lead to another entry than ""
     )
-    async with scripted_client(approved()) as client:
+    async with scripted_client(approved(), ledger=MemoryLedger()) as client:
         ended = await handle(client, received)
     assert ended["status"] == "rejected"
     reported = json.loads(json.dumps(ended))["error"]["problems"]
