@@ -24,7 +24,7 @@ def register(
     *,
     name: str = "loanasync:approve",
     redelivery: float | None = None,
-    tries: int = 100,
+    tries: int = 5,
     base: float = 1.0,
     cap: float = 10.0,
 ) -> "AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
@@ -34,13 +34,13 @@ def register(
     after its result was saved, or saving it failed: the decision is in the ledger, and a later call returns
     it.
 
-    If `handle` raises an error, nothing was evaluated, and the message goes back into the queue with a
-    growing delay. After `tries` tries it becomes a dead letter (see `DeadLetter`). With a broker that is not
-    from this package, it ends with a result for the last error instead.
+    If `handle` raises an error, nothing was evaluated, and the message goes back into the queue with a delay.
+    If a request was sent, this uses up one of its `tries`; after the last one the message becomes a dead
+    letter (see `DeadLetter`). With a broker that is not from this package, it ends with a result for the last
+    error instead.
 
-    The task is paused in this worker after a `ConfigurationError`, and after the service denied access for
-    five different customers in a row. The messages stay in the queue, and the reason is logged. A worker
-    whose tasks are all paused exits, if its broker is from this package.
+    The task is paused in this worker after a `ConfigurationError`: the reason is logged, and the messages
+    stay in the queue. A worker whose tasks are all paused exits, if its broker is from this package.
 
     Args:
         broker: A taskiq broker that redelivers messages that were not acknowledged.
@@ -49,9 +49,9 @@ def register(
         name: Name of the task. Set it if one broker has the tasks of several shops.
         redelivery: Seconds after which the broker redelivers a message that was not acknowledged. None: read
             from the broker, if it is one of taskiq-redis or taskiq-nats.
-        tries: Maximum number of tries of a message. With `JetStream`, maximum number of deliveries.
-        base: First delay in seconds. Each further delay is twice the previous one.
-        cap: Longest delay in seconds.
+        tries: Maximum number of deliveries of a message that send a request.
+        base: Delay after the first try in seconds. Each further delay is twice the previous one.
+        cap: Longest delay after a try, and the delay after a delivery that sent nothing, in seconds.
 
     Returns:
         The task. Its ``await task.kiq(message(...))`` puts an approval into the queue.

@@ -7,8 +7,6 @@ from attrs import frozen
 
 from loanasync._lifecycle import Closing
 
-# A log message. It does not mention the number of tries, since an unreadable message is tried only once.
-DEAD_LETTER = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
 NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
 
 
@@ -80,10 +78,11 @@ class DeadLettersBase(Closing):
         """
 
 
-def task_of(data: bytes) -> tuple[str, str]:
-    """Return the name and id of a message's task; empty strings if it is not a JSON message of taskiq."""
+def letter_of(identity: str, since: float, reason: str, data: bytes) -> DeadLetter:
+    """Return the dead letter with this content, which may be anything."""
     try:
         message = json.loads(data)
-        return str(message["task_name"]), str(message["task_id"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "", ""
+        task, task_id = str(message["task_name"]), str(message["task_id"])
+    except (ValueError, KeyError, TypeError, RecursionError):  # not a JSON message of taskiq
+        task = task_id = ""
+    return DeadLetter(id=identity, since=since, reason=reason, task=task, task_id=task_id)

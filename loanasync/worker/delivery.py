@@ -1,24 +1,22 @@
-"""Redelivery of messages by the brokers: number of tries, delays, pauses and the opening of a queue."""
+"""Redelivery of messages: tries, delays, paused tasks, and the base class of the brokers of this package."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from contextvars import ContextVar
-from logging import ERROR, WARNING
-from typing import TYPE_CHECKING
+from functools import partial
+from logging import ERROR, INFO, WARNING
+from typing import Any, ClassVar
 
 from attrs import field, frozen
+from taskiq import AckableMessage, AsyncBroker, TaskiqMessage
 
 from loanasync._log import log
-from loanasync.errors import ConfigurationError, LoanError, ServiceError
+from loanasync.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from taskiq import AsyncBroker
-
-_DENIALS = 5  # different customers in a row after which a task is paused
-_TOO_MANY_REQUESTS = 429  # the service is busy, which says nothing about the settings
-_RETRY_LIMIT = 30.0  # seconds that a restarted server may need to load its data
-_PAUSE = 0.5  # seconds between two attempts
+_START_LIMIT = 30.0  # seconds that a restarted server may need to load its data
+_PAUSE = 1.0  # seconds between two attempts while the server is unavailable
 
 
 @frozen
@@ -43,27 +41,19 @@ class Tries:
 
 @frozen
 class Requeue:
-    """A request to put a message back into the queue, or into the dead letters after its last try.
+    """A request to put a message back into the queue, or into the dead letters.
 
     Args:
         task_id: Id of the task, for the log.
         reason: The reason, for a person to read; nothing personal.
-        tried: Number of earlier tries, from the message's label. JetStream counts deliveries instead.
-        tries: The maximum number of tries, and the delays.
-        is_counted: False if this delivery does not count as a try, because the task is paused in this worker.
-        with_tries: Returns the bytes of the message with another number of tries in its label.
+        delay: Seconds until the next delivery; None for a dead letter.
+        message: The message with its new number of tries; None if it stays as it is.
     """
 
     task_id: str
     reason: str
-    tried: int
-    tries: Tries
-    is_counted: bool
-    with_tries: Callable[[int], bytes] = field(repr=False)
-
-    def delay(self, tried: int) -> float:
-        """Return the seconds until the next delivery, after this number of tries."""
-        return self.tries.delay(tried) if self.is_counted else self.tries.cap
+    delay: float | None = None
+    message: TaskiqMessage | None = field(default=None, repr=False)
 
 
 # The `Requeue` of the message that is being processed; None if its task has a result. A taskiq task cannot
@@ -72,91 +62,105 @@ class Requeue:
 pending_requeue: ContextVar[Requeue | None] = ContextVar("loanasync_pending_requeue", default=None)
 
 
-class RequeueBroker:
-    """Base class of brokers that can put a message back with a delay, and that store dead letters."""
-
-    def set_delivery_limit(self, maximum: int) -> None:
-        """Allow at least this number of deliveries of a message."""
-
-
-class Pause:
-    """The switch that pauses a task in this worker.
-
-    Args:
-        name: Name of the task.
-
-    Attributes:
-        reason: The reason of the pause; empty while the task runs.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._denied_customers: set[int] = set()
-        self.reason: str = ""
-
-    def start(self, reason: str) -> None:
-        """Pause the task until the worker is restarted."""
-        if not self.reason:
-            self.reason = reason
-            log(
-                ERROR,
-                "task %s is paused in this worker: %s; its messages stay in the queue",
-                self._name,
-                reason,
-            )
-
-    def count_denial(self, customer: object, error: LoanError) -> None:
-        """Count a customer for whom the service denied access; pause after five in a row."""
-        status = error.status if isinstance(error, ServiceError) else 0
-        if status == _TOO_MANY_REQUESTS:
-            return
-        self._denied_customers.add(hash(customer))
-        if len(self._denied_customers) >= _DENIALS:
-            self.start(
-                f"{type(error).__name__} (status {status}) for {_DENIALS} customers in a row: "
-                "correct base_url, shop_id or auth_token and restart the worker"
-            )
-
-    def reset_denials(self) -> None:
-        """Start counting again after any other response: the settings are right."""
-        self._denied_customers.clear()
+def paused_tasks(broker: AsyncBroker) -> set[str]:
+    """Return the names of the tasks that are paused in this worker, as a set that can be changed."""
+    names: set[str] = broker.state.setdefault("loanasync_paused", set())
+    return names
 
 
-def add_pause(broker: "AsyncBroker", name: str) -> Pause:
-    """Return the pause of a task of this broker; create it if necessary."""
-    pauses = _pauses(broker)
-    return pauses.setdefault(name, Pause(name))
-
-
-def all_paused(broker: "AsyncBroker") -> bool:
+def all_paused(broker: AsyncBroker) -> bool:
     """Return True if this broker has tasks and all of them are paused."""
-    pauses, tasks = _pauses(broker), broker.get_all_tasks()
-    return bool(tasks) and all(name in pauses and pauses[name].reason for name in tasks)
+    tasks = broker.get_all_tasks()
+    return bool(tasks) and paused_tasks(broker).issuperset(tasks)
 
 
-def _pauses(broker: "AsyncBroker") -> dict[str, Pause]:
-    pauses: dict[str, Pause] = broker.state.setdefault("loanasync_pauses", {})
-    return pauses
+class QueueBroker(AsyncBroker):
+    """Base class of brokers that can put a message back with a delay, and that store dead letters.
 
-
-async def retry_while_unavailable(
-    step: Callable[[], Awaitable[None]], errors: tuple[type[Exception], ...]
-) -> None:
-    """Run a step, and repeat it while the server is unavailable.
-
-    Args:
-        step: A step that can be repeated.
-        errors: Exceptions that mean that the server is unavailable. After 30 seconds, the last one is raised.
+    A delivery is what `_deliveries` yields with the content of a message. Each operation stores the message
+    in its new place before it removes it from the old one.
     """
-    until = time.monotonic() + _RETRY_LIMIT
-    while True:
+
+    _errors: ClassVar[tuple[type[Exception], ...]]  # of the server's library
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Connect, and create what the server does not have. This can be repeated."""
+
+    @abstractmethod
+    def _deliveries(self) -> AsyncGenerator[tuple[Any, bytes], None]:
+        """Yield deliveries and the contents of their messages until all tasks are paused."""
+
+    @abstractmethod
+    async def _delete(self, delivery: Any) -> None:  # noqa: ANN401  (each broker has its own type)
+        """Delete a message that is finished."""
+
+    @abstractmethod
+    async def _put_back(self, delivery: Any, data: bytes, delay: float) -> None:  # noqa: ANN401  (see `_delete`)
+        """Put a message back into the queue, for delivery after some seconds."""
+
+    @abstractmethod
+    async def _bury(self, delivery: Any, data: bytes, reason: str) -> None:  # noqa: ANN401  (see `_delete`)
+        """Put a message into the dead letters."""
+
+    async def startup(self) -> None:
+        """Open the queue. A worker opens it in `listen`, because taskiq can stop only `listen`.
+
+        Raises:
+            TimeoutError: The server was unavailable for 30 seconds.
+        """
+        await AsyncBroker.startup(self)  # that of taskiq's brokers fails if the server is unavailable
+        if not self.is_worker_process:
+            async with asyncio.timeout(_START_LIMIT):
+                while not await self._is_open():
+                    pass
+
+    async def _is_open(self) -> bool:
+        """Open the queue, and return True. If the server is unavailable, wait and return False."""
+        raise_lost_cancellation()
         try:
-            return await step()
-        except errors as error:
-            if time.monotonic() >= until:
-                raise
-            log(WARNING, "the queue cannot be opened (%s): trying again", type(error).__name__)
-        await asyncio.sleep(_PAUSE)
+            await self._open()
+        except self._errors as error:
+            await _wait_after(error)
+            return False
+        return True
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Yield the messages of the queue. While the server is unavailable, try again."""
+        while not all_paused(self):
+            if not await self._is_open():  # again after an error: the server may have lost its data
+                continue
+            try:
+                async with aclosing(self._deliveries()) as deliveries:
+                    async for delivery, data in deliveries:
+                        yield AckableMessage(data=data, ack=partial(self._acknowledge, delivery, data))
+            except self._errors as error:
+                await _wait_after(error)
+
+    async def _acknowledge(self, delivery: object, data: bytes) -> None:
+        requeue = pending_requeue.get()
+        try:
+            if requeue is None:
+                await self._delete(delivery)
+                return
+            if requeue.message is not None:
+                data = self.formatter.dumps(requeue.message).message
+            if requeue.delay is None:
+                await self._bury(delivery, data, requeue.reason)
+                text = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
+                log(ERROR, text, requeue.task_id, requeue.reason)
+            else:
+                await self._put_back(delivery, data, requeue.delay)
+                text = "%s: trying message %s again in %.1f s"
+                log(INFO, text, requeue.reason, requeue.task_id, requeue.delay)
+        except self._errors as error:  # the ledger has the result
+            text = "a message could not be acknowledged (%s): it will be delivered again"
+            log(WARNING, text, type(error).__name__)
+
+
+async def _wait_after(error: Exception) -> None:
+    log(WARNING, "the queue is not available (%s): trying again", type(error).__name__)
+    await asyncio.sleep(_PAUSE)
 
 
 def raise_lost_cancellation() -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 from opentelemetry import trace
@@ -158,9 +158,10 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     Raises:
         LoanError: The message must be delivered again. The error is `repeatable`; or another worker is
             requesting this approval (`InFlightError`); or the client is closed (`ClientClosedError`); or its
-            settings are wrong, or it has no ledger that outlives the process (`ConfigurationError`); or the
-            service denies access to this shop or address (`AccessDeniedError`, `ShopNotAllowedError`, and
-            `UnexpectedStatusError` with a status such as 401, 404 or 429).
+            settings are wrong, or it has no ledger that outlives the process (`ConfigurationError`). Or the
+            request was sent, and the service denies access to this shop or address: then the outcome is
+            ``not_evaluated`` (`AccessDeniedError`, `ShopNotAllowedError`, and `UnexpectedStatusError` with a
+            status such as 401, 404 or 429). Stop after a few of these.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
@@ -173,7 +174,7 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     """
     result = await _approve(client, message)
     del message  # it contains personal data, which a traceback may show
-    if isinstance(result, LoanError) and _must_be_redelivered(result):
+    if isinstance(result, LoanError) and next_step(result) != "finish":
         try:
             raise result
         finally:
@@ -209,16 +210,26 @@ async def _approve(client: "LoanClient", message: object) -> Decision | Exceptio
         return error
 
 
-def _must_be_redelivered(error: LoanError) -> bool:
-    """Return True if the request was not evaluated, and a later delivery may lead to a decision."""
-    is_local = isinstance(error, InFlightError | ClientClosedError | ConfigurationError)
-    return error.repeatable or is_local or is_denied(error)
+_PAUSING = ConfigurationError  # errors of every call, until a person has acted
+_WAITING = InFlightError | ClientClosedError  # errors after which another delivery may lead to a decision
+_DENIED = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError  # for any customer
 
 
-def is_denied(error: LoanError) -> bool:
-    """Return True if the service did not process the request for a reason independent of the customer."""
-    kinds = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError
-    return isinstance(error, kinds) and error.outcome == "not_evaluated"
+def next_step(error: Exception) -> Literal["finish", "try again", "put back", "pause"]:
+    """Return what a queue does with a message whose call ended with this error.
+
+    ``finish`` means that the error is the result. After ``try again`` the message goes back into the queue,
+    and has used up one of its tries: its request was sent and not evaluated. After ``put back`` it goes back
+    with all its tries: this delivery sent nothing. ``pause`` is like ``put back``, but the next messages of
+    this client will end in the same way.
+    """
+    if isinstance(error, _PAUSING):
+        return "pause"
+    if isinstance(error, _WAITING) or (isinstance(error, LoanError) and error.repeatable):
+        return "put back"
+    if isinstance(error, _DENIED) and error.outcome == "not_evaluated":
+        return "try again"
+    return "finish"
 
 
 def task_result(result: Decision | Exception) -> TaskResult:

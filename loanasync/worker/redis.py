@@ -1,38 +1,20 @@
 """A taskiq broker and its dead letters in Redis or Valkey."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
-from functools import partial
-from logging import ERROR, INFO, WARNING
-from typing import Any
+from contextlib import suppress
+from logging import WARNING
+from typing import Any, ClassVar
 
 from loanasync._log import log
-from loanasync.worker.dead_letters import (
-    DEAD_LETTER,
-    NEEDS_EXTRA,
-    DeadLetter,
-    DeadLettersBase,
-    NoQueueError,
-    task_of,
-)
-from loanasync.worker.delivery import (
-    Requeue,
-    RequeueBroker,
-    all_paused,
-    pending_requeue,
-    raise_lost_cancellation,
-    retry_while_unavailable,
-)
+from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, DeadLettersBase, NoQueueError, letter_of
 
 try:
     from redis.asyncio import Redis
-    from redis.exceptions import ConnectionError as RedisConnectionError
     from redis.exceptions import RedisError, ResponseError
-    from redis.exceptions import TimeoutError as RedisTimeoutError
-    from taskiq import AckableMessage, AsyncBroker
     from taskiq_redis import RedisStreamBroker
+
+    from loanasync.worker.delivery import QueueBroker, all_paused, raise_lost_cancellation
 except ImportError as _error:
     raise ImportError(NEEDS_EXTRA.format(__name__)) from _error
 
@@ -40,8 +22,7 @@ __all__ = ["DeadLetters", "RedisStreams"]
 
 _START = b"0-0"
 _MAX_DUE = 1000  # delayed messages that one script puts into the stream, at most
-_UNAVAILABLE = (RedisConnectionError, RedisTimeoutError)
-_PAUSE = 1.0  # seconds between two attempts while the server is unavailable
+_CHECK_INTERVAL = 1.0  # seconds between two checks for messages that are due or idle, at most
 
 # Lua scripts, which the server runs atomically. A server that is out of memory rejects the first write
 # command that may need memory. So each script begins its writes with such a command, and writes all or
@@ -114,7 +95,7 @@ end
 """
 
 
-class RedisStreams(RequeueBroker, RedisStreamBroker):
+class RedisStreams(QueueBroker, RedisStreamBroker):
     """The stream broker of taskiq-redis, changed to lose no message and to delete messages that are done.
 
     It differs from taskiq-redis (up to 1.2.4) as follows:
@@ -143,6 +124,8 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         180000
     """
 
+    _errors: ClassVar = (RedisError,)
+
     def __init__(
         self, url: str, *, redelivery: float = 180.0, queue_name: str = "loanasync", **options: Any
     ) -> None:
@@ -150,11 +133,10 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
 
-    async def startup(self) -> None:
-        """Create the queue. If the server is unavailable, try again."""
-        # Not that of RedisStreamBroker, which fails if the server is unavailable.
-        await AsyncBroker.startup(self)
-        await retry_while_unavailable(self._create_group, _UNAVAILABLE)
+    async def _open(self) -> None:
+        await self._create_group()
+        if self.is_worker_process:
+            await self._delete_consumers()
 
     async def _create_group(self) -> None:
         async with Redis(connection_pool=self.connection_pool) as redis:
@@ -163,39 +145,24 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
                     self.queue_name, self.consumer_group_name, id=self.consumer_id, mkstream=True
                 )
 
-    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Yield new messages and those of dead workers. While the server is unavailable, try again."""
-        while not all_paused(self):
-            try:
-                await self._create_group()  # again, if the server has lost its data
-                await self._delete_consumers()
-                async with aclosing(self._deliveries()) as deliveries:
-                    async for delivery in deliveries:
-                        yield delivery
-            except RedisError as error:
-                log(WARNING, "the queue cannot be read (%s): trying again", type(error).__name__)
-                await asyncio.sleep(_PAUSE)
-
-    async def _deliveries(self) -> AsyncGenerator[AckableMessage, None]:
-        pause = min(_PAUSE, self.idle_timeout / 4000)  # seconds between two checks for idle messages
+    async def _deliveries(self) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        interval = min(_CHECK_INTERVAL, self.idle_timeout / 4000)
         cursor, due = _START, 0.0
         async with Redis(connection_pool=self.connection_pool) as redis:
             while not all_paused(self):
                 raise_lost_cancellation()
                 if time.monotonic() >= due:
-                    await self._run(redis, _DELIVER_DUE, "later", _MAX_DUE)
+                    await self._run(_DELIVER_DUE, "later", _MAX_DUE)
                     cursor, found = await self._claim_idle(redis, cursor)
                     if cursor == _START:  # all pending messages were checked
-                        due = time.monotonic() + pause
+                        due = time.monotonic() + interval
                 else:
-                    found = await self._read_new(redis, pause)
+                    found = await self._read_new(redis, interval)
                 for number, members in found:
-                    acknowledge = partial(self._acknowledge, number)
                     if members:
-                        # A message without data is not from taskiq, which logs a warning and acknowledges it.
-                        yield AckableMessage(data=members.get(b"data", b""), ack=acknowledge)
+                        yield number, members.get(b"data", b"")  # a message without data is not from taskiq
                     else:  # Redis before 7 returns a deleted message without members
-                        await acknowledge()
+                        await self._delete(number)
 
     # Read one message at a time: messages that wait here would become idle and be redelivered elsewhere.
     async def _claim_idle(self, redis: Any, cursor: bytes) -> tuple[bytes, Any]:  # noqa: ANN401  (the types of redis-py differ between releases)
@@ -214,39 +181,22 @@ class RedisStreams(RequeueBroker, RedisStreamBroker):
         )
         return fetched[0][1] if fetched else []
 
-    async def _acknowledge(self, number: str) -> None:
-        requeue = pending_requeue.get()
-        try:
-            async with Redis(connection_pool=self.connection_pool) as redis:
-                if requeue is not None:
-                    await self._requeue(redis, number, requeue)
-                    return
-                async with redis.pipeline() as both:
-                    both.xack(self.queue_name, self.consumer_group_name, number)
-                    both.xdel(self.queue_name, number)
-                    await both.execute()
-        except RedisError as error:  # the message will be redelivered, with the same result
-            log(
-                WARNING,
-                "a message could not be acknowledged (%s): it will be delivered again",
-                type(error).__name__,
-            )
+    async def _delete(self, delivery: bytes) -> None:
+        async with Redis(connection_pool=self.connection_pool) as redis, redis.pipeline() as both:
+            both.xack(self.queue_name, self.consumer_group_name, delivery)
+            both.xdel(self.queue_name, delivery)
+            await both.execute()
 
-    async def _requeue(self, redis: Any, number: str, requeue: Requeue) -> None:  # noqa: ANN401  (see `_claim_idle`)
-        tried = requeue.tried + requeue.is_counted
-        position = (self.consumer_group_name, number)
-        if tried >= requeue.tries.maximum:
-            await self._run(redis, _ADD_DEAD_LETTER, "dead", *position, requeue.with_tries(0), requeue.reason)
-            log(ERROR, DEAD_LETTER, requeue.task_id, requeue.reason)
-            return
-        delay = requeue.delay(tried)
-        await self._run(redis, _DELAY, "later", *position, requeue.with_tries(tried), delay)
-        log(INFO, "%s: trying message %s again in %.1f s", requeue.reason, requeue.task_id, delay)
+    async def _put_back(self, delivery: bytes, data: bytes, delay: float) -> None:
+        await self._run(_DELAY, "later", self.consumer_group_name, delivery, data, delay)
 
-    async def _run(self, redis: Any, script: str, suffix: str, *arguments: str | bytes | float) -> int:  # noqa: ANN401  (see `_claim_idle`)
+    async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
+        await self._run(_ADD_DEAD_LETTER, "dead", self.consumer_group_name, delivery, data, reason)
+
+    async def _run(self, script: str, suffix: str, *arguments: str | bytes | float) -> None:
         names = [self.queue_name, f"{self.queue_name}:{suffix}"]
-        done: int = await redis.register_script(script)(keys=names, args=arguments)
-        return done
+        async with Redis(connection_pool=self.connection_pool) as redis:
+            await redis.register_script(script)(keys=names, args=arguments)
 
     async def _delete_consumers(self, own: str = "") -> None:
         """Delete the consumer with this name, and the consumers of killed workers."""
@@ -310,8 +260,5 @@ class DeadLetters(DeadLettersBase):
 
 
 def _letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
-    name = number.decode()
-    task, task_id = task_of(fields.get(b"data", b""))
-    since = int(name.partition("-")[0]) / 1000
-    reason = fields.get(b"reason", b"").decode(errors="replace")
-    return DeadLetter(id=name, since=since, reason=reason, task=task, task_id=task_id)
+    name, reason = number.decode(), fields.get(b"reason", b"").decode(errors="replace")
+    return letter_of(name, int(name.partition("-")[0]) / 1000, reason, fields.get(b"data", b""))

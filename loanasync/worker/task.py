@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -30,18 +30,10 @@ from taskiq.kicker import AsyncKicker
 
 from loanasync._client import LoanClient
 from loanasync._log import log
-from loanasync.errors import ConfigurationError, LoanError
+from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
 from loanasync.ledger.backend import unsuitable_driver_error
-from loanasync.worker.delivery import (
-    Pause,
-    Requeue,
-    RequeueBroker,
-    Tries,
-    add_pause,
-    all_paused,
-    pending_requeue,
-)
-from loanasync.worker.handler import TaskResult, handle, is_denied, required_ledger, task_result
+from loanasync.worker.delivery import QueueBroker, Requeue, Tries, all_paused, paused_tasks, pending_requeue
+from loanasync.worker.handler import TaskResult, handle, next_step, required_ledger, task_result
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
@@ -66,8 +58,8 @@ class _MessageMiddleware(TaskiqMiddleware):
         """Acknowledge the message after its result was saved, whatever the worker's options are."""
         if message.task_name == self._name:
             message.labels["ack_type"] = AcknowledgeType.WHEN_SAVED.value
-            if isinstance(self.broker, RequeueBroker):  # the task resets this when it has a result
-                pending_requeue.set(_requeue(self.broker, message, "its task failed", self._tries))
+            if isinstance(self.broker, QueueBroker):  # the task resets this when it has a result
+                pending_requeue.set(_after_try(message, "its task failed", self._tries))
         return message
 
     def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
@@ -80,8 +72,8 @@ class _SafeFormatter(TaskiqFormatter):
     """Wraps the formatter of a broker so that an unreadable message is neither logged nor lost.
 
     taskiq itself logs an unreadable message with its personal data, and acknowledges it. With a broker of
-    this package, the message goes back into the queue. With any other broker, an empty message takes its
-    place, which ends with the status ``rejected``.
+    this package, the message becomes a dead letter. With any other broker, an empty message takes its place,
+    which ends with the status ``rejected``.
     """
 
     def __init__(self, broker: AsyncBroker, name: str, tries: Tries) -> None:
@@ -102,12 +94,11 @@ class _SafeFormatter(TaskiqFormatter):
             task_id = read.task_id
             read.parse_labels()  # parse them here: taskiq logs labels that it cannot parse
             read.labels_types = None
+            _tried(read)
         except Exception as error:  # noqa: BLE001  (raised by any serializer; its text may contain personal data)
             reason = f"cannot be read ({type(error).__name__})"
-            if isinstance(self._broker, RequeueBroker):
-                # The number of tries cannot be read or written either, so this is the only try.
-                last = self._tries.maximum - 1
-                pending_requeue.set(Requeue(task_id, reason, last, self._tries, True, lambda _: message))  # noqa: FBT003  (counted)
+            if isinstance(self._broker, QueueBroker):
+                pending_requeue.set(Requeue(task_id, reason))
                 return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
             log(
                 WARNING,
@@ -115,9 +106,9 @@ class _SafeFormatter(TaskiqFormatter):
                 reason,
             )
         else:
-            if isinstance(self._broker, RequeueBroker) and self._broker.find_task(read.task_name) is None:
+            if isinstance(self._broker, QueueBroker) and self._broker.find_task(read.task_name) is None:
                 # taskiq would acknowledge it and only log a warning. Another worker may have this task.
-                pending_requeue.set(_requeue(self._broker, read, "this worker has no such task", self._tries))
+                pending_requeue.set(_after_try(read, "this worker has no such task", self._tries))
             return read
         return TaskiqMessage(task_id=task_id, task_name=self._name, labels={}, args=[None], kwargs={})
 
@@ -143,10 +134,7 @@ def register_task(
     # The longest delivery waits for the request of another worker and then sends its own. It also needs five
     # ledger operations and the longest delay.
     _check_redelivery(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
-    pause = add_pause(broker, name)
-    task = _Task(broker, client, pause, tries)
-    if isinstance(broker, RequeueBroker):
-        broker.set_delivery_limit(tries.maximum)
+    task = _Task(broker, client, name, tries)
 
     async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (taskiq would parse a typed argument, and log it if that fails)
         with _senders_trace(context.message.labels):
@@ -157,7 +145,7 @@ def register_task(
             async with asyncio.timeout(patience):
                 await ledger.find(customer=f"worker {token_hex(8)}")  # makes each ledger check its format
         except Exception as error:  # noqa: BLE001  (raised by any backend)
-            wrong = error if isinstance(error, ConfigurationError) else unsuitable_driver_error(ledger, error)
+            wrong = error if next_step(error) == "pause" else unsuitable_driver_error(ledger, error)
             if wrong is None:  # it may work later
                 log(
                     WARNING,
@@ -165,7 +153,7 @@ def register_task(
                     type(error).__name__,
                 )
                 return
-            pause.start(str(wrong))
+            task.pause(wrong)
             if all_paused(broker):
                 raise wrong from None
 
@@ -189,94 +177,67 @@ class _Task:
 
     broker: AsyncBroker
     client: LoanClient
-    pause: Pause
+    name: str
     tries: Tries
 
     async def run(self, message: object, context: Context) -> TaskResult:
-        if not isinstance(self.broker, RequeueBroker):
-            return await self._run_with_local_retries(message, context)
-        result = await self._attempt(message)
-        if isinstance(result, dict):
-            pending_requeue.set(None)
-            return result
-        is_counted = not self.pause.reason
-        pending_requeue.set(
-            _requeue(self.broker, context.message, _reason(result), self.tries, is_counted=is_counted)
-        )
-        raise NoResultError  # a later delivery will have the result
-
-    async def _run_with_local_retries(self, message: object, context: Context) -> TaskResult:
-        """Return the result with a broker of another package, which cannot delay a message.
-
-        Wait here until the next try, then send a copy of the message with the new number of tries.
-        """
-        tried = int(context.message.labels.get(_TRIES_LABEL, 0))
+        """Return the result, or raise NoResultError if a later delivery will have it."""
+        queued = context.message
         while True:
             result = await self._attempt(message)
             if isinstance(result, dict):
+                pending_requeue.set(None)
                 return result
-            delay = self.tries.cap
-            if not self.pause.reason:
-                tried += 1
-                delay = self.tries.delay(tried)
-            if result is not None and tried >= self.tries.maximum:
+            requeue = self._after_error(queued, result)
+            if isinstance(self.broker, QueueBroker):
+                pending_requeue.set(requeue)
+                raise NoResultError
+            # A broker of another package cannot delay a message. So wait here, then send a copy.
+            if requeue.delay is None:
                 return task_result(result)
-            log(INFO, "%s: trying again in %.1f s", _reason(result), delay)
-            await asyncio.sleep(delay)
+            log(INFO, "%s: trying again in %.1f s", requeue.reason, requeue.delay)
+            await asyncio.sleep(requeue.delay)
+            queued = requeue.message or queued
             with suppress(SendTaskError):  # the queue is down: try again here
-                await _send_again(context, tried)
+                kicker: AsyncKicker[Any, Any] = AsyncKicker(queued.task_name, self.broker, queued.labels)
+                await kicker.with_task_id(queued.task_id).kiq(*queued.args, **queued.kwargs)
                 raise NoResultError  # the copy will have the result; this message is acknowledged
 
-    async def _attempt(self, message: object) -> TaskResult | LoanError | None:
-        """Return the result, or the error after which to deliver the message again; None during a pause."""
-        if self.pause.reason:
-            return None
+    async def _attempt(self, message: object) -> TaskResult | LoanError:
         try:
-            result = await handle(self.client, message)
-        except ConfigurationError as error:
-            self.pause.start(str(error))
-            return error.with_traceback(None)  # the frames contain personal data
+            return await handle(self.client, message)
         except LoanError as error:
-            if is_denied(error) and isinstance(message, dict):
-                self.pause.count_denial(message.get("fiscal_code"), error)
             return error.with_traceback(None)  # the frames contain personal data
-        if result["meta"]["status"] and result["meta"]["attempts"]:
-            self.pause.reset_denials()
-        return result
+
+    def _after_error(self, queued: TaskiqMessage, error: LoanError) -> Requeue:
+        reason, step = type(error).__name__, next_step(error)
+        if step == "try again":
+            return _after_try(queued, reason, self.tries)
+        if step == "pause":
+            self.pause(error)
+        wait = error.retry_after if isinstance(error, CircuitOpenError) else 0.0
+        return Requeue(queued.task_id, reason, max(self.tries.cap, wait))
+
+    def pause(self, error: Exception) -> None:
+        """Pause the task. A worker of which all tasks are paused ends."""
+        paused = paused_tasks(self.broker)
+        if self.name not in paused:
+            paused.add(self.name)
+            text = "task %s is paused in this worker: %s; its messages stay in the queue"
+            log(ERROR, text, self.name, error)
 
 
-def _reason(result: LoanError | None) -> str:
-    return "the task is paused in this worker" if result is None else type(result).__name__
+def _tried(message: TaskiqMessage) -> int:
+    return int(message.labels.get(_TRIES_LABEL, 0))
 
 
-def _requeue(
-    broker: AsyncBroker, message: TaskiqMessage, reason: str, tries: Tries, *, is_counted: bool = True
-) -> Requeue:
-    labels = {name: value for name, value in message.labels.items() if name != _TRIES_LABEL}
-
-    def with_tries(tried: int) -> bytes:
-        counted = TaskiqMessage(
-            task_id=message.task_id,
-            task_name=message.task_name,
-            labels={**labels, _TRIES_LABEL: tried} if tried else labels,
-            labels_types=message.labels_types,
-            args=message.args,
-            kwargs=message.kwargs,
-        )
-        return broker.formatter.dumps(counted).message
-
-    tried = int(message.labels.get(_TRIES_LABEL, 0))
-    return Requeue(message.task_id, reason, tried, tries, is_counted, with_tries)
-
-
-async def _send_again(context: Context, tried: int) -> None:
-    message = context.message
-    kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, context.broker, dict(message.labels))
-    await (
-        kicker.with_task_id(message.task_id)
-        .with_labels(**{_TRIES_LABEL: tried})
-        .kiq(*message.args, **message.kwargs)
-    )
+def _after_try(message: TaskiqMessage, reason: str, tries: Tries) -> Requeue:
+    """Count a try of a message. A dead letter has all its tries again when it is replayed."""
+    tried = _tried(message) + 1
+    is_last = tried >= tries.maximum
+    labels = {**message.labels, _TRIES_LABEL: 0 if is_last else tried}
+    counted = message.model_copy(update={"labels": labels})
+    return Requeue(message.task_id, reason, None if is_last else tries.delay(tried), counted)
 
 
 def _check_redelivery(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:

@@ -21,7 +21,6 @@ from loanasync import (
 from loanasync._runtime.memory import Memory
 from loanasync.ledger import Entry, MemoryLedger, State, import_orphans
 from loanasync.testing import approved, not_connected, refused, response, timed_out
-from loanasync.worker.delivery import Pause, retry_while_unavailable
 from support import ledger_clients, memory_clients
 from support.builders import approval_request
 from support.ledger_clients import FailingLedger, held_response
@@ -175,17 +174,3 @@ async def test_import_continues_after_a_file_that_it_reports(tmp_path: Path) -> 
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text("{}")
     assert await import_orphans(MemoryLedger(), tmp_path) == 0
-
-
-async def test_worker_pauses_and_waits_for_its_queue() -> None:
-    pause = Pause("approve")
-    pause.start("the shop is unknown")
-    assert pause.reason == "the shop is unknown"
-    failures = [ConnectionError()]
-
-    async def open_queue() -> None:
-        if failures:
-            raise failures.pop()
-
-    await retry_while_unavailable(open_queue, (ConnectionError,))
-    assert failures == []

@@ -29,10 +29,7 @@ async def add_to_redis(url: str, queue: str) -> None:
 async def add_to_nats(url: str, queue: str) -> None:
     broker = JetStream(url, name=queue)
     await broker.startup()
-    await broker.js.publish(queue, DATA.encode())
-    advisory = {"stream_seq": 1, "timestamp": "2026-11-22T11:05:48.949756408Z", "deliveries": 3}
-    subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{queue}.{queue}"
-    await broker.js.publish(subject, json.dumps(advisory).encode())
+    await broker.js.publish(f"{queue}-dead", DATA.encode(), headers={"Loanasync-Reason": "AccessDeniedError"})
     await broker.shutdown()
 
 
@@ -54,7 +51,7 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     where = ("--queue", server.url, "--name", queue)
     listed = dead_letters("ls", *where)
     assert listed.exit_code == 3, listed.output
-    assert "order-17" in listed.stdout
+    assert "order-17  AccessDeniedError" in listed.stdout
     assert "TSTXYZ" not in listed.output
     (letter,) = [json.loads(line) for line in dead_letters("ls", "--json", *where).stdout.splitlines()]
     assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")

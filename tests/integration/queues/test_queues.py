@@ -1,6 +1,7 @@
 """Queues on real servers: dead workers, restarted servers, deleted messages and cancellation."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 from nats.js.errors import ServiceUnavailableError
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as NotConnectedError
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.message import BrokerMessage
 from taskiq_redis import RedisStreamBroker
@@ -76,6 +76,30 @@ async def test_stopping_worker_finishes_its_calls(server: Server, served: Sandbo
         (result,) = fleet.results_of(task)
     assert (result["status"], result["error"]) == ("approved", None)
     assert await count_messages(url_of(server), str(fleet.settings["queue"])) == (0, 0)
+
+
+async def test_worker_started_without_its_server_ends_on_sigterm(
+    own_server: Server, served: Sandbox, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(own_server.kill)
+    fleet = Fleet(served, url_of(own_server), str(tmp_path / "decisions.db"), tmp_path)
+    with fleet.worker() as working:
+        await until(lambda: re.search("trying again|reconnecting", fleet.log.read_text("utf-8")) is not None)
+        working.terminate()
+        await asyncio.to_thread(working.join, 20)
+        assert working.exitcode == 0
+
+
+async def test_worker_started_before_its_server_waits_for_it(
+    own_server: Server, served: Sandbox, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(own_server.kill)
+    fleet = Fleet(served, url_of(own_server), str(tmp_path / "decisions.db"), tmp_path)
+    with fleet.worker():
+        await until(lambda: re.search("trying again|reconnecting", fleet.log.read_text("utf-8")) is not None)
+        await asyncio.to_thread(own_server.start)
+        (task,) = await fleet.put(await fleet.customer())
+        assert (await fleet.result(task))["status"] == "approved"
 
 
 async def test_killed_server_keeps_its_messages_and_workers(
@@ -146,10 +170,13 @@ async def test_jetstream_start_waits_until_the_stream_can_be_created(
     await broker.shutdown()
 
 
-async def test_broker_without_a_server_raises_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.worker.delivery._RETRY_LIMIT", 0.1)
-    broker = RedisStreams(f"redis://127.0.0.1:{free_port()}")
-    with pytest.raises(NotConnectedError):
+@pytest.mark.parametrize("scheme", ["redis", "nats"])
+async def test_sender_without_a_server_raises_after_a_time(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.worker.delivery._START_LIMIT", 0.1)
+    broker = broker_of(f"{scheme}://127.0.0.1:{free_port()}", "q")
+    with pytest.raises(TimeoutError):
         await broker.startup()
     await broker.shutdown()
 

@@ -1,33 +1,45 @@
 """Messages without a result go back into the queue, or become dead letters that can be replayed."""
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import nats as nats_py
 import pytest
+from nats.errors import Error as NatsError
+from nats.js.manager import JetStreamManager
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import format_trace_id
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from taskiq import AsyncBroker, BrokerMessage
 from taskiq.kicker import AsyncKicker
 from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from taskiq.receiver import Receiver
 
-from loanasync import ConfigurationError
+from loanasync import (
+    CircuitOpenError,
+    ConfigurationError,
+    Decision,
+    InFlightError,
+    LedgerUnavailableError,
+    LoanError,
+)
 from loanasync.ledger import RedisLedger, SqliteLedger
-from loanasync.sandbox import Sandbox
-from loanasync.testing import ScriptedResponse, approved, denied, not_connected, response
+from loanasync.testing import ScriptedResponse, approved, denied, not_connected
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.builders import FISCAL_CODE, approval_request
 from support.fleet.worker_process import FileResultBackend, broker_of, results
-from support.fleet.workers import Fleet, posts, until
+from support.fleet.workers import until
 from support.ledger_clients import Shop, held_response
 from support.servers import Nats, Server, Valkey
 
@@ -47,6 +59,7 @@ class Queue:
 
     def __init__(self, url: str, folder: Path, *steps: ScriptedResponse, **options: Any) -> None:
         self.url, self.name = url, f"q{token_hex(4)}"
+        self.dead = f"{self.name}-dead" if url.startswith("nats") else f"{self.name}:dead"
         self.file = folder / "results.jsonl"
         own = options.pop("options", None)
         self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"), options=own)
@@ -64,8 +77,8 @@ class Queue:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["asyncio.Task[None]"]:
+        await self.broker.startup()  # as a sender, so that a message can be sent at once
         self.broker.is_worker_process = True
-        await self.broker.startup()
         stop = asyncio.Event()
         receiver = Receiver(self.broker, max_async_tasks=1, run_startup=False)
         working = asyncio.create_task(receiver.listen(stop))
@@ -87,23 +100,39 @@ class Queue:
                 found = await letters.list()
         return found
 
+    async def contents_of_letters(self) -> list[bytes]:
+        """Return the dead letters as they are stored."""
+        if self.url.startswith("nats"):
+            client = await nats_py.connect(self.url)
+            found = await client.jetstream().get_msg(self.dead, 1)
+            await client.close()
+            return [found.data or b""]
+        async with Redis.from_url(self.url) as redis:
+            entries: Any = await redis.xrange(self.dead)
+            return [fields[b"data"] for _, fields in entries]
+
+
+@asynccontextmanager
+async def refused_writes(url: str, stream: str) -> AsyncIterator[None]:
+    """Make the server refuse messages for a stream, which keeps its contents."""
+    if url.startswith("nats"):
+        client = await nats_py.connect(url)
+        config = (await client.jetstream().stream_info(stream)).config
+        await client.jetstream().update_stream(replace(config, subjects=[f"{stream}-other"]))
+        yield
+        await client.jetstream().update_stream(config)
+        await client.close()
+        return
+    async with Redis.from_url(url) as redis:
+        kept = await redis.dump(stream)
+        await redis.set(stream, "not a stream")
+        yield
+        await redis.delete(stream)
+        if kept:
+            await redis.restore(stream, 0, kept)
+
 
 CUSTOMERS = [f"TSTXYZ00A00A00{number}{letter}" for number in range(2) for letter in "ABCDEFGH"]
-
-
-async def test_worker_with_an_old_token_consumes_no_message(
-    url: str, served: Sandbox, tmp_path: Path
-) -> None:
-    fleet = Fleet(served, url, str(tmp_path / "decisions.db"), tmp_path)
-    tasks = await fleet.put(*[await fleet.customer() for _ in range(20)])
-    with fleet.worker(auth_token="old-token") as bad:
-        await asyncio.to_thread(bad.join, 60)
-        assert bad.exitcode == 0
-        assert fleet.results.exists() is False
-        assert "task loanasync:approve is paused" in fleet.log.read_text(encoding="utf-8")
-    with fleet.worker(), fleet.worker(auth_token="old-token"):
-        assert {(await fleet.result(task))["status"] for task in tasks} == {"approved"}
-    assert sum(each.status == 201 for each in posts(served)) == 20
 
 
 async def test_denied_message_becomes_a_dead_letter_that_can_be_replayed(url: str, tmp_path: Path) -> None:
@@ -124,7 +153,7 @@ async def test_denied_message_becomes_a_dead_letter_that_can_be_replayed(url: st
 
 @pytest.mark.usefixtures("broken_logging")
 async def test_worker_with_a_failing_log_handler_loses_no_message(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[not_connected()] * 2, approved(), tries=2)
+    queue = Queue(url, tmp_path, *[denied()] * 2, approved(), tries=2)
     async with queue.open():
         await queue.put(CUSTOMERS[0])
         await queue.letters(1)
@@ -133,7 +162,7 @@ async def test_worker_with_a_failing_log_handler_loses_no_message(url: str, tmp_
 
 
 async def test_replayed_message_has_all_its_tries_again(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[not_connected()] * 3, approved(), tries=2)
+    queue = Queue(url, tmp_path, *[denied()] * 3, approved(), tries=2)
     async with queue.open():
         await queue.put(CUSTOMERS[0])
         (letter,) = await queue.letters(1)
@@ -142,33 +171,44 @@ async def test_replayed_message_has_all_its_tries_again(url: str, tmp_path: Path
         await until(lambda: queue.statuses() == ["approved"])
 
 
-async def test_five_denials_in_a_row_pause_the_worker(
-    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 4, approved(), *[denied()] * 5, base=60, cap=60)
-    async with queue.open() as working:
-        await queue.put(*CUSTOMERS)
-        async with asyncio.timeout(60):
-            await working
-    assert queue.statuses() == ["approved"]
-    assert queue.shop.script.left == 0
-    assert "AccessDeniedError (status 403) for 5 customers in a row" in caplog.text
-    assert not any(each in caplog.text for each in CUSTOMERS)
-
-
-async def test_busy_service_does_not_pause_the_worker(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[response(429)] * 6, *[approved()] * 6)
+async def test_denied_message_is_sent_at_most_five_times(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 6)
     async with queue.open():
-        await queue.put(*CUSTOMERS[:6])
-        await until(lambda: queue.statuses() == ["approved"] * 6)
+        await queue.put(FISCAL_CODE)
+        (letter,) = await queue.letters(1)
+    assert letter.reason == "AccessDeniedError"
+    assert len(queue.shop.script.sent) == 5
 
 
-async def test_denials_of_one_customer_do_not_pause_the_worker(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 6, approved())
-    async with queue.open() as working:
+UNSENT: list[LoanError] = [
+    CircuitOpenError("approve", "denied", 0.03),
+    InFlightError("approve", "key"),
+    LedgerUnavailableError("approve", "key", "OSError"),
+    ConfigurationError("ledger", "has entries of a later version"),
+]
+
+
+@pytest.mark.parametrize("error", UNSENT, ids=lambda error: type(error).__name__)
+async def test_delivery_that_sends_nothing_uses_up_no_try(
+    url: str, tmp_path: Path, error: LoanError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(url, tmp_path, denied(), approved(), tries=2)
+    errors, approve = [error] * 3, queue.shop.client.approve
+
+    async def as_often_unsent(*args: Any, **options: Any) -> Decision:
+        if errors:
+            raise errors.pop()
+        return await approve(*args, **options)
+
+    monkeypatch.setattr(queue.shop.client, "approve", as_often_unsent)
+
+    @queue.broker.task("the shop's own")  # so that a paused task does not end the worker
+    async def _own() -> None: ...
+
+    async with queue.open():
         await queue.put(FISCAL_CODE)
         await until(lambda: queue.statuses() == ["approved"])
-        assert not working.done()
+    assert len(queue.shop.script.sent) == 2
 
 
 async def test_wrong_configuration_pauses_and_keeps_the_message(
@@ -203,20 +243,6 @@ async def test_worker_with_a_ledger_of_a_later_version_ends_immediately(url: str
     await ledger.aclose()
 
 
-async def test_paused_shop_does_not_pause_other_shops_of_its_worker(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
-    (tmp_path / "other").mkdir()
-    other = Shop(*[approved()] * 3, ledger=SqliteLedger(tmp_path / "other" / "decisions.db"))
-    register(queue.broker, other.client, name="other", redelivery=600)
-    async with queue.open() as working:
-        await queue.put(*CUSTOMERS[:5])
-        await until(lambda: queue.shop.script.left == 0)
-        await queue.put(*CUSTOMERS[:3], task="other")
-        await until(lambda: queue.statuses() == ["approved"] * 3)
-        assert not working.done()
-    assert len(queue.shop.script.sent) == 5
-
-
 async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, tries=2)
     async with queue.open():
@@ -243,96 +269,113 @@ async def test_opentelemetry_middleware_propagates_the_trace(
     assert len(calls) == 2
 
 
-async def test_message_that_cannot_be_read_is_kept(
-    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("labels", [{}, {"loanasync-tried": "x"}])
+async def test_unreadable_message_becomes_a_dead_letter_at_once(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, labels: dict[str, str]
 ) -> None:
-    queue = Queue(url, tmp_path, tries=2)
-    data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'
+    """The formatters of two shops are nested."""
+    caplog.set_level(logging.INFO, "loanasync")
+    queue = Queue(url, tmp_path)
+    register(queue.broker, queue.shop.new_client(), name="other", redelivery=600)
+    members = {"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"], "labels": labels}
+    data = json.dumps(members | ({"task_id": "t", "kwargs": {}} if labels else {})).encode()
     async with queue.open():
         await queue.broker.kick(BrokerMessage(task_id="t", task_name="n", message=data, labels={}))
         (letter,) = await queue.letters(1)
-    assert (letter.task, letter.task_id) == ("", "")
+        assert letter.reason.startswith("cannot be read (")
+        assert letter.task_id == ("t" if labels else "")
+        assert await queue.contents_of_letters() == [data]
     assert queue.statuses() == []
-    assert "is a dead letter (cannot be read (" in caplog.text  # it is tried only once
+    assert "trying message" not in caplog.text
     assert "TSTXYZ" not in caplog.text
 
 
-async def test_worker_with_another_task_continues_when_ours_is_paused(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 5, base=60, cap=60)
-    done = asyncio.Event()
+async def test_worker_with_another_task_continues_when_ours_is_paused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(url, tmp_path)
+    calls, done = [], asyncio.Event()
+
+    async def later(*_: Any, **__: Any) -> None:
+        calls.append(1)
+        raise ConfigurationError("ledger", "has entries of a later version")
+
+    monkeypatch.setattr(queue.shop.client, "approve", later)
 
     @queue.broker.task("the shop's own")
     async def own() -> None:
         done.set()
 
     async with queue.open() as working:
-        await queue.put(*CUSTOMERS[:5])
-        await until(lambda: queue.shop.script.left == 0)
+        await queue.put(FISCAL_CODE)
+        await until(lambda: len(calls) > 1)
         await own.kiq()
         async with asyncio.timeout(60):
             await done.wait()
         assert not working.done()
 
 
-async def test_sender_without_the_task_keeps_the_limit_of_deliveries(nats: Server, tmp_path: Path) -> None:
-    queue = Queue(nats.url, tmp_path, *[not_connected()] * 2, tries=2)
+async def test_queue_whose_dead_letters_cannot_be_stored_is_refused(nats: Server) -> None:
+    name = f"q{token_hex(4)}"
+    client = await nats_py.connect(nats.url)
+    await client.jetstream().add_stream(name=f"{name}-own", subjects=[f"{name}-dead"])
+    await client.close()
+    broker = broker_of(nats.url, name)
+    with pytest.raises(ConfigurationError, match="name: cannot be used: subjects overlap"):
+        await broker.startup()
+    broker.is_worker_process = True
+    with pytest.raises(ConfigurationError, match="name: cannot be used: subjects overlap"):
+        await anext(broker.listen())
+    await broker.shutdown()
+
+
+async def test_message_stays_while_its_dead_letter_cannot_be_stored(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(url, tmp_path, denied(), denied(), tries=1)
     async with queue.open():
-        sender = broker_of(queue.url, queue.name)
-        await sender.startup()
-        await sender.shutdown()
-        await queue.put(FISCAL_CODE)
+        async with refused_writes(url, queue.dead):
+            await queue.put(FISCAL_CODE)
+            await until(lambda: "a message could not be acknowledged" in caplog.text)
         await queue.letters(1)
 
 
-async def test_queue_without_its_dead_letter_stream_can_be_used(
-    nats: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = Queue(nats.url, tmp_path, approved())
-    subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{queue.name}.*"
-    client = await nats_py.connect(nats.url)
-    await client.jetstream().add_stream(name=f"{queue.name}-own", subjects=[subject])
-    await client.close()
+async def test_dead_letter_stays_while_it_cannot_be_put_back(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, denied(), approved(), tries=1)
     async with queue.open():
         await queue.put(FISCAL_CODE)
-        await until(lambda: queue.statuses() == ["approved"])
-    assert "dead letters will not be listed" in caplog.text
+        (letter,) = await queue.letters(1)
+    async with letters_of(url, queue.name) as letters:
+        async with refused_writes(url, queue.name):
+            with pytest.raises((NatsError, RedisError)):
+                await letters.replay(letter)
+            assert await letters.list() == [letter]
+        assert await letters.replay(letter)
+
+
+async def test_replay_that_is_interrupted_and_repeated_delivers_once(
+    nats: Nats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(nats.url, tmp_path, denied(), approved(), tries=1)
+    async with queue.open():
+        await queue.put(FISCAL_CODE)
+        (letter,) = await queue.letters(1)
+        async with letters_of(nats.url, queue.name) as letters:
+            with monkeypatch.context() as patch:
+                patch.delattr(JetStreamManager, "delete_msg")
+                with pytest.raises(AttributeError):
+                    await letters.replay(letter)
+            assert await letters.list() == [letter]
+            assert await letters.replay(letter)
+            await until(lambda: queue.statuses() == ["approved"])
+            assert await letters.list() == []
+    assert queue.statuses() == ["approved"]
 
 
 async def test_dead_letters_of_a_missing_queue_raise(url: str) -> None:
     async with letters_of(url, "nowhere") as letters:
         with pytest.raises(NoQueueError, match="no queue nowhere"):
             await letters.list()
-
-
-async def test_worker_killed_on_every_delivery_leaves_a_dead_letter(nats: Server, tmp_path: Path) -> None:
-    """JetStream stops delivering the message and publishes an advisory. This needs no running worker."""
-    queue = Queue(nats.url, tmp_path, tries=2)
-    queue.broker = broker_of(queue.url, queue.name, redelivery=0.2)
-    register(queue.broker, queue.shop.client, redelivery=600, tries=2)
-    await queue.broker.startup()
-    await queue.put(FISCAL_CODE)
-    deliveries = queue.broker.listen()
-    for _ in range(2):
-        await anext(deliveries)  # it stays unacknowledged
-    looking = asyncio.ensure_future(anext(deliveries))
-    (letter,) = await queue.letters(1)
-    looking.cancel()
-    await asyncio.wait([looking])
-    await queue.broker.shutdown()
-    assert letter.reason == "delivered 2 times"
-
-
-async def test_message_that_no_worker_can_read_is_kept_unchanged(valkey: Valkey, tmp_path: Path) -> None:
-    """The formatters of two shops are nested."""
-    queue = Queue(valkey.url, tmp_path, tries=2)
-    register(queue.broker, queue.shop.new_client(), name="other", redelivery=600, tries=2)
-    data = b'{"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"]}'
-    async with queue.open():
-        await queue.broker.kick(BrokerMessage(task_id="t", task_name="n", message=data, labels={}))
-        await queue.letters(1)
-    async with Redis.from_url(valkey.url) as redis:
-        found: Any = await redis.xrange(f"{queue.name}:dead")
-    assert [fields[b"data"] for _, fields in found] == [data]
 
 
 @pytest.mark.parametrize("labels", [{"timeout": 0.2}, {"traceparent": 7}])

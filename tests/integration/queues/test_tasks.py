@@ -21,10 +21,10 @@ from taskiq.receiver import Receiver
 from taskiq_nats import PullBasedJetStreamBroker
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
 
-from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
-from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync import CircuitOpenError, ClientClosedError, ConfigurationError, Decision, LoanClient, Timeout
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approved, not_connected, scripted_client
+from loanasync.testing import approved, denied, not_connected, scripted_client
 from loanasync.worker import handle, message, register
 from loanasync.worker.delivery import Tries
 from loanasync.worker.nats import JetStream
@@ -57,30 +57,60 @@ async def test_message_put_twice_sends_one_request() -> None:
     assert (first.return_value["meta"]["attempts"], second.return_value["meta"]["attempts"]) == (1, 0)
 
 
-async def test_unsent_request_is_tried_again_with_growing_delays(
+async def test_denied_request_is_tried_again_with_growing_delays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    shop = Shop(*[not_connected()] * 4, approved())
+    shop = Shop(*[denied()] * 4, approved())
     caplog.set_level(logging.INFO, "loanasync")
     async with running(shop, base=0.1, cap=0.3) as put:
         result = await put()
     assert result.return_value["status"] == "approved"
     messages = [record.message for record in caplog.records if "trying" in record.message]
     delays = ["0.1", "0.2", "0.3", "0.3"]
-    assert messages == [f"ConnectError: trying again in {delay} s" for delay in delays]
+    assert messages == [f"AccessDeniedError: trying again in {delay} s" for delay in delays]
+
+
+async def test_unsent_request_is_tried_again_after_the_longest_delay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop = Shop(*[not_connected()] * 2, approved())
+    caplog.set_level(logging.INFO, "loanasync")
+    async with running(shop, base=0.1, cap=0.3, tries=1) as put:
+        result = await put()
+    assert result.return_value["status"] == "approved"
+    messages = [record.message for record in caplog.records if "trying" in record.message]
+    assert messages == ["ConnectError: trying again in 0.3 s"] * 2
+
+
+async def test_message_waits_until_the_circuit_breaker_permits_a_call(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(approved())
+    errors, approve = [CircuitOpenError("approve", "denied", 0.6)], shop.client.approve
+
+    async def closed_later(*args: Any, **options: Any) -> Decision:
+        if errors:
+            raise errors.pop()
+        return await approve(*args, **options)
+
+    monkeypatch.setattr(shop.client, "approve", closed_later)
+    caplog.set_level(logging.INFO, "loanasync")
+    async with running(shop, cap=0.3, tries=1) as put:
+        assert (await put()).return_value["status"] == "approved"
+    assert "CircuitOpenError: trying again in 0.6 s" in caplog.text
 
 
 async def test_message_ends_after_the_maximum_number_of_tries() -> None:
-    shop = Shop(*[not_connected()] * 3, approved())
+    shop = Shop(*[denied()] * 3, approved())
     async with running(shop, tries=3) as put:
         result = await put()
     assert (result.is_err, shop.script.left) == (False, 1)
-    assert (result.return_value["outcome"], result.return_value["repeatable"]) == ("not_sent", True)
-    assert result.return_value["error"]["type"] == "ConnectError"
+    assert (result.return_value["outcome"], result.return_value["repeatable"]) == ("not_evaluated", False)
+    assert result.return_value["error"]["type"] == "AccessDeniedError"
 
 
 async def test_message_is_tried_in_place_while_the_queue_is_down() -> None:
-    shop = Shop(*[not_connected()] * 3, approved())
+    shop = Shop(*[denied()] * 3, approved())
     refusals: list[SendTaskError] = []
 
     class FullBroker(InMemoryBroker):
@@ -193,6 +223,26 @@ async def test_redelivery_that_is_long_enough_is_accepted(tmp_path: Path) -> Non
         register(broker, lasting(tmp_path))
     short = {"timeout": Timeout(total=1, attempt=0.9, connect=0.5), "ledger_policy": LedgerPolicy(patience=1)}
     register(JetStream("nats://h", redelivery=8), lasting(tmp_path, **short), cap=1)
+
+
+class LeaseLedger(MemoryLedger):
+    """A memory ledger that keeps the lease of the last claim."""
+
+    lease = 0.0
+
+    async def claim(self, key: str, **options: Any) -> Entry:
+        self.lease = options["lease"]
+        return await super().claim(key, **options)
+
+
+@pytest.mark.parametrize("patience", [0.1, 10.0, 100.0])
+@pytest.mark.parametrize("total", [1.0, 60.0, 600.0])
+async def test_required_redelivery_time_is_longer_than_a_lease(total: float, patience: float) -> None:
+    ledger, timeout = LeaseLedger(), Timeout(total=total, attempt=0.9 * total, connect=0.5 * total)
+    shop = Shop(approved(), ledger=ledger, patience=patience, options={"timeout": timeout})
+    await shop.approve()
+    with pytest.raises(ConfigurationError, match="redelivery: must be at least"):
+        register(InMemoryBroker(), shop.client, redelivery=ledger.lease)
 
 
 async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
