@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ BEFORE = """
 import os, sys
 from loanasync import LoanError
 from loanasync.ledger import SqliteLedger
-from loanasync.testing import ScriptedTransport, approved, connection_lost, not_connected
+from loanasync.testing import ScriptedTransport, approved, connection_lost, denied, not_connected
 from loanasync.worker import handle
-script = ScriptedTransport(not_connected(), approved(), connection_lost())
+script = ScriptedTransport(STEPS)
 client = script.client(ledger=SqliteLedger(sys.argv[1]))
 """
 
@@ -52,13 +53,17 @@ results = asyncio.run(main())
 
 TEMPORAL = """
 import asyncio
+from dataclasses import replace
 from temporalio.testing import ActivityEnvironment
 async def result_of(queued):
-    for _ in range(options["retry_policy"].maximum_attempts or 5):
+    environment = ActivityEnvironment()
+    for attempt in range(1, (options["retry_policy"].maximum_attempts or 100) + 1):
+        environment.info = replace(environment.info, attempt=attempt)
         try:
-            return await ActivityEnvironment().run(approve_activity, queued)
-        except LoanError:  # as a server of Temporal's would, only sooner
-            pass
+            return await environment.run(approve_activity, queued)
+        except ApplicationError as error:  # as a server of Temporal's would, only sooner
+            if error.non_retryable:
+                raise
 async def main():
     return [await result_of(queued) for queued in json.loads(sys.argv[2])]
 results = asyncio.run(main())
@@ -69,27 +74,31 @@ print(json.dumps([[each["status"], (each["error"] or {}).get("type")] for each i
 """
 
 
-@pytest.mark.parametrize(("name", "played"), [("Celery", CELERY), ("streaq", STREAQ), ("Temporal", TEMPORAL)])
-def test_recipe_queue_repeats_only_unsent_requests(
-    name: str, played: str, valkey: Valkey, tmp_path: Path
-) -> None:
+def run_recipe(
+    name: str, played: str, steps: str, folder: Path, valkey: Valkey, queued: list[dict[str, Any]]
+) -> "subprocess.CompletedProcess[str]":
+    """Run a recipe with a script of responses and these messages."""
     recipe = PAGE.read_text(encoding="utf-8").partition(f"### {name}\n")[2].partition("```python\n")[2]
-    file = tmp_path / "shop_queue.py"
-    file.write_text("\n".join([BEFORE, recipe.partition("```")[0], "import json", played, AFTER]))
-    first, second = (message(f"TSTXYZ00A00A000{letter}", approval_request()) for letter in "AB")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(file),
-            str(tmp_path / "decisions.db"),
-            json.dumps([first, first, second, second]),
-        ],
+    file = folder / "shop_queue.py"
+    before = BEFORE.replace("STEPS", steps)
+    file.write_text("\n".join([before, recipe.partition("```")[0], "import json", played, AFTER]))
+    return subprocess.run(
+        [sys.executable, str(file), str(folder / "decisions.db"), json.dumps(queued)],
         env={**os.environ, "VALKEY_URL": valkey.url},
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize(("name", "played"), [("Celery", CELERY), ("streaq", STREAQ), ("Temporal", TEMPORAL)])
+def test_recipe_queue_repeats_only_unsent_requests(
+    name: str, played: str, valkey: Valkey, tmp_path: Path
+) -> None:
+    first, second = (message(f"TSTXYZ00A00A000{letter}", approval_request()) for letter in "AB")
+    steps = "not_connected(), approved(), connection_lost()"
+    done = run_recipe(name, played, steps, tmp_path, valkey, [first, first, second, second])
     assert done.returncode == 0, done.stderr
     results, _, left = done.stdout.strip().rpartition(" ")
     assert json.loads(results) == [
@@ -99,6 +108,28 @@ def test_recipe_queue_repeats_only_unsent_requests(
         ["unknown", "OutcomeUnknownError"],
     ]
     assert left == "0"
+
+
+SLOW = pytest.mark.scheduled  # four delays, of 15 seconds in all
+
+
+@pytest.mark.parametrize(
+    ("name", "played"),
+    [
+        pytest.param("Celery", CELERY, marks=SLOW),
+        pytest.param("streaq", STREAQ, marks=SLOW),
+        ("Temporal", TEMPORAL),
+    ],
+)
+def test_recipe_sends_a_denied_request_five_times(
+    name: str, played: str, valkey: Valkey, tmp_path: Path
+) -> None:
+    played = f"import atexit\natexit.register(lambda: print(script.left))\n{played}"
+    queued = message("TSTXYZ00A00A000A", approval_request())
+    done = run_recipe(name, played, "*[denied()] * 7", tmp_path, valkey, [queued])
+    assert done.returncode == 1
+    assert "AccessDeniedError" in done.stderr
+    assert done.stdout.strip() == "2"
 
 
 SERVED = """
