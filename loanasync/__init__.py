@@ -10,7 +10,7 @@ from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._schema.json_schema import schema
 from loanasync._schema.pydantic import RequestRules
-from loanasync._settings import Limits, RetryPolicy, Timeout
+from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Timeout
 from loanasync._transport.base import Transport
 from loanasync._version import __version__
 from loanasync.errors import (
@@ -54,6 +54,7 @@ __all__ = [
     "ApprovalRequest",
     "Approved",
     "CannotCompleteError",
+    "CircuitBreaker",
     "CircuitOpenError",
     "Citizenship",
     "ClientClosedError",

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loanasync._config import Options, configure, from_environment, require, slot_count
@@ -14,7 +15,7 @@ from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.start import Start, telemetry_factory
-from loanasync._settings import Limits, RetryPolicy, Timeout, require_wait
+from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Timeout, require_wait
 from loanasync._transport.selection import transport_factory, user_transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
@@ -52,6 +53,8 @@ class LoanClient(Closing):
         limits: Limits that requests are checked against.
         retry: Retries after HTTP status 500.
         timeout: Time limits of each call, seconds.
+        breaker: Pause of approvals while the service decides none, shared with the copies of the client. None
+            turns it off.
         session: Your aiohttp session, for example one with a proxy. The client uses it in its event loop,
             without its middlewares, and neither closes nor changes it. Its connector must check certificates.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
@@ -112,6 +115,7 @@ class LoanClient(Closing):
         limits: Limits = Limits(),
         retry: RetryPolicy = RetryPolicy(),
         timeout: Timeout = Timeout(),
+        breaker: CircuitBreaker | None = CircuitBreaker(),
         session: "aiohttp.ClientSession | None" = None,
         transport: "Callable[[], Transport] | None" = None,
         direct_connections: bool = True,
@@ -153,6 +157,8 @@ class LoanClient(Closing):
         telemetry = telemetry_factory(tracer_provider, meter_provider, propagate)
         slots = slot_count(session, max_concurrency)
         require(bool, "remember", remember)
+        if breaker is not None:
+            require(CircuitBreaker, "breaker", breaker)
         self._recorder = _recorder(ledger, ledger_policy)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
         self._start = Start(
@@ -160,6 +166,7 @@ class LoanClient(Closing):
             opens_session=opens_session,
             telemetry=telemetry,
             quota=retry.quota,
+            breaker=breaker,
             slots=slots,
             recorder=self._recorder,
             # With a ledger, concurrent approvals always share one request, because they share one entry.
@@ -215,7 +222,8 @@ class LoanClient(Closing):
     ) -> Self:
         """Return a copy with other options that shares sessions, retry quota and slots with this client.
 
-        Closing one of the clients closes both.
+        It also shares the memory of approvals, the ledger and the circuit breaker. Closing one of the clients
+        closes both.
 
         Args:
             shop_id: Identifier of another shop. Requires `auth_token`.
@@ -507,6 +515,7 @@ class LoanClient(Closing):
             TransportError: No response arrived; see its `outcome`.
             OutcomeUnknownError: An earlier request has an unknown outcome; no request was sent.
             PayloadMismatchError: This customer's approval was requested with other data.
+            CircuitOpenError: The circuit breaker is open; no request was sent. Call again later.
             InFlightError: The approval is still being decided by another worker; no request was sent.
             LedgerError: The ledger prevents the call, or could not be written.
 
@@ -540,6 +549,9 @@ class LoanClient(Closing):
 
         Memory use does not depend on the number of rows. A row is read when its call starts. At most
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
+
+        While the circuit breaker is open, rows wait, and one at a time tries again. If you stop the calls
+        meanwhile, the rows that wait get a `CircuitOpenError`.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
@@ -578,6 +590,8 @@ class LoanClient(Closing):
             return Approvals(
                 self.approve,
                 rows,
+                open_circuit=partial(self._pipeline.open_circuit, self._options.shop),
+                sleep=self._pipeline.sleep,
                 concurrency=concurrency,
                 rate=rate,
                 ordered=ordered,

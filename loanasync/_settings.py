@@ -1,4 +1,4 @@
-"""Settings of a client: `RetryPolicy`, `Timeout` and `Limits`."""
+"""Settings of a client: `RetryPolicy`, `Timeout`, `CircuitBreaker` and `Limits`."""
 
 import math
 import re
@@ -114,6 +114,55 @@ class Timeout:
         _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)
         if self.connect >= self.attempt:
             raise ConfigurationError("timeout.connect", "must be less than timeout.attempt")
+
+
+@frozen(kw_only=True)
+class CircuitBreaker:
+    """Pause of approvals while the service decides none. A client and its copies share one breaker.
+
+    It opens after failures of several customers, without a decision between them. While it is open,
+    `approve` raises `CircuitOpenError` and sends nothing. It still returns a known decision. After `pause`
+    seconds, one call at a time tries. A decision closes the breaker. A further failure opens it for another
+    pause.
+
+    A 409, any other 4xx and a response that cannot be read never count, because shoppers can cause them. A
+    request that was not sent does not count either.
+
+    Args:
+        unknown: Number of customers whose approval ended without a response or, after its last attempt, with
+            a 5xx.
+        denied: Number of customers of one shop whose approval ended with the 403 of the specification or
+            with "This sales point cannot apply for a loan" (spec §7). Only this shop is then refused.
+        within: Seconds in which these failures must happen.
+        pause: Seconds until a call tries again.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+
+    Example:
+        >>> from loanasync.testing import connection_lost, scripted_client
+        >>> shop = scripted_client(connection_lost(), breaker=CircuitBreaker(unknown=1))
+        >>> for code in ("TSTXYZ00A00A000A", "TSTXYZ00A00A000B"):
+        ...     try:
+        ...         run(shop.approve(code, request))
+        ...     except LoanError as error:
+        ...         print(type(error).__name__, error.outcome)
+        ConnectionLostError unknown
+        CircuitOpenError not_sent
+    """
+
+    unknown: int = 5
+    """Number of customers whose approval ended with a 5xx or without a response (spec §7)."""
+    denied: int = 5
+    """Number of customers of one shop that was denied access (spec §7)."""
+    within: float = 60.0
+    """Seconds in which these failures must happen."""
+    pause: float = 30.0
+    """Seconds until a call tries again."""
+
+    def __attrs_post_init__(self) -> None:
+        _require_count("breaker", 1, unknown=self.unknown, denied=self.denied)
+        _require_seconds("breaker", within=self.within, pause=self.pause)
 
 
 @frozen(kw_only=True, cache_hash=True)  # each call uses it as a cache key

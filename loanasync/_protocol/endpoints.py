@@ -43,6 +43,7 @@ from loanasync.errors import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
+from loanasync.errors.root import CircuitReason
 from loanasync.errors.service import UnexpectedOutcome
 
 SYSTEM_FAULT = 500  # spec §7: the only status after which a call may be repeated
@@ -112,6 +113,13 @@ class Endpoint:
         return call
 
 
+class CircuitChange(NamedTuple):
+    """The opening of a circuit for a pause in seconds, or its closing: then the pause is 0."""
+
+    reason: CircuitReason
+    pause: float = 0.0
+
+
 # Not frozen, because creating frozen objects takes three times as long.
 @define(kw_only=True)
 class Call:
@@ -137,6 +145,8 @@ class Call:
         has_ended: True if no further request is sent.
         has_slot: True while it uses a slot of the concurrency limit.
         is_abandoned: True if no caller waits for the outcome any more.
+        trial: Number of its trial while the circuit breaker is open, else 0.
+        circuit_changes: The circuits that its result has opened and closed.
     """
 
     endpoint: Endpoint
@@ -156,6 +166,8 @@ class Call:
     has_ended: bool = False
     has_slot: bool = False
     is_abandoned: bool = False
+    trial: int = 0
+    circuit_changes: tuple[CircuitChange, ...] = ()
 
     @property
     def may_be_evaluated(self) -> bool:

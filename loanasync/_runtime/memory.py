@@ -408,6 +408,7 @@ class Memory:
             raise
         self._finish(shared, cast("Outcome | Exception", result))
         log(INFO, "approve: received the response for a cancelled call: %s", type(result).__name__)
+        self._pipeline.report_late(shared.call)
 
     def _error_for_waiters(self, shared: SharedRequest, error: BaseException) -> Exception:
         """Return the exception for the waiters of a request that ended with `error`."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import evolve
 
+from loanasync._config import Shop
 from loanasync._lifecycle import Waits, was_cancelled
-from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, Outcome
+from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
+from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, retry_request
 from loanasync._runtime.slots import Slots
@@ -21,6 +23,7 @@ from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
 from loanasync._transport.base import Transport
 from loanasync.errors import (
+    CircuitOpenError,
     ClientClosedError,
     ConnectError,
     ConnectionLostError,
@@ -142,7 +145,7 @@ def _is_transport_error(error: object) -> bool:
 
 
 class Pipeline:
-    """Runs the calls of a client and its copies, which share transports, slots, retry quota and telemetry.
+    """Runs the calls of a client and its copies, which share transports, slots, quota, breaker and telemetry.
 
     `start` begins a call and returns its `Run`; `run` runs a call without a ledger from start to end; `read`
     turns the last response into an outcome or an error.
@@ -155,6 +158,7 @@ class Pipeline:
         quota: Quota,
         slots: int | None,
         *,
+        breaker: Breaker | None = None,
         on_unclosed: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -166,6 +170,7 @@ class Pipeline:
         )
         self._telemetry = telemetry
         self.quota = quota
+        self.breaker = breaker
         self.now = now
         self.sleep = sleep
         self._closed = False
@@ -206,13 +211,54 @@ class Pipeline:
     def read(
         self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
     ) -> Outcome | LoanError:
-        """Return the outcome or the error for the last response of a call.
+        """Return the outcome or the error for the last response of a call, and inform the circuit breaker.
 
         Args:
             call: The call.
             last: The last response, or the reason why none arrived.
             stopped_by: The reason for making no further attempt, if the last response has status 500.
         """
+        result = self._result(call, last, stopped_by)
+        # While all is well, a decision does not concern the breaker.
+        if self.breaker is not None and (self.breaker.circuits or isinstance(result, LoanError)):
+            self.record_verdict(call, verdict_of(call, last, result))
+        return result
+
+    def record_verdict(self, call: Call, verdict: Verdict) -> None:
+        """Inform the circuit breaker of the end of an approval. Its changes are reported later."""
+        if self.breaker is not None and call.endpoint is APPROVE:
+            call.circuit_changes = self.breaker.record(
+                call.shop.shop_id, call.fiscal_code or "", verdict, call.trial, self.now()
+            )
+            call.trial = 0
+
+    def report_late(self, call: Call) -> None:
+        """Report the changes of the circuit breaker after a response for a cancelled call."""
+        self._telemetry.report_circuits(call)
+
+    def open_circuit(self, shop: Shop) -> CircuitOpenError | None:
+        """Return the error of the circuit breaker if it is open for a shop, else None."""
+        if self.breaker is None or not self.breaker.circuits:
+            return None
+        refusal = self.breaker.refusal(shop.shop_id, self.now())
+        return None if refusal is None else CircuitOpenError(APPROVE.operation, *refusal)
+
+    def refusal(self, call: Call, deadline: float) -> CircuitOpenError | None:
+        """Return an error if the circuit breaker refuses a call. If not, the call may become its trial.
+
+        A call that continues the retries of another one is not refused.
+        """
+        if self.breaker is None or call.endpoint is not APPROVE or call.trial or call.fault is not None:
+            return None
+        admitted = self.breaker.admit(call.shop.shop_id, self.now(), deadline)
+        if isinstance(admitted, Refusal):
+            return CircuitOpenError(call.endpoint.operation, *admitted, call.entry)
+        call.trial = admitted
+        return None
+
+    def _result(
+        self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
+    ) -> Outcome | LoanError:
         if isinstance(last, NoResponse):
             # After a 500 the outcome is unknown, even if the last attempt was not sent.
             outcome: TransportOutcome = (
@@ -300,6 +346,8 @@ class Run:
     ) -> None:
         try:
             self.release_slot()
+            if self._call.trial:
+                self._end_trial()
             self.record.end(error)
         finally:
             self._resources.end_call()
@@ -325,12 +373,20 @@ class Run:
 
     @property
     def must_wait(self) -> bool:
-        """True if no slot is free."""
-        return not self._resources.slots.free
+        """True if no slot is free, or the circuit breaker is open."""
+        return not self._resources.slots.free or self._pipeline.open_circuit(self._call.shop) is not None
 
     async def acquire_slot(self) -> LoanError | None:
-        """Acquire a slot of the concurrency limit; return an error if no slot becomes free in time."""
-        call, slots = self._call, self._resources.slots
+        """Acquire a slot of the concurrency limit.
+
+        Return an error if no slot becomes free in time, or if the circuit breaker is open. It is asked here,
+        and nowhere else, because this is before a ledger's entry is claimed and before anything is sent.
+        """
+        call, slots, breaker = self._call, self._resources.slots, self._pipeline.breaker
+        # Most calls find no circuits, and then need not ask.
+        is_asked = breaker is not None and breaker.circuits
+        if is_asked and (refusal := self._pipeline.refusal(call, self._deadline)) is not None:
+            return refusal
         if slots.free:
             slots.free -= 1
             call.has_slot = True
@@ -339,8 +395,8 @@ class Run:
         self.record.set_queue_time(
             self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError"
         )
-        if call.has_slot:
-            return None
+        if call.has_slot:  # the circuit breaker may have opened while the call waited
+            return self._pipeline.refusal(call, self._deadline)
         outcome: TransportOutcome = "unknown" if call.after_unknown or call.fault else "not_sent"
         return PoolTimeoutError(
             call.endpoint.operation, "TimeoutError", outcome, call.attempts, call.trace_id, call.entry
@@ -349,6 +405,8 @@ class Run:
     def release_slot(self, _: object = None) -> None:
         """Release the slot. If a response is still read for a cancelled call, release it after that."""
         call, resources = self._call, self._resources
+        if call.trial and not call.attempts:
+            self._pipeline.record_verdict(call, "other")  # not sent: another call may try
         late = None if call.sending is None else call.sending.late
         if late is not None and not late.done():
             resources.calls += 1
@@ -357,6 +415,17 @@ class Run:
         elif call.has_slot:
             call.has_slot = False
             resources.slots.release()
+
+    def _end_trial(self) -> None:
+        """End the trial of a call that has no result, for example because it was cancelled.
+
+        A request that was sent has failed. If its response is still read, `Pipeline.read` ends the trial, or
+        the deadline of the call does.
+        """
+        call = self._call
+        if call.sending is None or call.sending.late is None:
+            is_sent = call.fault is not None or (call.sending is not None and call.sending.is_sent)
+            self._pipeline.record_verdict(call, "unknown" if is_sent else "other")
 
     async def send(self) -> Outcome | LoanError:
         """Send the request, retry it after a 500, and return the outcome or the error.

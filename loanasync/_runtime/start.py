@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from loanasync._runtime.memory import Memory, Recorder
     from loanasync._runtime.pipeline import Pipeline
+    from loanasync._settings import CircuitBreaker
     from loanasync._telemetry.propagation import Propagate
     from loanasync._telemetry.spans import Telemetry
     from loanasync._transport.base import Clock, Transport
@@ -57,6 +58,7 @@ class Start:
         opens_session: True if the client opens its own session.
         telemetry: Returns the tracer, the metrics and the propagator.
         quota: Capacity of the retry quota.
+        breaker: Settings of the circuit breaker, None without one.
         slots: Maximum number of concurrent calls per event loop, None without a limit.
         recorder: The ledger of the client, if any.
         has_memory: True if the client remembers approvals.
@@ -68,6 +70,7 @@ class Start:
     opens_session: bool
     telemetry: "Callable[[], Telemetry]"
     quota: int
+    breaker: "CircuitBreaker | None"
     slots: int | None
     recorder: "Recorder | None"
     has_memory: bool
@@ -93,6 +96,7 @@ class Start:
                 from asyncio import sleep  # noqa: PLC0415  (the first call loads it)
                 from time import monotonic  # noqa: PLC0415
 
+                from loanasync._runtime.breaker import Breaker  # noqa: PLC0415
                 from loanasync._runtime.pipeline import Pipeline  # noqa: PLC0415
                 from loanasync._runtime.retry import Quota  # noqa: PLC0415
 
@@ -101,6 +105,7 @@ class Start:
                     self.telemetry(),
                     Quota(self.quota),
                     self.slots,
+                    breaker=None if self.breaker is None else Breaker(self.breaker),
                     on_unclosed=self.on_unclosed,
                     now=monotonic if self.clock is None else self.clock.now,
                     sleep=sleep if self.clock is None else self.clock.sleep,

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import (
@@ -16,6 +17,7 @@ from opentelemetry.metrics import (
 from loanasync._lifecycle import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
 from loanasync._version import __version__
+from loanasync.errors.root import CircuitReason
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 # Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration.
@@ -62,6 +64,7 @@ class Metrics:
         )
         self.retries: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
+        self.openings: AttributeCounts = AttributeCounts("loanasync.reason", get_args(CircuitReason))
         meter.create_observable_counter(
             "loanasync.decisions",
             [self.decisions.observe],
@@ -73,6 +76,12 @@ class Metrics:
             [self.retries.observe],
             unit="{retry}",
             description="Attempts after a response with status 500.",
+        )
+        meter.create_observable_counter(
+            "loanasync.circuit.openings",
+            [self.openings.observe],
+            unit="{opening}",
+            description="Pauses of approvals by the circuit breaker, by reason.",
         )
         meter.create_observable_up_down_counter(
             "loanasync.inflight",

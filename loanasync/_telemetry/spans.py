@@ -16,14 +16,14 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._config import require_provider
-from loanasync._log import is_logged, log_event, log_failure
+from loanasync._log import is_logged, log, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
 from loanasync._telemetry.propagation import Propagate, injector
 from loanasync._version import __version__
 from loanasync.errors import LoanError
-from loanasync.errors.root import Outcome
+from loanasync.errors.root import CircuitReason, Outcome
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -40,6 +40,13 @@ _NO_HEADERS: Mapping[str, str] = {}  # read only; a MappingProxyType would be sl
 _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
     operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
     for operation in OPERATIONS
+}
+
+
+_OPENED = "circuit breaker: open, because %s; after %g s, one approval at a time tries again"
+_FAILURES: dict[CircuitReason, str] = {
+    "unknown": "approvals end with a 5xx or without a response",
+    "denied": "the service denies approvals of a shop; check its id and its token",
 }
 
 
@@ -100,6 +107,21 @@ class Telemetry:
         except Exception as error:  # noqa: BLE001  (of the user's propagator)
             log_failure(error)
             return {}
+
+    def report_circuits(self, call: Call, span: Span = INVALID_SPAN) -> None:
+        """Report the circuits that a call has opened and closed: by a metric, a span event and a log line."""
+        for reason, pause in call.circuit_changes:
+            self.metrics.openings.counts[reason] += pause > 0
+            event = "opened" if pause else "closed"
+            try:
+                span.add_event(f"loanasync.circuit.{event}", {"loanasync.reason": reason})
+            except Exception as error:  # noqa: BLE001  (of the user's span)
+                log_failure(error)
+            if pause:
+                log(logging.WARNING, _OPENED, _FAILURES[reason], pause)
+            else:
+                log(logging.WARNING, "circuit breaker: closed, because the service has decided")
+        call.circuit_changes = ()
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
         """Return the attributes of an attempt by the semantic conventions, without those that are None.
@@ -224,6 +246,8 @@ class CallRecord:
                 self._log(level, failure or ("cancelled" if error is not None else self.outcome or "done"))
             if self._token is not None and _is_recording(self.span):
                 self._describe(failure)
+            if self.call.circuit_changes:
+                self.telemetry.report_circuits(self.call, self.span)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt

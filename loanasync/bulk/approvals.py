@@ -1,7 +1,7 @@
 """The results of `approve_many`: an asynchronous iterator that keeps results when its loop is left early."""
 
 import math
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sized
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
 from loanasync.bulk.worker_pool import WorkerPool
-from loanasync.errors import ConfigurationError
+from loanasync.errors import CircuitOpenError, ConfigurationError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -67,6 +67,8 @@ class Approvals:
         approve: Approve,
         rows: Iterable[RowLike] | AsyncIterable[RowLike],
         *,
+        open_circuit: Callable[[], CircuitOpenError | None],
+        sleep: Callable[[float], Awaitable[None]],
         concurrency: int = 64,
         rate: float | None = None,
         ordered: bool = False,
@@ -83,6 +85,7 @@ class Approvals:
         self._tally = Tally()
         self._bar = _progress_bar(rows) if progress is True else None
         self._framed: list[RowResult] = []  # results that `to_frame` has read
+        self._open_circuit = open_circuit
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
@@ -92,6 +95,8 @@ class Approvals:
             concurrency=concurrency,
             rate=None if rate is None else Rate(rate),
             ordered=ordered,
+            open_circuit=open_circuit,
+            sleep=sleep,
         )
 
     @property
@@ -122,6 +127,16 @@ class Approvals:
             ()
         """
         return self._pool.inspect_unread()
+
+    @property
+    def open_circuit(self) -> CircuitOpenError | None:
+        """The error of the client's circuit breaker while it is open, and rows wait for it; None otherwise.
+
+        Example:
+            >>> client.approve_many([(fiscal_code, request)]).open_circuit is None
+            True
+        """
+        return self._open_circuit()
 
     async def to_frame(self, *, personal: bool = False) -> "DataFrame":
         """Read all results, and return them as a pandas DataFrame: a line for each `RowResult.as_row`.

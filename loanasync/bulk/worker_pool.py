@@ -4,20 +4,23 @@ The workers are started on demand. Each worker repeats these steps until the row
 
 1. Wait until the reader has caught up and the rate allows a call, then take the next row (`_run_worker`).
 2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
-3. Request the approval of the row, and store its result for the reader (`_store_result`).
+3. Request the approval of the row, and store its result for the reader (`_store_result`). While the circuit
+   breaker is open, the row waits for its turn to try (`_wait_for_turn`).
 """
 
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, cast
 
 from loanasync._results import Decision
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
+from loanasync.errors import CircuitOpenError
 
 _NO_MORE_ROWS: Any = object()
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
@@ -40,6 +43,8 @@ class WorkerPool:
         concurrency: Maximum number of calls in progress.
         rate: Limits the rate at which calls start.
         ordered: Return the results in the order of their rows.
+        open_circuit: Returns the error of the circuit breaker if it is open, else None.
+        sleep: Waits a number of seconds while the circuit breaker is open.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class WorkerPool:
         concurrency: int,
         rate: Rate | None,
         ordered: bool,
+        open_circuit: Callable[[], CircuitOpenError | None],
+        sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         # Rows that support both kinds of iteration are read asynchronously, without blocking the event loop.
         self._async_rows: AsyncIterator[RowLike] | None = (
@@ -59,6 +66,8 @@ class WorkerPool:
         )
         self._sync_rows: Iterator[RowLike] = iter(()) if isinstance(rows, AsyncIterable) else iter(rows)
         self._approve = approve
+        self._open_circuit = open_circuit
+        self._sleep = sleep
         self._tally = tally
         self._progress = progress
         self._concurrency = concurrency
@@ -68,7 +77,8 @@ class WorkerPool:
         self._out_of_order: dict[int, RowResult] | None = {} if ordered else None
         self._taken = 0  # number of rows
         self._read = 0  # number of results
-        self._is_stopped = False
+        self._is_stopped = False  # no more rows are taken
+        self._sends_no_more = False  # rows that wait for the circuit breaker are not sent
         self._failure: BaseException | None = None
         self._workers: set[asyncio.Task[None]] = set()
         # Workers that wait for the reader to catch up; each waits for its own future.
@@ -78,6 +88,9 @@ class WorkerPool:
         # Workers that wait for a row. `stop` may cancel them, because they have no row yet.
         self._taking_row: set[asyncio.Task[None]] = set()
         self._row_lock = asyncio.Lock()
+        # Workers whose row waits while the circuit breaker is open. `stop` may cancel them, too.
+        self._paused: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # held by the one worker that tries
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting_reader: asyncio.Future[None] | None = None
@@ -168,7 +181,13 @@ class WorkerPool:
             await asyncio.wait(self._workers)
 
     def stop(self) -> None:
-        """Take no more rows. Calls in progress continue."""
+        """Take no more rows, and send none that waits for the circuit breaker. Calls in progress continue."""
+        self._take_no_more()
+        self._sends_no_more = True
+        for task in self._paused:
+            task.cancel()
+
+    def _take_no_more(self) -> None:
         self._is_stopped = True
         while self._idle:
             self._wake_idle_worker()
@@ -248,7 +267,7 @@ class WorkerPool:
                 return
             # The pool may have been stopped while the iterator produced this row: then drop the row.
             if row is _NO_MORE_ROWS or self._is_stopped:
-                self.stop()
+                self._take_no_more()
                 return
             index = self._taken
             self._taken += 1
@@ -259,14 +278,54 @@ class WorkerPool:
             except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
                 outcome = error
             except BaseException as error:  # cancelled: the row still gets a result
-                self._store_result(result_of(index, row, error))
+                refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
+                known = refusal if isinstance(refusal, CircuitOpenError) else error
+                self._store_result(result_of(index, row, known))
                 raise
             self._store_result(result_of(index, row, outcome))
             del row, outcome  # personal data, not needed while this worker waits for its next row
 
     async def _approve_row(self, row: RowLike) -> Decision:
         code, request, needed = arguments_of(row)
-        return await self._approve(code, request, additional_data_needed=needed)
+        approve = partial(self._approve, code, request, additional_data_needed=needed)
+        while True:
+            try:
+                if (refusal := self._open_circuit()) is None:
+                    return await approve()
+                await self._wait_for_turn(refusal)
+                try:
+                    if self._open_circuit() is not None:
+                        return await approve()
+                finally:
+                    self._turn.release()
+            except CircuitOpenError:  # it opened while the call waited for a slot, or another call tries
+                if self._sends_no_more:
+                    raise
+
+    async def _wait_for_turn(self, refusal: CircuitOpenError) -> None:
+        """Wait until the row may try, or until the circuit breaker is closed. Then hold `_turn`.
+
+        Raises:
+            CircuitOpenError: The pool was stopped.
+            CancelledError: The worker was cancelled. The cause of this error is a `CircuitOpenError`.
+        """
+        if self._sends_no_more:
+            raise refusal
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._paused.add(task)
+        try:
+            await self._turn.acquire()
+            try:
+                while (latest := self._open_circuit()) is not None and latest.retry_after:
+                    refusal = latest
+                    await self._sleep(refusal.retry_after)
+            except BaseException:
+                self._turn.release()
+                raise
+        except asyncio.CancelledError as error:
+            raise error from refusal
+        finally:
+            self._paused.discard(task)
 
     @property
     def _is_full(self) -> bool:

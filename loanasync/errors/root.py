@@ -8,6 +8,7 @@ from attrs import define
 from loanasync._results import Problem, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
+CircuitReason: TypeAlias = Literal["unknown", "denied"]
 
 
 class LoanError(Exception):
@@ -89,7 +90,7 @@ class CircuitOpenError(LoanError):
     """
 
     operation: str
-    reason: Literal["unknown", "denied"]
+    reason: CircuitReason
     retry_after: float
     entry: str | None = None
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 _DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
-_CLIENT_METRICS = (*_DURATIONS, "loanasync.decisions", "loanasync.retries", "loanasync.inflight")
+_COUNTS = ("loanasync.decisions", "loanasync.retries", "loanasync.circuit.openings", "loanasync.inflight")
+_CLIENT_METRICS = (*_DURATIONS, *_COUNTS)
 
 
 @frozen(kw_only=True)
@@ -106,9 +107,9 @@ class TelemetryRecorder:
         """Return the current value of a metric.
 
         Args:
-            name: ``loanasync.decisions``, ``loanasync.retries``, ``loanasync.inflight``,
-                ``http.client.request.duration`` or ``loanasync.queue.duration`` (seconds), or another
-                metric that was recorded with the provider.
+            name: ``loanasync.decisions``, ``loanasync.retries``, ``loanasync.circuit.openings``,
+                ``loanasync.inflight``, ``http.client.request.duration`` or ``loanasync.queue.duration``
+                (seconds), or another metric that was recorded with the provider.
             attributes: Include only values recorded with these attributes, such as
                 ``{"loanasync.outcome": "refused"}``.
 

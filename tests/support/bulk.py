@@ -67,6 +67,8 @@ def approvals_of(approve: Any, rows: Any, **options: Any) -> Approvals:
         "progress": None,
         "timeout": None,
         "retry": None,
+        "open_circuit": lambda: None,
+        "sleep": asyncio.sleep,
     }
     return Approvals(approve, rows, **(settings | options))
 

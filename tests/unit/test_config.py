@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from loanasync import ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
+from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
 from loanasync._config import _aiohttp_version, configure, from_environment
 from loanasync._models.dialect import field_name
 
@@ -177,6 +177,20 @@ def test_timeout_invalid_value_is_refused(setting: str, value: Any) -> None:
         ConfigurationError, match=f"timeout.{setting}: must be a number of seconds greater than 0"
     ):
         Timeout(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("unknown", value) for value in (0, -1, 1.5, True, None)),
+        *(("denied", value) for value in (0, "5")),
+        *(("within", value) for value in (0, -1, float("inf"), None)),
+        *(("pause", value) for value in (0, float("nan"), "30", True)),
+    ],
+)
+def test_circuit_breaker_invalid_value_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"breaker.{setting}: must be"):
+        CircuitBreaker(**{setting: value})
 
 
 def test_timeout_connect_must_be_less_than_attempt() -> None:

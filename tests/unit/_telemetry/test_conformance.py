@@ -86,6 +86,12 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         {"loanasync.operation"},
         "Attempts after a response with status 500.",
     ),
+    "loanasync.circuit.openings": (
+        "{opening}",
+        Sum,
+        {"loanasync.reason"},
+        "Pauses of approvals by the circuit breaker, by reason.",
+    ),
     "loanasync.inflight": (
         "{call}",
         Sum,

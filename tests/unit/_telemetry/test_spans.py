@@ -223,6 +223,7 @@ async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: I
         "http.client.request.duration",
         "loanasync.decisions",
         "loanasync.retries",
+        "loanasync.circuit.openings",
         "loanasync.inflight",
     }
     decisions = {

@@ -1,0 +1,196 @@
+"""The circuit breaker of a client: it refuses approvals while the service decides none."""
+
+import threading
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import count
+from secrets import token_bytes
+from typing import Literal, NamedTuple, TypeAlias
+
+from attrs import define, field
+
+from loanasync._lifecycle import free_after_fork
+from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, CircuitChange, Outcome
+from loanasync._protocol.messages import NoResponse, Response
+from loanasync._results import Approved, Refused
+from loanasync._settings import CircuitBreaker
+from loanasync.errors import (
+    AccessDeniedError,
+    AlreadyEvaluatedError,
+    LoanError,
+    ShopNotAllowedError,
+)
+from loanasync.errors.root import CircuitReason
+
+# ``decided`` proves that the service works. ``other`` is neither a proof nor a failure: during an outage, a
+# service may still reject wrong fields and recognize customers that it has evaluated.
+Verdict: TypeAlias = Literal["decided", "unknown", "denied", "other"]
+
+_ACCESS_DENIED = "access_denied"  # code of the problem in the 403 of spec §7
+_SERVICE = ""  # the key of the circuit that all shops share
+_TRIAL_WAIT = 1.0  # seconds after which to ask again while another call tries; most trials are shorter
+
+
+class Refusal(NamedTuple):
+    """The reason for refusing a call, and the seconds until a call may try again."""
+
+    reason: CircuitReason
+    seconds: float
+
+
+@define
+class Circuit:
+    """A state machine: closed, open for a pause, then half-open, when one call at a time tries.
+
+    Times are seconds of any clock that does not go back.
+
+    Args:
+        reason: The failures that it counts.
+        settings: The settings of the client.
+    """
+
+    reason: CircuitReason
+    _settings: CircuitBreaker
+    open_until: float | None = field(init=False, default=None)  # None: closed
+    _failed: dict[bytes, float] = field(init=False, factory=dict)  # last failure of each customer, in order
+    _trial: int = field(init=False, default=0)  # number of the call that tries, 0 for none
+    _trial_until: float = field(init=False, default=0.0)
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until a call may try; 0 if it may try now."""
+        if self.open_until is None:
+            return 0.0
+        if self._trial and now < self._trial_until:
+            return min(self._trial_until - now, _TRIAL_WAIT)
+        return max(self.open_until - now, 0.0)
+
+    def start_trial(self, number: int, until: float) -> None:
+        """Begin the trial of a call. It ends at `until`, even if it never reports a result."""
+        self._trial, self._trial_until = number, until
+
+    def end_trial(self, number: int) -> bool:
+        """End the trial of a call. Return False if the call does not try."""
+        if not number or number != self._trial:
+            return False
+        self._trial = 0
+        return True
+
+    def fail(self, customer: bytes, trial: int, now: float) -> bool:
+        """Count a failure; return True if it opens the circuit."""
+        if self.open_until is not None:
+            # Ignore a call that was in flight when the circuit opened.
+            if not self.end_trial(trial):
+                return False
+        else:
+            self._failed.pop(customer, None)
+            self._failed[customer] = now
+            while next(iter(self._failed.values())) < now - self._settings.within:
+                del self._failed[next(iter(self._failed))]
+            if len(self._failed) < getattr(self._settings, self.reason):
+                return False
+            self._failed.clear()
+        self.open_until = now + self._settings.pause
+        return True
+
+
+class Breaker:
+    """The circuits of a client and its copies: one for unknown outcomes, and one for each shop's denials.
+
+    All methods may be called from several event loops and threads.
+
+    Args:
+        settings: The settings of the client.
+
+    Attributes:
+        circuits: The circuits that are open or have counted failures, by shop. Empty while all is well, so
+            that an approval need not call this object.
+    """
+
+    def __init__(self, settings: CircuitBreaker) -> None:
+        self._settings = settings
+        self._secret = token_bytes(16)  # so that a digest cannot be guessed from a fiscal code
+        self._numbers = count(1)
+        self.circuits: dict[str, Circuit] = {}
+        self._renew_lock()
+        free_after_fork(self, Breaker._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
+        # It is reentrant, because garbage collection can end another call in the thread that holds it.
+        self._lock = threading.RLock()
+
+    def refusal(self, shop: str, now: float) -> Refusal | None:
+        """Return a refusal if a circuit for this shop is open, else None. Its `seconds` may be 0."""
+        with self._lock:
+            waits = [Refusal(each.reason, each.wait(now)) for each in self._open_circuits(shop)]
+            return max(waits, key=lambda refusal: refusal.seconds, default=None)
+
+    def admit(self, shop: str, now: float, until: float) -> Refusal | int:
+        """Return the number of a trial, 0 if the call needs none, or a refusal.
+
+        Args:
+            shop: The shop of the call.
+            now: The present time.
+            until: The deadline of the call.
+        """
+        with self._lock:
+            refusal = self.refusal(shop, now)
+            if refusal is None:
+                return 0
+            if refusal.seconds:
+                return refusal
+            number = next(self._numbers)
+            for circuit in self._open_circuits(shop):
+                circuit.start_trial(number, until)
+            return number
+
+    def record(
+        self, shop: str, customer: str, verdict: Verdict, trial: int, now: float
+    ) -> tuple[CircuitChange, ...]:
+        """Record the verdict about a call; return the circuits that it opens and closes.
+
+        Args:
+            shop: The shop of the call.
+            customer: The fiscal code, of which only a digest is kept.
+            verdict: The verdict.
+            trial: The number of the call's trial, or 0.
+            now: The present time.
+        """
+        with self._lock:
+            if verdict == "decided":
+                closed = [each.reason for each in self._open_circuits(shop)]
+                for key in (_SERVICE, shop):
+                    self.circuits.pop(key, None)
+                return tuple(CircuitChange(reason) for reason in closed)
+            changes: tuple[CircuitChange, ...] = ()
+            if verdict != "other" and self._fail(shop, customer, verdict, trial, now):
+                changes = (CircuitChange(verdict, self._settings.pause),)
+            for circuit in self._open_circuits(shop):
+                circuit.end_trial(trial)
+        return changes
+
+    def _fail(self, shop: str, customer: str, reason: CircuitReason, trial: int, now: float) -> bool:
+        key = _SERVICE if reason == "unknown" else shop
+        circuit = self.circuits.setdefault(key, Circuit(reason, self._settings))
+        digest = blake2b(customer.encode(), key=self._secret, digest_size=16).digest()
+        return circuit.fail(digest, trial, now)
+
+    def _open_circuits(self, shop: str) -> Iterator[Circuit]:
+        for key in (_SERVICE, shop):
+            circuit = self.circuits.get(key)
+            if circuit is not None and circuit.open_until is not None:
+                yield circuit
+
+
+def verdict_of(call: Call, last: Response | NoResponse, result: Outcome | LoanError) -> Verdict:
+    """Return the verdict about a call with this last response and this result."""
+    if isinstance(result, Approved | Refused):
+        return "decided"
+    if isinstance(last, NoResponse):
+        return "unknown" if last.is_sent or call.fault is not None else "other"
+    if last.status >= SYSTEM_FAULT:
+        # Shoppers cause this text by repeating their requests.
+        return "other" if isinstance(result, AlreadyEvaluatedError) else "unknown"
+    if isinstance(result, AccessDeniedError):  # spec §7; a firewall sends another body
+        return "denied" if [each.code for each in result.problems] == [_ACCESS_DENIED] else "other"
+    return "denied" if isinstance(result, ShopNotAllowedError) else "other"

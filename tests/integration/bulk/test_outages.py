@@ -1,0 +1,119 @@
+"""Rows of `approve_many` wait while the circuit breaker is open."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from loanasync import CircuitBreaker, CircuitOpenError, ConnectionLostError, RetryPolicy, Timeout
+from loanasync.bulk import RowResult
+from loanasync.ledger import MemoryLedger
+from loanasync.testing import ScriptedTransport, approved, connection_lost, scripted_client
+from support.builders import approval_request
+from support.bulk import let_tasks_run
+from support.virtual_time import FailingService, VirtualTime
+
+ROWS = [(f"TSTXYZ{row:02}A00A000A", approval_request()) for row in range(100)]
+ONCE = RetryPolicy(attempts=1)
+
+
+def statuses(results: list[RowResult]) -> Counter[str]:
+    return Counter(result.status for result in results)
+
+
+@pytest.mark.parametrize("has_ledger", [False, True], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("is_silent", [False, True], ids=["500", "no response"])
+def test_rows_wait_for_the_end_of_an_outage(*, has_ledger: bool, is_silent: bool) -> None:
+    time = VirtualTime()
+    service = FailingService(time, 45, is_silent=is_silent)
+    ledger: dict[str, Any] = {"ledger": MemoryLedger()} if has_ledger else {}
+
+    async def run() -> list[RowResult]:
+        limits = Timeout(total=10, attempt=5, connect=1)
+        async with service.client(retry=ONCE, timeout=limits, **ledger) as client:
+            return [result async for result in client.approve_many(ROWS, concurrency=8)]
+
+    results = time.run(run())
+    assert {result.index for result in results} == set(range(100))
+    assert statuses(results)["unknown"] <= 5 + 8 + 2  # also in flight when it opened, and two trials
+    assert statuses(results)["approved"] == 100 - statuses(results)["unknown"]
+    assert time.now() < 45 + 30 + 5 + 10
+
+
+def test_waiting_rows_send_one_request_in_each_pause() -> None:
+    time = VirtualTime()
+    service = FailingService(time, 300, latency=0.0)
+
+    async def run() -> list[RowResult]:
+        async with service.client(retry=ONCE) as client:
+            return [result async for result in client.approve_many(ROWS, concurrency=8)]
+
+    time.run(run())
+    seconds = Counter(round(at) for at, _ in service.requests if at < 300)
+    assert seconds.pop(0) <= 5 + 8
+    assert seconds == dict.fromkeys(range(30, 300, 30), 1)
+
+
+class Paused:
+    """Rows of `approve_many` that wait, because the breaker is open."""
+
+    def __init__(self) -> None:
+        self.may_try = asyncio.Event()
+        breaker = CircuitBreaker(unknown=1, pause=30)
+        self.script = ScriptedTransport(connection_lost(), approved(), approved(), approved())
+        self.client = self.script.client(breaker=breaker)
+        self.client._pipeline.sleep = self._sleep
+        self.results = self.client.approve_many(ROWS[:3], concurrency=3)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self.may_try.wait()
+        self.script.clock.time += seconds
+
+    async def start(self) -> "asyncio.Future[RowResult]":
+        """Start the rows; return the task that waits for the first result."""
+        with pytest.raises(ConnectionLostError):
+            await self.client.approve(*ROWS[99])
+        reader = asyncio.ensure_future(anext(self.results))
+        await let_tasks_run()
+        return reader
+
+
+async def test_waiting_rows_are_sent_when_the_breaker_closes() -> None:
+    paused = Paused()
+    reader = await paused.start()
+    assert isinstance(paused.results.open_circuit, CircuitOpenError)
+    assert not reader.done()
+    paused.may_try.set()
+    results = [await reader, *[result async for result in paused.results]]
+    assert [result.status for result in results] == ["approved"] * 3
+    assert paused.results.open_circuit is None
+
+
+@pytest.mark.parametrize("how", ["stop", "abort", "aclose"])
+async def test_waiting_rows_are_not_sent_when_the_run_is_stopped(how: str) -> None:
+    paused = Paused()
+    reader = await paused.start()
+    if how == "aclose":
+        await paused.results.aclose()
+    else:
+        getattr(paused.results, how)()
+    results = [await reader, *[result async for result in paused.results]]
+    assert [type(result.error) for result in results] == [CircuitOpenError] * 3
+    assert {(result.status, result.outcome, result.repeatable) for result in results} == {
+        ("error", "not_sent", True)
+    }
+    assert len(paused.script.sent) == 1
+
+
+async def test_row_refused_after_the_stop_is_not_sent() -> None:
+    """The breaker opens while the row waits for a slot, and the run is stopped meanwhile."""
+    client = scripted_client(connection_lost(), breaker=CircuitBreaker(unknown=1), max_concurrency=1)
+    results = client.approve_many(ROWS[:2], concurrency=2)
+    reader = asyncio.ensure_future(anext(results))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    results.stop()
+    assert (await reader).status == "unknown"
+    async for result in results:
+        assert isinstance(result.error, CircuitOpenError)

@@ -1,0 +1,398 @@
+"""The circuit breaker of a client: outages in virtual time, refused calls, and trials that have no result."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loanasync import (
+    Approved,
+    CircuitBreaker,
+    CircuitOpenError,
+    ConfigurationError,
+    ConnectionLostError,
+    Decision,
+    LoanClient,
+    LoanError,
+    PoolTimeoutError,
+    RetryPolicy,
+    Timeout,
+)
+from loanasync.ledger import MemoryLedger, State
+from loanasync.testing import (
+    ScriptedTransport,
+    TelemetryRecorder,
+    approved,
+    connection_lost,
+    denied,
+    not_connected,
+    rejected,
+    system_error,
+)
+from support.builders import FISCAL_CODE
+from support.ledger_clients import held_response
+from support.memory_clients import Shop, cancelled, request
+from support.virtual_time import FailingService, VirtualTime
+
+ONCE = CircuitBreaker(unknown=1, denied=1)
+OTHER, THIRD, FOURTH = (f"TSTXYZ00A00A000{letter}" for letter in "BCD")
+Ledgers = Callable[[], dict[str, Any]]
+WITHOUT: Ledgers = dict
+WITH: Ledgers = lambda: {"ledger": MemoryLedger()}  # noqa: E731
+
+
+def codes(number: int) -> list[str]:
+    return [f"TSTXYZ{row // 100:02}A{row % 100:02}A000A" for row in range(number)]
+
+
+def outcome_of(result: Decision | LoanError) -> str:
+    if isinstance(result, LoanError):
+        return type(result).__name__ if result.outcome == "not_sent" else result.outcome
+    return "approved" if result.approved else "refused"
+
+
+async def shoppers(client: LoanClient, number: int, rate: float) -> Counter[str]:
+    """Request approvals at a rate in calls per second; count the outcomes."""
+    calls = []
+    for code in codes(number):
+        calls.append(asyncio.ensure_future(request(client, code)))
+        await asyncio.sleep(1 / rate)
+    return Counter(map(outcome_of, await asyncio.gather(*calls)))
+
+
+def outage(*, number: int = 1_200, rate: float = 20, is_silent: bool = False, **options: Any) -> Any:
+    """Return the outcomes of calls at a rate, for a minute or longer, with an outage of 45 seconds."""
+    time = VirtualTime()
+    service = FailingService(time, 45, is_silent=is_silent)
+
+    async def run() -> Counter[str]:
+        async with service.client(**options) as client:
+            return await shoppers(client, number, rate)
+
+    return time.run(run())
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+def test_outage_of_45_seconds_makes_few_customers_unknown(ledger: Ledgers) -> None:
+    # A call that gets a 500 lasts up to 0.75 s: three attempts, and waits of at most 0.2 and 0.4 s.
+    in_flight = 15
+    unknown = outage(**ledger())["unknown"]
+    assert 5 <= unknown <= 5 + in_flight + 45 // 30
+    assert outage(breaker=None, **ledger())["unknown"] > 800
+
+
+def test_outage_with_few_calls_in_flight_costs_one_customer_a_pause() -> None:
+    once = RetryPolicy(attempts=1)
+    outcomes = outage(number=120, rate=2, retry=once)
+    # The fifth call fails after 2.05 s. One call tries after 30 s; the next one after a minute is approved.
+    assert outcomes["unknown"] == 5 + 1
+    assert outcomes["approved"] == 120 - 6 - outcomes["CircuitOpenError"]
+
+
+def test_silent_service_makes_few_customers_unknown() -> None:
+    outcomes = outage(number=1_800, is_silent=True, max_concurrency=20, timeout=Timeout(total=12, attempt=6))
+    assert outcomes["unknown"] <= 5 + 20 + 45 // 30
+    assert outcomes["PoolTimeoutError"] == 0
+    assert outcomes["approved"] > 300
+
+
+def test_calls_that_wait_for_a_slot_are_refused_when_it_opens() -> None:
+    time = VirtualTime()
+    service = FailingService(time, 45, is_silent=True)
+
+    async def run() -> list[Decision | LoanError]:
+        async with service.client(max_concurrency=5, timeout=Timeout(total=50, attempt=10)) as client:
+            return await asyncio.gather(*(request(client, code) for code in codes(40)))
+
+    results = time.run(run())
+    assert Counter(map(outcome_of, results)) == {"unknown": 5, "CircuitOpenError": 35}
+    assert len(service.requests) == 5
+    assert time.now() == pytest.approx(10)
+
+
+async def test_open_breaker_refuses_a_call_with_the_seconds_to_wait() -> None:
+    shop = Shop(connection_lost(), approved(), breaker=CircuitBreaker(unknown=1, pause=20))
+    assert isinstance(await shop.approve(), ConnectionLostError)
+    shop.script.clock.time += 7.5
+    refused = await shop.approve(OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert (refused.reason, refused.retry_after, refused.entry) == ("unknown", 12.5, None)
+    assert (refused.outcome, refused.repeatable, shop.sent) == ("not_sent", True, 1)
+    shop.script.clock.time += 12.5
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+async def test_refused_call_writes_nothing_to_the_ledger() -> None:
+    ledger = MemoryLedger()
+    shop = Shop(connection_lost(), breaker=ONCE, ledger=ledger)
+    await shop.approve()
+    refused = await shop.approve(OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.entry == shop.client.entry_key(OTHER)
+    assert await ledger.get(refused.entry) is None
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+async def test_known_decision_is_returned_while_the_breaker_is_open(ledger: Ledgers) -> None:
+    shop = Shop(approved(), connection_lost(), breaker=ONCE, **ledger())
+    first = await shop.approve()
+    await shop.approve(OTHER)
+    again = await shop.approve()
+    assert isinstance(first, Approved)
+    assert isinstance(again, Approved)
+    assert again.redirect_url == first.redirect_url
+    assert isinstance(await shop.approve(THIRD), CircuitOpenError)
+
+
+async def test_repeat_of_an_unknown_outcome_is_refused_and_stays_unknown() -> None:
+    ledger = MemoryLedger()
+    shop = Shop(connection_lost(), breaker=ONCE, ledger=ledger)
+    await shop.approve()
+    assert isinstance(await shop.approve(repeat_unknown=True), CircuitOpenError)
+    entry = await ledger.get(shop.client.entry_key(FISCAL_CODE))
+    assert entry is not None
+    assert entry.state is State.UNKNOWN
+
+
+async def test_other_calls_neither_ask_nor_inform_the_breaker() -> None:
+    shop = Shop(*[system_error()] * 2, connection_lost(), approved(), breaker=ONCE)
+    once = RetryPolicy(attempts=1)
+    for _ in range(2):
+        with pytest.raises(LoanError):
+            await shop.client.create_request({"fiscalCode": OTHER}, retry=once)
+    await shop.approve()
+    await shop.client.create_request({"fiscalCode": OTHER})
+    assert isinstance(await shop.approve(OTHER), CircuitOpenError)
+
+
+async def test_copies_share_the_breaker_and_denials_count_per_shop() -> None:
+    shop = Shop(denied(), approved(), connection_lost(), breaker=ONCE)
+    copy = shop.client.with_options(timeout=Timeout(total=10))
+    other_shop = shop.client.with_options(shop_id="other", auth_token="other-token")
+    await shop.approve()
+    refused = await request(copy, OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.reason == "denied"
+    assert isinstance(await request(other_shop, OTHER), Approved)
+    await request(other_shop, THIRD)
+    refused = await request(other_shop, FOURTH)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.reason == "unknown"
+
+
+async def test_client_without_breaker_sends_every_call() -> None:
+    shop = Shop(*[connection_lost()] * 8, breaker=None)
+    for code in codes(8):
+        assert isinstance(await shop.approve(code), ConnectionLostError)
+
+
+async def test_rejected_and_unsent_requests_do_not_open_the_breaker() -> None:
+    blank = rejected({"city": ["This value should not be blank."]})
+    shop = Shop(blank, not_connected(), approved(), breaker=ONCE)
+    await shop.approve()
+    await shop.approve(OTHER)
+    assert isinstance(await shop.approve(THIRD), Approved)
+
+
+async def test_call_in_flight_may_retry_while_the_breaker_is_open() -> None:
+    step, arrived, leave = held_response(system_error())
+    shop = Shop(step, connection_lost(), approved(), breaker=ONCE)
+    call = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await shop.approve(OTHER)
+    assert isinstance(await shop.approve(THIRD), CircuitOpenError)
+    leave.set()
+    decision = await call
+    assert isinstance(decision, Approved)
+    assert decision.meta.attempts == 2
+
+
+class OpenShop(Shop):
+    """A client whose breaker is open, and whose pause is over. Its script continues with `steps`."""
+
+    def __init__(self, *steps: Any, **options: Any) -> None:
+        super().__init__(connection_lost(), *steps, breaker=ONCE, **options)
+
+    async def open(self) -> None:
+        await self.approve(FOURTH)
+        self.script.clock.time += 30
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+async def test_one_call_at_a_time_tries(ledger: Ledgers) -> None:
+    step, arrived, leave = held_response(approved())
+    shop = OpenShop(step, approved(), **ledger())
+    await shop.open()
+    trial = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    refused = await shop.approve(OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.retry_after == 1
+    leave.set()
+    assert isinstance(await trial, Approved)
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+async def test_failed_trial_opens_the_breaker_again(ledger: Ledgers) -> None:
+    shop = OpenShop(connection_lost(), approved(), **ledger())
+    await shop.open()
+    assert isinstance(await shop.approve(), ConnectionLostError)
+    refused = await shop.approve(OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.retry_after == 30
+    shop.script.clock.time += 30
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+async def test_unsent_trial_lets_the_next_call_try(ledger: Ledgers) -> None:
+    shop = OpenShop(not_connected(), approved(), **ledger())
+    await shop.open()
+    assert getattr(await shop.approve(), "outcome", None) == "not_sent"
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+async def test_trial_that_claims_no_entry_lets_the_next_call_try() -> None:
+    shop = OpenShop(approved(), ledger=MemoryLedger())
+    await shop.open()
+    claim = shop.client.ledger.claim  # type: ignore[union-attr]
+
+    async def fail(*_: object, **__: object) -> Any:
+        raise OSError
+
+    shop.client.ledger.claim = fail  # type: ignore[union-attr, method-assign]
+    assert type(await shop.approve()).__name__ == "LedgerUnavailableError"
+    shop.client.ledger.claim = claim  # type: ignore[union-attr, method-assign]
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+async def test_trial_that_gets_no_slot_lets_the_next_call_try() -> None:
+    step, arrived, leave = held_response(connection_lost())
+    shop = Shop(step, approved(), breaker=ONCE, max_concurrency=1)
+    slow = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    shop.client._pipeline.record_verdict(_sent_call(shop), "unknown")
+    shop.script.clock.time += 30
+    hasty = Timeout(total=0.01, attempt=0.01, connect=0.005)
+    assert isinstance(await shop.approve(OTHER, timeout=hasty), PoolTimeoutError)
+    leave.set()
+    await slow
+    assert isinstance(await shop.approve(THIRD), Approved)
+
+
+def _sent_call(shop: Shop) -> Any:
+    memory = shop.client._memory
+    assert memory is not None
+    [shared] = memory._in_flight.values()
+    return shared.call
+
+
+@pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
+async def test_trial_cancelled_before_sending_lets_the_next_call_try(options: dict[str, Any]) -> None:
+    sleeping = asyncio.Event()
+
+    class Transport(ScriptedTransport):
+        async def send(self, request: Any, *, connect: float, within: float) -> Any:
+            if self.clock.time > 1029 and not sleeping.is_set():
+                request.is_sent = False
+                sleeping.set()
+                await asyncio.Event().wait()
+            return await super().send(request, connect=connect, within=within)
+
+    shop = OpenShop(**options)
+    shop.script = Transport(connection_lost(), approved())
+    shop.client = shop.script.client(breaker=ONCE, **options)
+    await shop.open()
+    trial = asyncio.create_task(shop.approve())
+    await sleeping.wait()
+    await cancelled(trial)
+    assert isinstance(await shop.approve(OTHER), Approved)
+
+
+async def test_trial_cancelled_after_sending_counts_as_failed() -> None:
+    step, arrived, _ = held_response(approved())
+    shop = OpenShop(step, approved(), remember=False)
+    await shop.open()
+    trial = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await cancelled(trial)
+    refused = await shop.approve(OTHER)
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.retry_after == 30
+
+
+@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
+async def test_late_response_for_a_cancelled_trial_closes_the_breaker(
+    ledger: Ledgers, caplog: pytest.LogCaptureFixture
+) -> None:
+    step, arrived, leave = held_response(approved())
+    shop = OpenShop(step, approved(), **ledger())
+    await shop.open()
+    trial = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await cancelled(trial)
+    assert isinstance(await shop.approve(OTHER), CircuitOpenError)
+    leave.set()
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(OTHER), Approved)
+    assert caplog.messages.count("circuit breaker: closed, because the service has decided") == 1
+
+
+async def test_opening_and_closing_are_logged_counted_and_traced(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = TelemetryRecorder()
+    shop = OpenShop(
+        connection_lost(),
+        approved(),
+        tracer_provider=recorder.tracer_provider,
+        meter_provider=recorder.meter_provider,
+    )
+    caplog.set_level(logging.WARNING)
+    await shop.open()
+    await shop.approve()
+    shop.script.clock.time += 30
+    await shop.approve(OTHER)
+    opened = (
+        "circuit breaker: open, because approvals end with a 5xx or without a response; "
+        "after 30 s, one approval at a time tries again"
+    )
+    closed = "circuit breaker: closed, because the service has decided"
+    assert [each for each in caplog.messages if each.startswith("circuit")] == [opened, opened, closed]
+    metric = recorder.metric("loanasync.circuit.openings", {"loanasync.reason": "unknown"})
+    assert metric.sum == 2
+    assert recorder.metric("loanasync.circuit.openings", {"loanasync.reason": "denied"}).sum == 0
+    events = [
+        [(event.name, dict(event.attributes or {})) for event in span.events]
+        for span in recorder.spans("loanasync.approve")
+    ]
+    reason = {"loanasync.reason": "unknown"}
+    assert events == [
+        [("loanasync.circuit.opened", reason)],
+        [("loanasync.circuit.opened", reason)],
+        [("loanasync.circuit.closed", reason)],
+    ]
+
+
+async def test_failing_log_handler_neither_changes_the_breaker_nor_the_result() -> None:
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise SystemError(record.msg)
+
+    handler = Failing()
+    logging.getLogger("loanasync").addHandler(handler)
+    try:
+        shop = OpenShop(approved(), approved())
+        await shop.open()
+        assert isinstance(await shop.approve(OTHER), Approved)
+        assert isinstance(await shop.approve(THIRD), Approved)
+    finally:
+        logging.getLogger("loanasync").removeHandler(handler)
+
+
+@pytest.mark.parametrize("breaker", [True, 5, "on", RetryPolicy()])
+def test_breaker_of_another_type_is_refused(breaker: Any) -> None:
+    with pytest.raises(ConfigurationError, match="breaker: must be of type CircuitBreaker"):
+        Shop(breaker=breaker)
