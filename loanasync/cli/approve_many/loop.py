@@ -11,6 +11,7 @@ from attrs import define, evolve, field, frozen
 from rich.console import Console
 
 from loanasync import (
+    CircuitOpenError,
     ConfigurationError,
     DecisionNotRecordedError,
     Dialect,
@@ -27,8 +28,13 @@ from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.rows.append import AppendFile
 from loanasync.cli.rows.orders import Order, Orders
+from loanasync.errors.root import CircuitReason
 
 _UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
+_OUTAGES: dict[CircuitReason, str] = {
+    "unknown": "the service responds only with errors or not at all",
+    "denied": "the service denies this shop; check LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN",
+}
 
 
 @frozen(kw_only=True)
@@ -130,6 +136,8 @@ class RequestLoop:
     # A row with an open quote: as input, it would contain all rows after it, so it is written last.
     _last_letter: tuple[Order, Mapping[str, Any]] | None = field(init=False, default=None)
     _is_aborted: bool = field(init=False, default=False)
+    _is_paused: bool = field(init=False, default=False)
+    _unsent: int = field(init=False, default=0)  # rows that waited for the circuit breaker when the run ended
     _canary_is_done: asyncio.Event = field(init=False, factory=asyncio.Event)
     _approvals: Approvals = field(init=False)
 
@@ -153,16 +161,35 @@ class RequestLoop:
             self._write_dead_letter(*self._last_letter)
         if self._is_aborted:
             await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
-        update_progress(approvals.summary)
-        self._result.summary = approvals.summary
+        summary = approvals.summary
+        self._result.summary = evolve(summary, error=summary.error - self._unsent)
+        update_progress(self._result.summary)
         self._result.failures = self._failures.groups()
         return self._result
 
     async def _update_regularly(self, update_progress: UpdateProgress) -> None:
-        """Update the progress display also while no result arrives."""
+        """Update the progress display also while no result arrives, and print when the run pauses."""
         while True:
             await asyncio.sleep(_UPDATE_INTERVAL)
             update_progress(self._approvals.summary)
+            self._check_circuit()
+
+    def _check_circuit(self) -> None:
+        """Print when the circuit breaker opens and closes. If nothing was decided before, stop the run."""
+        refusal, result = self._approvals.open_circuit, self._result
+        if (refusal is not None) is self._is_paused:
+            return
+        self._is_paused = refusal is not None
+        if refusal is None:
+            self._print("continuing: the service decides again")
+        elif self._options.max_errors is None and not result.decided and not result.stopped:
+            result.stopped = (
+                f"stopped because {_OUTAGES[refusal.reason]}, and no row was decided before; "
+                "to wait for the service, add --max-errors N"
+            )
+            self._approvals.stop()
+        else:
+            self._print(f"paused because {_OUTAGES[refusal.reason]}; one row at a time tries again")
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield the rows for `approve_many`, which takes one when its call can start."""
@@ -204,6 +231,11 @@ class RequestLoop:
         yield from busy
 
     def _record_result(self, row_result: RowResult) -> None:
+        if isinstance(
+            row_result.error, CircuitOpenError
+        ):  # the run has ended, and the next run sends the row
+            self._unsent += 1
+            return
         pending = cast("_Pending", row_result.id)
         order, result = pending.order, self._result
         record = record_of(order, row_result, self._earlier.entry_key(order.code))

@@ -67,12 +67,12 @@ def test_run_with_a_wrong_address_continues_with_the_right_one(
 @pytest.mark.parametrize(
     "tags",
     [
-        ["forbidden"] * 10 + ["invalid.city"] * 10,
-        ["forbidden"] * 19 + ["approved"],
-        ["forbidden"] * 19 + ["refused"] + ["forbidden"] * 5,
+        ["nouser"] * 10 + ["invalid.city"] * 10,
+        ["nouser"] * 19 + ["approved"],
+        ["nouser"] * 19 + ["refused"] + ["nouser"] * 5,
         ["refused"] * 20,
         # Failures that arrive before the first decision.
-        ["slow300"] + ["forbidden"] * 25,
+        ["slow300"] + ["nouser"] * 25,
     ],
     ids=["other-causes", "approved", "refused", "refusals", "slow-decision"],
 )
@@ -88,7 +88,7 @@ def test_run_with_a_decision_or_another_cause_continues(
 
 
 def test_rows_that_failed_in_an_earlier_run_do_not_stop_the_next(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row(tag) for tag in ["approved", *["forbidden"] * 25, *["approved"] * 30]]
+    rows = [make_row(tag) for tag in ["approved", *["nouser"] * 25, *["approved"] * 30]]
     create(served, rows)
     file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     command = ("approve-many", file, "-o", out, "--concurrency", "1")
@@ -109,7 +109,7 @@ def test_run_that_failed_and_still_fails_stops_again(tmp_path: Path, served: San
 
 
 def test_run_with_max_errors_ignores_the_first_rows(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("forbidden") for _ in range(30)]
+    rows = [make_row("nouser") for _ in range(30)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     done = run(served, "approve-many", file, "-o", out, "--concurrency", "2", "--max-errors", "31")
@@ -117,7 +117,7 @@ def test_run_with_max_errors_ignores_the_first_rows(tmp_path: Path, served: Sand
 
 
 def test_run_that_has_sent_every_row_prints_no_stop(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("forbidden") for _ in range(25)]
+    rows = [make_row("nouser") for _ in range(25)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     report = tmp_path / "report.json"
@@ -128,12 +128,12 @@ def test_run_that_has_sent_every_row_prints_no_stop(tmp_path: Path, served: Sand
 
 
 def test_run_whose_first_outcomes_are_unknown_names_no_other_results(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("resetafter") for _ in range(40)]
+    rows = [make_row("conflict") for _ in range(40)]
     create(served, rows)
     out = tmp_path / "out.jsonl"
     command = ("approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out, "--concurrency", "1")
     done = run(served, *command)
-    assert (done.returncode, f"{STOPPED} (ConnectionLostError)" in done.stderr) == (3, True)
+    assert (done.returncode, f"{STOPPED} (CannotCompleteError)" in done.stderr) == (3, True)
     assert "failed rows were not evaluated" not in done.stderr
     run(served, *command)
     codes = [call.fiscal_code for call in served.journal.calls(operation="approve")]
