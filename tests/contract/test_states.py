@@ -26,7 +26,7 @@ class Shop:
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.ledger = ledger
         self.script = ScriptedTransport()
-        self.client = self.script.client(ledger=ledger, retry=RetryPolicy(quota=100_000))
+        self.client = self.script.client(ledger=ledger, retry=RetryPolicy(quota=100_000), breaker=None)
         self._number = 0
 
     async def approve(self, row: Row, *, is_again: bool = False) -> Decision | LoanError:

@@ -17,6 +17,8 @@ from loanasync import (
     AlreadyEvaluatedError,
     ApprovalRequest,
     CannotCompleteError,
+    CircuitBreaker,
+    CircuitOpenError,
     ClientClosedError,
     ConfigurationError,
     DeadlineExceededError,
@@ -172,7 +174,7 @@ async def test_response_with_wrong_types_shows_names_but_no_values(status: int) 
     assert leaks(captured) == []
 
 
-async def test_timeouts_and_closed_client_show_no_personal_data() -> None:
+async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> None:
     with capturing() as captured:
         async with serving(None) as server:
             for options, kind in (
@@ -182,6 +184,16 @@ async def test_timeouts_and_closed_client_show_no_personal_data() -> None:
                 async with server.client(auth_token=TOKEN, limits=LIMITS, **captured.providers) as client:
                     captured.add(await call(client, "approve", **options))
                     assert isinstance(captured.errors[-1], kind)
+            opening: dict[str, Any] = {
+                "breaker": CircuitBreaker(unknown=1),
+                "remember": False,
+                "limits": LIMITS,
+            }
+            async with server.client(auth_token=TOKEN, **opening, **captured.providers) as client:
+                for expected in (DeadlineExceededError, CircuitOpenError):
+                    short = Timeout(total=0.2, attempt=0.5, connect=0.1)
+                    captured.add(await call(client, "approve", timeout=short))
+                    assert isinstance(captured.errors[-1], expected)
             busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)
             lane = busy._pipeline._per_loop.current()
             await lane.slots.acquire()
@@ -195,6 +207,7 @@ async def test_timeouts_and_closed_client_show_no_personal_data() -> None:
 
 def test_every_error_class_is_covered() -> None:
     others = {
+        CircuitOpenError,
         ClientClosedError,
         PoolTimeoutError,
         DeadlineExceededError,

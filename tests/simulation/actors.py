@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from loanasync import (
     ApprovalRequest,
+    CircuitBreaker,
+    CircuitOpenError,
     DecisionNotRecordedError,
     InFlightError,
     LoanClient,
@@ -37,6 +39,8 @@ _REDELIVERY = 5.0  # seconds until the queue delivers a message again that was p
 _PATIENCE = 60.0  # seconds for work of a person
 _VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
 _DELIVERIES = 6
+_STRICT = CircuitBreaker(unknown=1, denied=1, pause=5.0)
+_RECOVERY = 30.0  # seconds in which a strict circuit breaker must let all callers try, after all faults
 _DIGESTS: dict[object, str] = {}  # keys of entries, which take long to compute
 _QUEUE = {0.0: 10, 0.03: 2, 4.0: 1, 20.0: 1}  # seconds until a message, or its copy, is delivered
 _ACKNOWLEDGEMENT = {"arrives": 12, "is lost": 1}
@@ -120,6 +124,7 @@ class Program:
             timeout=Timeout(total=setup.total, attempt=setup.attempt, connect=3.0),
             retry=RetryPolicy(attempts=setup.attempts),
             max_concurrency=setup.slots,
+            breaker=_STRICT if setup.is_breaker_strict else CircuitBreaker(),
             **options,
         )
         client._is_for_tests = True  # a worker accepts its MemoryLedger, which outlives the process
@@ -273,6 +278,8 @@ class Actors:
         call = self._new_call("approve", program, action.customer, options)
         total, attempt = options.get("total", setup.total), options.get("attempt", setup.attempt)
         call.bound = total + 2 * setup.patience
+        if setup.is_breaker_strict and not self.world.has_faults:
+            call.bound += _RECOVERY
         extra = " with other data" if options.get("other_data") else ""
         repeat = ", although the outcome is unknown" if call.repeats_unknown else ""
         self.world.note(program.process, f"call {call.number}: approve {call.key}{extra}{repeat}")
@@ -282,10 +289,21 @@ class Actors:
 
     async def _call(self, call: Call, client: LoanClient, options: dict[str, Any], timeout: Timeout) -> None:
         request = request_of(call.key.order, other_data=options.get("other_data", False))
+        approve = partial(
+            client.approve,
+            CODES[call.key.customer],
+            request,
+            repeat_unknown=call.repeats_unknown,
+            timeout=timeout,
+        )
         with _Ending(self, call):
-            call.result = await client.approve(
-                CODES[call.key.customer], request, repeat_unknown=call.repeats_unknown, timeout=timeout
-            )
+            while call.result is None:
+                try:
+                    call.result = await approve()
+                except CircuitOpenError as error:
+                    if self.world.has_faults:
+                        raise
+                    await asyncio.sleep(error.retry_after)
 
     def _bulk(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         customers = [action.customer, *self.world.chance.pick(("", "B", "CB", "BAC"), "rows", action.at)]

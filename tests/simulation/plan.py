@@ -30,6 +30,7 @@ class Setup:
     attempt: float = 8.0
     attempts: int = 3
     slots: int | None = None
+    is_breaker_strict: bool = False  # the circuit breaker opens after each failure
     patience: float = 2.0
     wait: float = 2.0
     keeps_body: bool = False
@@ -118,6 +119,7 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
         attempt=attempt,
         attempts=chance.pick((1, 2, 3, 3), "attempts"),
         slots=chance.pick((None, None, 1, 2), "slots"),
+        is_breaker_strict=some(0.3, "breaker"),
         patience=chance.pick((2.0, 10.0), "patience"),
         wait=chance.pick((0.0, 2.0, 30.0), "wait"),
         keeps_body=some(0.3, "body"),
@@ -215,7 +217,16 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
                 smaller = evolve(action, options=fewer)
                 yield evolve(plan, actions=(*plan.actions[:index], smaller, *plan.actions[index + 1 :]))
     usual = Setup(ledger=plan.setup.ledger, hazard=plan.setup.hazard)
-    for name in ("slots", "keeps_body", "encrypts", "records_spans", "effects_fail", "is_eager", "network"):
+    for name in (
+        "slots",
+        "is_breaker_strict",
+        "keeps_body",
+        "encrypts",
+        "records_spans",
+        "effects_fail",
+        "is_eager",
+        "network",
+    ):
         value = getattr(usual, name)
         if getattr(plan.setup, name) != value:
             yield evolve(plan, setup=evolve(plan.setup, **{name: value}))
