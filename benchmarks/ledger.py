@@ -36,7 +36,7 @@ from service import DECISION, serving
 
 from loanasync import LoanClient
 from loanasync.ledger import (
-    DecisionLedger,
+    Ledger,
     LedgerPolicy,
     MemoryLedger,
     PostgresLedger,
@@ -45,6 +45,7 @@ from loanasync.ledger import (
     SqliteLedger,
     State,
     Subject,
+    create_ledger,
 )
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
@@ -131,7 +132,7 @@ class Operations:
     The digests and the settlement are made before the measurement, with the sizes of a full order.
     """
 
-    store: DecisionLedger | Table
+    store: Ledger | Table
     scopes: Iterator[str]
 
     async def claim_and_settle(self, place: tuple[str, Subject]) -> None:
@@ -144,7 +145,9 @@ class Operations:
         token = key[:32]
         entry = await self.store.claim(key, token=token, payload=_DIGEST, lease=50.0, subject=subject)
         if entry.is_claimed_by(token):
-            entry = await self.store.settle(key, token=token, payload=_DIGEST, settlement=_SETTLEMENT)
+            entry = await self.store.settle(
+                key, token=token, payload=_DIGEST, settlement=_SETTLEMENT, claimed=entry
+            )
         if entry.state is not State.APPROVED:
             sys.exit("an entry was not written; the measurement is invalid")
 
@@ -197,16 +200,17 @@ class Shop:
 
 def ledgers(
     stack: ExitStack, redis: str | None, postgres: str | None
-) -> tuple[dict[str, DecisionLedger | None], dict[str, str]]:
+) -> tuple[dict[str, Ledger | None], dict[str, str]]:
     """Return each ledger by name, and the skipped ones with the reason."""
     pin(os.getpid(), -1)  # servers that start now stay on the core of the service
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    found: dict[str, DecisionLedger | None] = {WITHOUT: None, MEMORY: MemoryLedger()}
+    found: dict[str, Ledger | None] = {WITHOUT: None, MEMORY: MemoryLedger()}
     found[SQLITE] = SqliteLedger(Path(folder) / "decisions.db")
     skipped = {}
-    servers: dict[str, tuple[type[Valkey | Postgres], str | None, Callable[[str], DecisionLedger]]] = {
-        "Valkey": (Valkey, redis, RedisLedger),
-        "PostgreSQL": (Postgres, postgres, PostgresLedger),
+    own = f"benchmark_{time.time_ns()}"  # a ledger belongs to one service, whose port is new in each run
+    servers: dict[str, tuple[type[Valkey | Postgres], str | None, Callable[[str], Ledger]]] = {
+        "Valkey": (Valkey, redis, partial(RedisLedger, prefix=f"{own}:")),
+        "PostgreSQL": (Postgres, postgres, partial(PostgresLedger, table=own)),
     }
     for name, (kind, url, ledger) in servers.items():
         try:
@@ -298,6 +302,9 @@ def main() -> None:
             print(f"skipped: {name}: {reason}")
         service = stack.enter_context(serving())
         client = partial(LoanClient, service.base_url, shop_id=SHOP, auth_token=TOKEN)
+        for ledger in found.values():
+            if isinstance(ledger, SqliteLedger | RedisLedger | PostgresLedger):
+                runner.run(create_ledger(ledger, base_url=service.base_url, policy=POLICY))
         shops = {
             name: Shop(client(ledger=ledger, ledger_policy=None if ledger is None else POLICY), scopes)
             for name, ledger in found.items()
@@ -305,7 +312,7 @@ def main() -> None:
         by_hand = Table(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "decisions.db")
         stack.callback(by_hand.close)
         shops[BY_HAND] = Shop(client(), scopes, by_hand)
-        stores: dict[str, DecisionLedger | Table | None] = {**found, BY_HAND: by_hand}
+        stores: dict[str, Ledger | Table | None] = {**found, BY_HAND: by_hand}
         operations = {name: Operations(store, scopes) for name, store in stores.items() if store is not None}
         for in_flight in map(int, options.in_flight.split(",")):
             measure = partial(measured, runner, calls=options.calls, in_flight=in_flight)

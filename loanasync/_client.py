@@ -4,11 +4,17 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
-from loanasync._config import Options, configure, from_environment, require, slot_count
+from loanasync._config import (
+    Options,
+    configure,
+    from_environment,
+    ledger_variables,
+    require,
+    slot_count,
+)
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._lifecycle import LOADING, Closing, LazyAttribute, unclosed_warning
 from loanasync._models.dialect import Dialect
@@ -34,8 +40,35 @@ if TYPE_CHECKING:
     from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
-    from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy
+    from loanasync.ledger import Entry, Ledger, LedgerPolicy
     from loanasync.ledger.recorder import LedgerRecorder
+
+
+class ClientOptions(TypedDict, total=False):
+    """The arguments of `LoanClient`, for the annotations of `LoanClient.from_env`."""
+
+    base_url: str
+    shop_id: str
+    auth_token: str
+    dialect: Dialect
+    limits: Limits
+    retry: RetryPolicy
+    timeout: Timeout
+    breaker: CircuitBreaker | None
+    session: "aiohttp.ClientSession | None"
+    transport: "Callable[[], Transport] | None"
+    direct_connections: bool
+    suppress_instrumentation: bool
+    remember: bool
+    max_concurrency: int | None
+    ledger: "Ledger | None"
+    ledger_policy: "LedgerPolicy | None"
+    strict: bool
+    tracer_provider: "TracerProvider | None"
+    meter_provider: "MeterProvider | None"
+    propagate: "Propagate"
+    ssl: "Trust | None"
+    clock: "Clock | None"
 
 
 class LoanClient(Closing):
@@ -44,6 +77,8 @@ class LoanClient(Closing):
     A client can be created before an event loop runs. It can be used in several event loops and opens one
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
     Entering the block loads aiohttp and opens the session; otherwise the first call does.
+
+    A client cannot be copied or pickled. Create one in each process.
 
     Args:
         base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
@@ -72,7 +107,7 @@ class LoanClient(Closing):
             then share one request, a known decision is returned again, and nothing is sent after an unknown
             outcome.
         ledger: Store for decisions that outlives the process, such as ``loanasync.ledger.SqliteLedger``. The
-            client does not close it.
+            client does not close it, unless `from_env` opened it.
         ledger_policy: A ``LedgerPolicy``: treatment of unknown outcomes, keys and encryption.
         strict: Also verify the check letter of fiscal codes. Requires the extra ``strict``.
         tracer_provider: OpenTelemetry tracer provider, by default the global one.
@@ -122,7 +157,7 @@ class LoanClient(Closing):
         suppress_instrumentation: bool = False,
         remember: bool = True,
         max_concurrency: int | None = None,
-        ledger: "DecisionLedger | None" = None,
+        ledger: "Ledger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
         strict: bool = False,
         tracer_provider: "TracerProvider | None" = None,
@@ -159,8 +194,9 @@ class LoanClient(Closing):
         require(bool, "remember", remember)
         if breaker is not None:
             require(CircuitBreaker, "breaker", breaker)
-        self._recorder = _recorder(ledger, ledger_policy)
+        self._recorder = _recorder(ledger, ledger_policy, shop.base_url)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
+        self._owns_ledger = False
         self._start = Start(
             open_transport=open_transport,
             opens_session=opens_session,
@@ -193,21 +229,45 @@ class LoanClient(Closing):
         return self._start.memory()
 
     @classmethod
-    def from_env(cls, **options: object) -> Self:
-        """Create a client from LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN.
+    def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
+        """Create a client from environment variables, which have no defaults.
 
-        The variables have no defaults, so a client never uses production by accident.
+        The shop is LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The ledger is
+        LOANASYNC_LEDGER: a file's path, or an address ``redis://`` or ``postgresql://``. Its policy has the
+        key LOANASYNC_LEDGER_KEY, the old keys LOANASYNC_LEDGER_OLD_KEYS (separated by commas) and the cipher
+        LOANASYNC_LEDGER_CIPHER (``module:object``). The client closes a ledger that it opened so.
+
+        Arguments have precedence, unless they are None. With `ledger`, the values of all variables of the
+        ledger are ignored; with `ledger_policy`, only those of its policy.
 
         Args:
-            options: The other arguments of `LoanClient`.
+            options: The arguments of `LoanClient`.
 
         Raises:
-            ConfigurationError: A variable is not set, or its value is invalid.
+            ConfigurationError: A variable is not set, its value is invalid, or its name is mistyped.
+
+        Example:
+            >>> from unittest import mock
+            >>> shop = {"LOANASYNC_BASE_URL": "https://loans.example.com", "LOANASYNC_SHOP_ID": "my-shop"}
+            >>> with mock.patch.dict("os.environ", shop, LOANASYNC_AUTH_TOKEN="secret"):
+            ...     LoanClient.from_env(timeout=Timeout(total=5))
+            LoanClient('https://loans.example.com', shop_id='my-shop', auth_token=***)
         """
+        arguments: dict[str, Any] = {}
         try:
-            return cls(**{**from_environment(os.environ), **options})  # type: ignore[arg-type]
+            arguments = {**from_environment(os.environ), **options}
+            owns_ledger = bool(ledger_variables(os.environ)) and arguments.get("ledger") is None
+            if owns_ledger:
+                from loanasync.ledger.environment import ledger_settings  # noqa: PLC0415  (imports SQLite)
+
+                settings = ledger_settings(os.environ)
+                arguments["ledger"] = settings.ledger
+                arguments["ledger_policy"] = arguments.get("ledger_policy") or settings.policy
+            client = cls(**arguments)
         finally:
-            del options  # may contain a token: must not be in a traceback
+            del options, arguments  # may contain a token: must not be in a traceback
+        client._owns_ledger = owns_ledger
+        return client
 
     def with_options(
         self,
@@ -242,7 +302,8 @@ class LoanClient(Closing):
             >>> run(patient.approve(fiscal_code, request)).approved, patient.timeout.total
             (True, 120)
         """
-        other = copy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
         try:
             vars(other)["_options"] = self._options.with_changes(
                 shop_id=shop_id,
@@ -263,7 +324,7 @@ class LoanClient(Closing):
         return self._options.timeout
 
     @property
-    def ledger(self) -> "DecisionLedger | None":
+    def ledger(self) -> "Ledger | None":
         """The ledger of the client, or None."""
         return None if self._recorder is None else self._recorder.ledger
 
@@ -279,10 +340,10 @@ class LoanClient(Closing):
         """
         return None if self._recorder is None else self._recorder.policy
 
-    def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
-        """Return the key of the ledger entry of an approval.
+    async def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
+        """Return the key of the ledger entry of an approval under the present key of the ledger.
 
-        Entries that were written with one of the `old_keys` of the policy have a different key.
+        Entries that were written before ``loanasync ledger rotate-key`` have a different key.
 
         Args:
             fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
@@ -292,6 +353,8 @@ class LoanClient(Closing):
         Raises:
             ConfigurationError: The client has no ledger.
             InvalidRequestError: The fiscal code is invalid, or the order token is missing.
+            LedgerMismatchError: The ledger does not fit this client.
+            LedgerUnavailableError: The ledger is not available.
 
         Example:
             >>> from loanasync.ledger import MemoryLedger
@@ -299,7 +362,7 @@ class LoanClient(Closing):
             >>> async def example() -> str:
             ...     async with scripted_client(approved(), ledger=MemoryLedger()) as shop:
             ...         await shop.approve(fiscal_code, request)
-            ...         entry = await shop.ledger.get(shop.entry_key(fiscal_code))
+            ...         entry = await shop.ledger.get(await shop.entry_key(fiscal_code))
             ...         return entry.state
             >>> run(example())
             <State.APPROVED: 'approved'>
@@ -307,15 +370,20 @@ class LoanClient(Closing):
         if self._recorder is None:
             del fiscal_code, order_token  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
-        problems = tuple(rules.check_fiscal_code(fiscal_code, strict=self._options.strict))
+        problems = (
+            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
+            *self._recorder.order_token_problems(order_token),
+        )
         if problems:
             del fiscal_code, order_token  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
+        from loanasync.ledger.resolution import Approval, entry_key  # noqa: PLC0415  (only with a ledger)
+
         code = rules.normalize_fiscal_code(fiscal_code)
-        key = self._recorder.entry_key(self._options.shop, code, scope, order_token)
+        key = await entry_key(self._recorder, Approval(self._options.shop, code, scope, order_token))
         del fiscal_code, code, order_token  # personal: must not be in a traceback
-        if isinstance(key, InvalidRequestError):
-            raise InvalidRequestError(key.problems)
+        if isinstance(key, LoanError):
+            raise type(key)(*key.args)
         return key
 
     async def resolve(
@@ -380,10 +448,12 @@ class LoanClient(Closing):
         if self._recorder is None:
             del fiscal_code, order_token, note  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
-        from loanasync.ledger.keys import places_of  # noqa: PLC0415  (loaded only with a ledger)
-        from loanasync.ledger.resolution import resolve_customer, statement_problems  # noqa: PLC0415
+        from loanasync.ledger.resolution import (  # noqa: PLC0415  (loaded only with a ledger)
+            Approval,
+            resolve_customer,
+            statement_problems,
+        )
 
-        policy, shop = self._recorder.policy, self._options.shop
         problems = (
             *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
             *statement_problems(outcome, source, note),
@@ -393,12 +463,11 @@ class LoanClient(Closing):
         if problems:
             del fiscal_code, order_token, note, source  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
-        places = places_of(shop, rules.normalize_fiscal_code(fiscal_code), policy, scope, order_token)
-        by_order = order_token is not None and policy.scope != "order_token"
-        del fiscal_code, order_token  # personal: must not be in a traceback
-        result = await resolve_customer(
-            self._recorder.ledger, policy, places, outcome, source, note, by_order=by_order
-        )
+        code = rules.normalize_fiscal_code(fiscal_code)
+        approval = Approval(self._options.shop, code, scope, order_token)
+        del fiscal_code, code, order_token  # personal: must not be in a traceback
+        result = await resolve_customer(self._recorder, approval, outcome, source, note)
+        del approval
         if isinstance(result, LoanError):
             raise type(result)(*result.args)  # a copy, without a reference cycle
         return result
@@ -727,6 +796,8 @@ class LoanClient(Closing):
                 await self._memory.aclose()
             if self._recorder is not None:
                 await self._recorder.aclose()
+                if self._owns_ledger:
+                    await self._recorder.ledger.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
@@ -776,6 +847,12 @@ class LoanClient(Closing):
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "LoanClient cannot be copied or pickled: create one in each process; with_options() returns a "
+            "light copy"
+        )
+
     def __repr__(self) -> str:
         if not hasattr(self, "_options"):  # `__init__` raised, and the client is printed in its traceback
             return "LoanClient(...)"
@@ -783,9 +860,9 @@ class LoanClient(Closing):
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
 
 
-def _recorder(ledger: object, policy: object) -> "LedgerRecorder | None":
+def _recorder(ledger: object, policy: object, service: str) -> "LedgerRecorder | None":
     if ledger is None and policy is None:
         return None
     from loanasync.ledger.recorder import LedgerRecorder  # noqa: PLC0415  (imports SQLite)
 
-    return LedgerRecorder(ledger, policy)
+    return LedgerRecorder(ledger, policy, service)

@@ -3,11 +3,12 @@
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Any, Self
+from os.path import commonprefix
+from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -25,6 +26,15 @@ _TOKEN = re.compile("[\x21-\x7e]+")
 _SEGMENT = re.compile(r"[\x21-\x7e]+")
 _VARIABLES = {setting: f"LOANASYNC_{setting.upper()}" for setting in ("base_url", "shop_id", "auth_token")}
 _PATH_CHARACTERS = re.compile(r"[/\\?#%]")
+
+LEDGER: Final = "LOANASYNC_LEDGER"
+LEDGER_KEY: Final = "LOANASYNC_LEDGER_KEY"
+LEDGER_OLD_KEYS: Final = "LOANASYNC_LEDGER_OLD_KEYS"
+LEDGER_CIPHER: Final = "LOANASYNC_LEDGER_CIPHER"
+_LEDGER_VARIABLES = (LEDGER, LEDGER_KEY, LEDGER_OLD_KEYS, LEDGER_CIPHER)
+# Kubernetes sets these for each Service, also for one that is named loanasync-ledger.
+_OF_KUBERNETES = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.*)", re.DOTALL)
+_TYPING_MISTAKES = 2  # letters by which a mistyped name differs
 
 
 @frozen(kw_only=True, slots=False)
@@ -110,8 +120,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a shop from environment variables, which have no defaults.
 
     Raises:
-        ConfigurationError: Variables are not set; the error names all of them.
+        ConfigurationError: The name of a variable is mistyped; or variables are not set, and the error names
+            all of them.
     """
+    if (mistyped := _mistyped_error(environment, _VARIABLES.values())) is not None:
+        del environment  # secret: must not be in the traceback
+        raise mistyped
     settings = {setting: environment.get(variable, "") for setting, variable in _VARIABLES.items()}
     missing = [_VARIABLES[setting] for setting, value in settings.items() if not value.strip()]
     if not missing:
@@ -119,6 +133,67 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     del environment, settings  # secret: must not be in the traceback
     others = f", and so must {' and '.join(missing[1:])}" if missing[1:] else ""
     raise ConfigurationError(missing[0], f"must be set in the environment{others}")
+
+
+def normalized_url(base_url: object) -> str:
+    """Return the form of a base URL that ledgers store.
+
+    Raises:
+        ConfigurationError: The URL is invalid.
+    """
+    return _address(base_url)[0]
+
+
+def ledger_variables(environment: Iterable[str]) -> list[str]:
+    """Return the variables of the ledger that are set. `loanasync.ledger.environment` reads them.
+
+    Without a mistyped variable a program would have no ledger, or another key, and would request known
+    customers again.
+
+    Args:
+        environment: Names of environment variables.
+
+    Raises:
+        ConfigurationError: A variable begins like those of the ledger and is unknown, or a name is mistyped.
+    """
+    if (mistyped := _mistyped_error(environment, _LEDGER_VARIABLES, prefix=LEDGER)) is not None:
+        del environment  # its values may be secret
+        raise mistyped
+    return [name for name in _LEDGER_VARIABLES if name in environment]
+
+
+def _mistyped_error(
+    environment: Iterable[str], known: Collection[str], prefix: str | None = None
+) -> ConfigurationError | None:
+    """Return an error that names the first mistyped variable and the name that was probably meant."""
+    for name in _mistyped(environment, known, prefix):
+        from difflib import get_close_matches  # noqa: PLC0415  (for the error only)
+
+        meant = get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
+        return ConfigurationError(name, f"is unknown; rename it to {meant}, or remove it")
+    return None
+
+
+def _mistyped(environment: Iterable[str], known: Collection[str], prefix: str | None) -> Iterator[str]:
+    for name in environment:
+        upper = name.upper()
+        if name in known or _OF_KUBERNETES.fullmatch(upper):
+            continue
+        begins = prefix is not None and upper.startswith(prefix)
+        if begins or any(_resembles(upper, each, _TYPING_MISTAKES) for each in known):
+            yield name
+
+
+def _resembles(name: str, other: str, mistakes: int) -> bool:
+    """Return True if at most `mistakes` letters were added, left out or replaced."""
+    if abs(len(name) - len(other)) > mistakes:
+        return False
+    equal = len(commonprefix((name, other)))  # noqa: RUF071  (of letters)
+    name, other = name[equal:], other[equal:]
+    if not name or not other:
+        return True
+    pairs = (name[1:], other[1:]), (name[1:], other), (name, other[1:])
+    return mistakes > 0 and any(_resembles(*pair, mistakes - 1) for pair in pairs)
 
 
 @cache
@@ -154,7 +229,7 @@ def _address(base_url: object) -> tuple[str, str, int]:
             "must start with https://; over http the token and personal data are sent unencrypted",
         )
     default_port = 443 if parts.scheme == "https" else 80
-    # The URL is normalized, because the keys of a ledger are derived from it.
+    # The URL is normalized, because a ledger belongs to one URL.
     authority = f"[{host}]" if ":" in host else host
     if port not in (None, default_port):
         authority = f"{authority}:{port}"

@@ -118,6 +118,10 @@ GROUPS: dict[str, list[Row]] = {
             errors.LedgerUnavailableError("approve", "c0ffee", "OSError"),
         ),
         Row(
+            "the ledger has another key, cipher or service, is missing, or has lost writes",
+            errors.LedgerMismatchError("approve", "", "decisions.db", "has another key"),
+        ),
+        Row(
             "still being decided by another worker or call: call again later",
             errors.InFlightError("approve", "c0ffee"),
         ),

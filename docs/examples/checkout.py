@@ -35,7 +35,7 @@ from loanasync import (
     UserData,
     UserNotFoundError,
 )
-from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.ledger import SqliteLedger
 
 Form: TypeAlias = Mapping[str, str]
 
@@ -58,19 +58,17 @@ class PageResponse:
 
 
 def open_client() -> LoanClient:
-    """Return a client with a ledger, configured by environment variables."""
-    key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
-    policy = LedgerPolicy(key=key.encode()) if key else None
-    return LoanClient.from_env(ledger=SqliteLedger(_ledger_file()), ledger_policy=policy, timeout=APPROVAL)
+    """Return a client with a ledger, configured by environment variables.
+
+    Without LOANASYNC_LEDGER, the first client creates a file. A ledger that the variable names must exist.
+    """
+    ledger = None if "LOANASYNC_LEDGER" in os.environ else SqliteLedger("decisions.db")
+    return LoanClient.from_env(ledger=ledger, timeout=APPROVAL)
 
 
 def open_orders() -> Orders:
-    """Return the orders, in a file beside the ledger."""
-    return Orders(_ledger_file().with_name("orders.db"))
-
-
-def _ledger_file() -> Path:
-    return Path(os.environ.get("LOANASYNC_LEDGER", "decisions.db"))
+    """Return the orders, in a file of the working directory."""
+    return Orders(Path("orders.db"))
 
 
 class Checkout:

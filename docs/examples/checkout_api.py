@@ -28,7 +28,7 @@ from loanasync import (
     Timeout,
     UserNotFoundError,
 )
-from loanasync.ledger import LedgerPolicy, SqliteLedger
+from loanasync.ledger import SqliteLedger
 
 # A shopper waits at most 20 seconds: 5 for creating the request, 15 for its approval.
 CREATION = Timeout(total=5, attempt=4, connect=2)
@@ -65,11 +65,12 @@ class LoanResult(BaseModel):
 
 
 def app() -> FastAPI:
-    """Return the application, with a client configured by environment variables."""
-    key = os.environ.get("LOANASYNC_LEDGER_KEY")  # set it in production
-    policy = LedgerPolicy(key=key.encode()) if key else None
-    ledger = SqliteLedger(os.environ.get("LOANASYNC_LEDGER", "decisions.db"))
-    return make_app(LoanClient.from_env(ledger=ledger, ledger_policy=policy, timeout=APPROVAL))
+    """Return the application, with a client configured by environment variables.
+
+    Without LOANASYNC_LEDGER, the first client creates a file. A ledger that the variable names must exist.
+    """
+    ledger = None if "LOANASYNC_LEDGER" in os.environ else SqliteLedger("decisions.db")
+    return make_app(LoanClient.from_env(ledger=ledger, timeout=APPROVAL))
 
 
 def make_app(client: LoanClient) -> FastAPI:

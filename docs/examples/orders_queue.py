@@ -7,25 +7,22 @@ import sys
 from taskiq_redis import RedisAsyncResultBackend
 
 from loanasync import LoanClient
-from loanasync.ledger import LedgerPolicy, SqliteLedger
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message, register
 from loanasync.worker.redis import RedisStreams
 
-if missing := {"VALKEY_URL", "LOANASYNC_LEDGER_KEY"} - os.environ.keys():
+if missing := {"VALKEY_URL", "LOANASYNC_LEDGER"} - os.environ.keys():
     sys.exit(f"set these environment variables: {', '.join(sorted(missing))}")
 url = os.environ["VALKEY_URL"]
 broker = RedisStreams(url).with_result_backend(RedisAsyncResultBackend(url, result_ex_time=3600))
-ledger = SqliteLedger("decisions.db")
-policy = LedgerPolicy(key=os.environ["LOANASYNC_LEDGER_KEY"].encode())
-client = LoanClient.from_env(ledger=ledger, ledger_policy=policy)
+client = LoanClient.from_env()
 approve = register(broker, client)
 
 
 async def checkout() -> None:
     """Send three approvals to the queue and wait for their results, as a shop does."""
     await broker.startup()
-    async with ledger, client:
+    async with client:
         for tag in ("approved", "refused", "resetafter"):
             customer = fiscal_code()  # a made-up customer
             await client.create_request({"fiscalCode": customer})

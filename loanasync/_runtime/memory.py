@@ -127,18 +127,18 @@ class SharedRequest:
         assert self.result is not None  # noqa: S101  (it is set before the waiters are woken)
         return self.result
 
-    async def join(self, call: Call, key: bytes, within: float) -> Outcome | LoanError | None:
+    async def join(self, key: bytes, within: float) -> Outcome | LoanError | None:
         """Wait as another caller, at most `within` seconds; return the outcome, an error, or None.
 
         None means that the first caller was cancelled and this caller must continue the request.
         """
         if self.key != key:
-            return PayloadMismatchError("approve", call.entry or "", "inflight")
+            return PayloadMismatchError("approve", self.call.entry or "", "inflight")
         try:
             async with asyncio.timeout(within):
                 result = await self.wait()
         except TimeoutError:
-            return InFlightError("approve", call.entry or "")
+            return InFlightError("approve", self.call.entry or "")
         if isinstance(result, AbandonedError):
             return None
         if isinstance(result, LoanError):
@@ -194,7 +194,10 @@ class Recorder(Protocol):
     """Protocol of the ledger of a client (`loanasync.ledger.recorder.LedgerRecorder`)."""
 
     def approval(self, call: Call, scope: str, *, repeat_unknown: bool, wait: float | None) -> Approval:
-        """Return an approval that runs with the ledger, and set `call.entry` to the key of its entry."""
+        """Return an approval that runs with the ledger."""
+
+    def scope_parts(self, scope: str, order_token: str | None) -> tuple[str | None, ...]:
+        """Return what distinguishes the approvals of one customer."""
 
 
 class Memory:
@@ -279,7 +282,7 @@ class Memory:
                 continue
             with pipeline.start(call, timeout, retry) as run:
                 run.record.set_ledger_result("joined")
-                joined = run.finish(await shared.join(call, key, timeout.total))
+                joined = run.finish(await shared.join(key, timeout.total))
             if joined is not None:
                 return joined
             # The first caller was cancelled: this call sends the request, or continues its retries.
@@ -301,10 +304,8 @@ class Memory:
 
     def _keys(self, call: Call, scope: str) -> tuple[bytes, bytes]:
         """Return the digest of shop, customer and scope, and the digest of these and the request."""
-        # With a ledger, the key of the entry is a digest of shop, customer and scope already.
-        names = call.entry or "\0".join(
-            (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", scope)
-        )
+        parts = (scope,) if self._recorder is None else self._recorder.scope_parts(scope, call.order_token)
+        names = "\0".join((call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", *map(str, parts)))
         customer = self._hash.copy()
         customer.update(names.encode(errors="surrogatepass"))
         customer_key = customer.digest()

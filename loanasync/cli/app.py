@@ -12,6 +12,7 @@ from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.create import create
 from loanasync.cli.dead_letters import app as dead_letters
+from loanasync.cli.ledger import header as _header  # noqa: F401  (it adds commands)
 from loanasync.cli.ledger.commands import app as ledger
 from loanasync.cli.ledger.reconcile import reconcile
 from loanasync.cli.rows.orders import DialectName

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
@@ -16,13 +17,19 @@ from loanasync._results import described
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, client_options
+from loanasync.cli.ledger.open import (
+    LEDGER_HELP,
+    SANDBOX_WITHOUT_LEDGER,
+    CipherName,
+    OrphanFolder,
+    client_without_ledger,
+    settings_of,
+)
 from loanasync.cli.rows.convert import CONVERTERS, CellError
 from loanasync.cli.rows.mapping import FieldMapping, normalize_name
 from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, offline_client
 from loanasync.cli.rows.parse import CANNOT_BE_PARSED, ParsedRow, Table, unique_members
 from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
-from loanasync.ledger import DecisionLedger
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
 _EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
@@ -74,10 +81,11 @@ def approve(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Ledger in which the request is recorded: a file's path, redis://...?prefix=... or"
-            " postgresql://...?table=...",
+            help=f"Ledger in which the request is recorded: {LEDGER_HELP}.",
         ),
     ] = None,
+    cipher: CipherName = None,
+    orphan_folder: OrphanFolder = None,
     euro: Annotated[bool, _EURO] = False,
     sandbox: Annotated[
         bool,
@@ -103,9 +111,17 @@ def approve(
             raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
             print_message(SANDBOX_WITHOUT_LEDGER, "bold")
-        options = client_options(None if sandbox else ledger)
-        client = None if sandbox else LoanClient.from_env(dialect=dialect_of(dialect), **options)
-        raise typer.Exit(asyncio.run(_request_approval(client, order, options.get("ledger"))))
+        client = None if sandbox else _client(dialect_of(dialect), ledger, cipher, orphan_folder)
+        raise typer.Exit(asyncio.run(_request_approval(client, order)))
+
+
+def _client(
+    dialect: Dialect, ledger: str | None, cipher: str | None, orphan_folder: Path | None
+) -> LoanClient:
+    if ledger is None:
+        return LoanClient.from_env(dialect=dialect)
+    settings = settings_of(ledger, cipher, orphan_folder)
+    return LoanClient.from_env(dialect=dialect, ledger=settings.ledger, ledger_policy=settings.policy)
 
 
 def complete(file: Annotated[str, _FILE]) -> None:
@@ -122,7 +138,7 @@ def complete(file: Annotated[str, _FILE]) -> None:
         code, data, problems = _parse_completion(table, members)
         if problems:
             raise typer.Exit(_print_problems(problems))
-        client = LoanClient.from_env()
+        client = client_without_ledger()
         try:
             asyncio.run(_complete(client, code, data))
         except LoanError as error:
@@ -201,11 +217,13 @@ def _parse_completion(
     return code, data, tuple(table.problem(message, field=name) for name, message in messages.items())
 
 
-async def _request_approval(client: LoanClient | None, order: Order, ledger: DecisionLedger | None) -> Exit:
+async def _request_approval(client: LoanClient | None, order: Order) -> Exit:
     assert order.row is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
-        if ledger is not None:
-            stack.push_async_callback(ledger.aclose)  # after the client, which may write to it until then
+        if client is not None and client.ledger is not None:
+            stack.push_async_callback(
+                client.ledger.aclose
+            )  # after the client, which may write to it until then
         if client is None:
             from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server is slow to import)
 

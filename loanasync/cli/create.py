@@ -28,7 +28,7 @@ from loanasync.cli.approve_many.results import (
 from loanasync.cli.approve_many.resume import CREATION, locked_results, read_results
 from loanasync.cli.console import counted, interruptible, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import shop_from_environment
+from loanasync.cli.ledger.open import client_without_ledger, shop_from_environment
 from loanasync.cli.rows.append import has_content, truncate_incomplete_line
 from loanasync.cli.rows.mapping import field_mapping
 from loanasync.cli.rows.orders import Orders, offline_client
@@ -257,7 +257,7 @@ def _send(
             lock.begin()
             rows = (each for each in creations if earlier.get(each.code, "new") == "new")
             run = _Run(results, rate, rows, earlier)
-            asyncio.run(run.send(LoanClient.from_env(), concurrency))
+            asyncio.run(run.send(client_without_ledger(), concurrency))
         if not results.failure:
             keep_final_lines_if_possible(out, form, earlier_lines)
         return run.report(table.source.name, out, planned)

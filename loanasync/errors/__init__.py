@@ -27,6 +27,7 @@
     │   └── DeadlineExceededError        the total time limit of the call has passed
     └── LedgerError                  the ledger or the client's memory prevents the call, or a write failed
         ├── LedgerUnavailableError       the ledger is not available; no request was sent
+        ├── LedgerMismatchError          the ledger does not fit this client; no request was sent
         ├── InFlightError                another call or worker has requested this approval
         ├── OutcomeUnknownError          requested before, with an unknown outcome; no request was sent
         ├── PayloadMismatchError         requested before, with other data; no request was sent
@@ -47,6 +48,7 @@ from loanasync.errors.ledger import (
     DecisionNotRecordedError,
     InFlightError,
     LedgerError,
+    LedgerMismatchError,
     LedgerUnavailableError,
     NotResolvedError,
     OutcomeUnknownError,
@@ -98,6 +100,7 @@ __all__ = [
     "InvalidFiscalCodeError",
     "InvalidRequestError",
     "LedgerError",
+    "LedgerMismatchError",
     "LedgerUnavailableError",
     "LoanError",
     "NotResolvedError",

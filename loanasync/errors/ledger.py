@@ -87,6 +87,7 @@ class LedgerUnavailableError(LedgerError):
 
     Args:
         cause_type: Name of the underlying error's class.
+        reason: The cause and the remedy if they are known, such as a full disk, otherwise empty.
 
     Example:
         >>> from loanasync.ledger import SqliteLedger
@@ -100,14 +101,40 @@ class LedgerUnavailableError(LedgerError):
     """
 
     cause_type: str
+    reason: str = ""
 
     repeatable = True
 
     def __str__(self) -> str:
+        cause = f"{self.cause_type}: {self.reason}" if self.reason else self.cause_type
         return (
-            f"{self._entry}: the ledger is not available ({self.cause_type}); request not sent; "
+            f"{self._entry}: the ledger is not available ({cause}); request not sent; "
             "repair the ledger, then repeat the call"
         )
+
+
+@define(slots=False, repr=False)
+class LedgerMismatchError(LedgerError):
+    """The ledger does not fit this client, so no request was sent. Nothing was changed in the ledger.
+
+    Without this check, the records of earlier requests would not be found, and every customer would be
+    requested again. Correct the settings; a worker waits until then.
+
+    Args:
+        ledger: Name of the ledger, such as its path or its address without the password.
+        reason: The difference, such as another key, and the remedy.
+
+    Example:
+        >>> reason = "is encrypted: set LOANASYNC_LEDGER_CIPHER"
+        >>> print(LedgerMismatchError("approve", "", "decisions.db", reason))
+        approve: the ledger decisions.db is encrypted: set LOANASYNC_LEDGER_CIPHER; request not sent
+    """
+
+    ledger: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self._entry}: the ledger {self.ledger} {self.reason}; request not sent"
 
 
 class InFlightError(LedgerError):

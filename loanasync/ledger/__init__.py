@@ -1,24 +1,22 @@
 """An idempotency store for decisions: no crash, redelivery or race repeats a request or loses a decision."""
 
 from loanasync._public import name_by_package
-from loanasync.ledger.backend import StoredLedger
+from loanasync.ledger.administration import create_ledger
+from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve, sweep
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Change, Entry, Settlement, State, Subject
 from loanasync.ledger.orphans import import_orphans
 from loanasync.ledger.policy import Cipher, LedgerPolicy
 from loanasync.ledger.postgres import PostgresLedger
-from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
-
-BACKENDS: tuple[type[StoredLedger], ...] = (SqliteLedger, RedisLedger, PostgresLedger)
 
 __all__ = [
     "Change",
     "Cipher",
-    "DecisionLedger",
     "Entry",
+    "Ledger",
     "LedgerPolicy",
     "MemoryLedger",
     "PostgresLedger",
@@ -27,6 +25,7 @@ __all__ = [
     "SqliteLedger",
     "State",
     "Subject",
+    "create_ledger",
     "import_orphans",
     "resolve",
     "sweep",

@@ -5,8 +5,8 @@ from secrets import token_hex
 from attrs import evolve
 
 from loanasync._protocol.json import Malformed, decode, repeated_members
+from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
-from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
 _LEASE = 60.0  # seconds; `resolve` claims an entry and settles it immediately
@@ -14,9 +14,7 @@ _STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _TEXT = (b"{", b"[", b"<", b'"')  # first byte of JSON and HTML; encrypted bodies begin with another one
 
 
-async def resolve(
-    ledger: DecisionLedger, entry: Entry, state: State, note: str, *, source: str = PERSON
-) -> Entry:
+async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, source: str = PERSON) -> Entry:
     """Settle an unsettled entry with what a person found out, or correct an earlier resolution.
 
     An entry that is UNKNOWN, LOST or HELD is settled. An entry that a person decided or released is
@@ -106,7 +104,7 @@ def _is_plain_text(body: bytes) -> bool:
     return True
 
 
-async def sweep(ledger: DecisionLedger) -> list[Entry]:
+async def sweep(ledger: Ledger) -> list[Entry]:
     """Settle every claim whose lease has expired as UNKNOWN.
 
     Run it periodically, and alert on the entries that it returns. A decision that arrives later is still

@@ -2,15 +2,19 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Sequence
 
-from loanasync._lifecycle import Closing, free_after_fork
-from loanasync.ledger import transitions
-from loanasync.ledger.backend import is_listed, poll
-from loanasync.ledger.model import DECIDED, NO_SUBJECT, Entry, Settlement, State, Subject
+from attrs import evolve
+
+from loanasync._lifecycle import free_after_fork
+from loanasync.ledger.header import Header, mismatch, new_header
+from loanasync.ledger.ledger import Ledger
+from loanasync.ledger.model import Entry, set_times
+from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
 
 
-class MemoryLedger(Closing):
+class MemoryLedger(Ledger):
     """A ledger in memory, for tests and for shops that run in one process.
 
     All clients, event loops and threads of the process can share it. Its entries end with the process.
@@ -21,99 +25,121 @@ class MemoryLedger(Closing):
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        super().__init__(MemoryStore(), creates=True)
+
+
+class MemoryStore:
+    """Entries in a dict, with the monotonic times at which their leases end."""
+
+    name = "in memory"
+
+    def __init__(self) -> None:
+        # The first client adds its service and its key.
+        self._header = new_header(self.name, "", LedgerPolicy(), makes_secret=True)
+        self._entries: dict[str, tuple[Entry, float]] = {}
+        self._number = 0
         self._replace_lock()
-        free_after_fork(self, MemoryLedger._replace_lock)
-        # Read the time of day only once, so that a change of the machine's clock cannot end a lease.
-        self._started = time.time() - time.monotonic()
+        free_after_fork(self, MemoryStore._replace_lock)
 
     def _replace_lock(self) -> None:
         """Create a new lock. In a forked child, a thread that does not exist there may hold the old one."""
         self._lock = threading.Lock()  # held for microseconds, never across an await
 
-    def _now(self) -> float:
-        return self._started + time.monotonic()
+    async def header(self) -> FoundHeader:
+        """See `Store.header`."""
+        return FoundHeader(self._header, time.monotonic(), self._number)
 
-    async def claim(
+    async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
+        """See `Store.swap_header`."""
+        with self._lock:
+            is_expected = replaces is not None and replaces == self._header
+            if is_expected:
+                self._header = header
+        return is_expected
+
+    async def read(self, key: str, header: Header) -> Found:
+        """See `Store.read`."""
+        self.check(header)
+        now, stored = time.monotonic(), self._entries.get(key)
+        entry = None if stored is None else _as_read(stored, now)
+        return Found(entry, now, self._header.generation, self._number)
+
+    async def swap(
         self,
-        key: str,
+        entry: Entry,
+        header: Header,
         *,
-        token: str,
-        payload: str,
-        lease: float,
-        over: str | None = None,
-        subject: Subject = NO_SUBJECT,
-    ) -> Entry:
-        """See `DecisionLedger.claim`."""
+        expects: str,
+        lease: float | None = None,
+        not_after: float | None = None,
+    ) -> Swapped:
+        """See `Store.swap`."""
+        self.check(header)
         with self._lock:
-            entry = transitions.claim(
-                self._entries.get(key),
-                key,
-                token=token,
-                payload=payload,
-                lease=lease,
-                over=over,
-                subject=subject,
-                now=self._now(),
-            )
-            self._entries[key] = entry
-        return entry
+            now, today, generation = time.monotonic(), time.time(), self._header.generation
+            stored, end = self._entries.get(entry.key, (None, now))
+            is_late = not_after is not None and now > not_after
+            is_refused = lease is not None and generation != header.generation
+            if is_late or is_refused or expects != (stored.revision if stored else ""):
+                found = None if stored is None else _as_read((stored, end), now)
+                return Swapped(found, now, generation, self._number, is_written=False)
+            self._number += 1
+            expires = entry.expires or today
+            if lease is not None:
+                end, expires = now + lease, today + lease
+            set_times(entry, claimed=entry.claimed or today, changed=today, expires=expires, left=end - now)
+            self._entries[entry.key] = (entry, end)
+            return Swapped(entry, now, generation, self._number, is_written=True)
 
-    async def settle(
-        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
-    ) -> Entry:
-        """See `DecisionLedger.settle`."""
-        with self._lock:
-            entry = transitions.settle(
-                self._entries.get(key),
-                key,
-                token=token,
-                payload=payload,
-                settlement=settlement,
-                over=over,
-                now=self._now(),
-            )
-            self._entries[key] = entry
-        return entry
-
-    async def get(self, key: str) -> Entry | None:
-        """See `DecisionLedger.get`."""
-        entry = self._entries.get(key)
-        return None if entry is None else transitions.as_of(entry, self._now())
-
-    async def wait(self, key: str, within: float) -> Entry | None:
-        """See `DecisionLedger.wait`."""
-        return await poll(self.get, key, within)
-
-    async def scan(
-        self, *states: State, begins: str = "", without_redirect: bool = False
-    ) -> AsyncIterator[Entry]:
-        """See `DecisionLedger.scan`."""
-        for key in tuple(self._entries):
-            entry = await self.get(key)
-            if entry and is_listed(entry, states, begins, without_redirect=without_redirect):
-                yield entry
-
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """See `DecisionLedger.find`."""
-        now, sought = self._now(), Subject(customer=customer, order=order)
-        found = [
-            entry for entry in tuple(self._entries.values()) if transitions.matches_subject(entry, sought)
+    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
+        """See `Store.page`."""
+        self.check(header)
+        keys = [
+            key
+            for key, (entry, _) in tuple(self._entries.items())
+            if key >= first and key != last and part in ("", entry.part)
         ]
-        return transitions.sort_by_age(transitions.as_of(entry, now) for entry in found)
+        return self._read_all(sorted(keys)[:PAGE_SIZE])
 
-    async def purge(self, older_than: float) -> int:
-        """See `DecisionLedger.purge`."""
-        before = self._now() - older_than
+    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
+        """See `Store.find`."""
+        self.check(header)
+        return self._read_all(
+            key
+            for key, (entry, _) in tuple(self._entries.items())
+            if customer in ("", entry.customer) and order in ("", entry.order)
+        )
+
+    async def drop(self, entries: Sequence[Entry], header: Header) -> int:
+        """See `Store.drop`."""
+        self.check(header)
+        revisions = {entry.key: entry.revision for entry in entries}
         with self._lock:
-            old = [
-                key
-                for key, entry in self._entries.items()
-                if entry.state in DECIDED | {State.RELEASED} and entry.changed <= before
-            ]
-            for key in old:
+            stored = {key: self._entries[key][0] for key in revisions if key in self._entries}
+            dropped = [key for key, entry in stored.items() if entry.revision == revisions[key]]
+            for key in dropped:
                 del self._entries[key]
-        return len(old)
+        return len(dropped)
+
+    def reason(self, error: BaseException) -> str:
+        """See `Store.reason`."""
+        del error
+        return ""
 
     async def aclose(self) -> None:
         """Do nothing. The entries stay."""
+
+    def check(self, header: Header) -> None:
+        """Raise LedgerMismatchError unless the header has the id of the stored one."""
+        if header.id != self._header.id:
+            raise mismatch(self.name, "was replaced by another ledger")
+
+    def _read_all(self, keys: Iterable[str]) -> list[Entry]:
+        now = time.monotonic()
+        stored = (self._entries.get(key) for key in keys)
+        return [_as_read(each, now) for each in stored if each is not None]
+
+
+def _as_read(stored: tuple[Entry, float], now: float) -> Entry:
+    entry, end = stored
+    return evolve(entry, left=end - now)

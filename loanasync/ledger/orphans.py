@@ -14,9 +14,9 @@ from secrets import token_hex
 from attrs import asdict, field, frozen
 
 from loanasync._log import log
+from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger.policy import default_orphan_folders
-from loanasync.ledger.protocol import DecisionLedger
 
 _KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file name
 _LEASE = 60.0  # seconds; an import claims a missing entry and settles it immediately
@@ -35,12 +35,19 @@ class Orphan:
     payload: str = field(repr=False)
     settlement: Settlement
     subject: Subject = field(factory=Subject)
+    ledger: str = ""  # id of the ledger; empty if it is not known
 
     def as_json(self) -> bytes:
         """Return the content of the orphan's file."""
         settlement = asdict(self.settlement)
         body = None if self.settlement.body is None else b64encode(self.settlement.body).decode()
-        claim = {"format": FORMAT, "key": self.key, "token": self.token, "payload": self.payload}
+        claim = {
+            "format": FORMAT,
+            "ledger": self.ledger,
+            "key": self.key,
+            "token": self.token,
+            "payload": self.payload,
+        }
         return json.dumps({**claim, "subject": asdict(self.subject), **settlement, "body": body}).encode()
 
     @classmethod
@@ -57,7 +64,7 @@ class Orphan:
             if number != FORMAT:
                 raise EarlierFormatError if 1 <= number < FORMAT else ValueError("another format")
             subject = Subject(**members.pop("subject"))
-            ids = {name: members.pop(name) for name in ("key", "token", "payload")}
+            ids = {name: members.pop(name) for name in ("ledger", "key", "token", "payload")}
             body = members.pop("body")
             members["body"] = None if body is None else b64decode(body, validate=True)
             settlement = Settlement(**{**members, "state": State(members["state"])})
@@ -123,7 +130,7 @@ class ImportResult:
     left: tuple[NotImported, ...]
 
 
-async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = None) -> int:
+async def import_orphans(ledger: Ledger, folder: str | Path | None = None) -> int:
     """Write the responses in orphan files to the ledger, and delete the imported files.
 
     Run it when the ledger works again, before a person resolves entries. Run it on every machine, and for
@@ -156,7 +163,7 @@ async def import_orphans(ledger: DecisionLedger, folder: str | Path | None = Non
     return done.number
 
 
-async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -> ImportResult:
+async def import_from_folders(ledger: Ledger, folders: Iterable[Path]) -> ImportResult:
     """Import the files of several folders; return failures instead of logging them."""
     number, left = 0, []
     for folder in folders:
@@ -180,7 +187,7 @@ async def import_from_folders(ledger: DecisionLedger, folders: Iterable[Path]) -
     return ImportResult(number, tuple(left))
 
 
-async def import_files_of_entry(ledger: DecisionLedger, folders: Iterable[Path], key: str) -> None:
+async def import_files_of_entry(ledger: Ledger, folders: Iterable[Path], key: str) -> None:
     """Import the files of one entry. Files that cannot be imported are left in place.
 
     Raises:
@@ -221,7 +228,7 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
-async def _import_file(ledger: DecisionLedger, file: Path) -> str:
+async def _import_file(ledger: Ledger, file: Path) -> str:
     """Import one file. Return the reason why it was not imported, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
@@ -229,6 +236,8 @@ async def _import_file(ledger: DecisionLedger, file: Path) -> str:
         return "it has an earlier format: import it with the version of loanasync that wrote it"
     except ValueError:
         return "it is incomplete, or not an orphan file"
+    if orphan.ledger not in ("", (await ledger.header()).id):
+        return "it belongs to another ledger: import it there"
     if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
         # A settlement has no subject, so create the entry by a claim. An earlier claim is not overwritten.
         await ledger.claim(

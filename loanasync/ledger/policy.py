@@ -78,8 +78,8 @@ def orphan_folders_of_others() -> tuple[Path, ...]:
     return (temporary,) if _belongs_to_other_user(temporary) else ()
 
 
-def _tuple(values: Iterable[bytes | str]) -> tuple[bytes | str, ...]:
-    # tuple(b"key") would be a tuple of bytes: return an invalid key instead, which the validation rejects.
+def _tuple(values: Iterable[bytes]) -> tuple[bytes, ...]:
+    # tuple(b"key") would be a tuple of ints: return an invalid key instead, which the validation rejects.
     return (b"",) if isinstance(values, bytes | str) else tuple(values)
 
 
@@ -92,13 +92,12 @@ class LedgerPolicy:
     """The settings with which a client uses its ledger.
 
     Args:
-        key: Secret for the HMAC keys of the entries, at least 16 bytes. None: derived from the auth token,
-            so that a new auth token hides all earlier decisions. Set it for every ledger that outlives the
-            auth token. A client with a persistent ledger and no key logs a warning.
-        old_keys: Earlier secrets, used only to find existing entries: a former `key` as bytes or, if there
-            was no key, the auth token of that time as a str. An approval that has an entry under an old
-            secret keeps it; new entries are created under `key`. Each old secret adds two reads per
-            approval. Stop all clients that know only an old secret: they do not find the new entries.
+        key: Secret for the HMAC keys of the entries, at least 16 bytes. A ledger that was created with a key
+            needs it for ever; ledgers on servers always have one. None: an SQLite or memory ledger makes a
+            secret of its own.
+        old_keys: The other keys of the ledger, before and after ``loanasync ledger rotate-key``. Give all
+            clients the new `key` and the present one in `old_keys` first, then rotate. A client that lacks a
+            key under which the ledger has entries is refused. Each earlier key adds one read per approval.
         scope: ``order_token`` makes the order token part of the entry's key, for services that evaluate a
             customer once for each order; then each approval needs an order token. The specification does
             not say whether a service does this (spec §3). By default a customer has one entry for each
@@ -128,7 +127,7 @@ class LedgerPolicy:
     """
 
     key: bytes | None = field(default=None, repr=mask)
-    old_keys: tuple[bytes | str, ...] = field(default=(), repr=mask, converter=_tuple)
+    old_keys: tuple[bytes, ...] = field(default=(), repr=mask, converter=_tuple)
     scope: Literal["", "order_token"] = ""
     keep: Literal["decision", "body"] = "decision"
     encrypt: Cipher | None = field(default=None, repr=mask)
@@ -143,11 +142,8 @@ class LedgerPolicy:
             raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
         if self.key is not None and not _is_key(self.key):
             raise ConfigurationError("ledger_policy.key", f"must be at least {_LEAST_KEY} bytes")
-        if not all(each != "" if isinstance(each, str) else _is_key(each) for each in self.old_keys):
-            raise ConfigurationError(
-                "ledger_policy.old_keys",
-                f"must be keys of at least {_LEAST_KEY} bytes, or auth tokens as str",
-            )
+        if not all(map(_is_key, self.old_keys)):
+            raise ConfigurationError("ledger_policy.old_keys", f"must be keys of at least {_LEAST_KEY} bytes")
         if not self.patience > 0:
             raise ConfigurationError("ledger_policy.patience", "must be a number of seconds greater than 0")
         require_wait("ledger_policy.wait", self.wait)

@@ -2,45 +2,55 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-from attrs import fields
+from attrs import evolve, fields
 
 from loanasync._runtime.per_loop import PerLoop
-from loanasync.errors import ConfigurationError
-from loanasync.ledger import transitions
-from loanasync.ledger.backend import (
-    CLOSE_TIMEOUT,
-    INDEXES,
-    Address,
-    StoredLedger,
-    format_error,
-    masked_url,
-    missing_driver_error,
-    page_queries,
-)
-from loanasync.ledger.model import (
-    HISTORY_LENGTH,
-    NO_SUBJECT,
-    Entry,
-    Settlement,
-    State,
-    Subject,
-    load_history,
-)
+from loanasync.errors import ConfigurationError, LedgerMismatchError
+from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
+from loanasync.ledger.header import Header, format_error, mismatch
+from loanasync.ledger.ledger import Ledger
+from loanasync.ledger.model import Entry, State, dump_history, load_history
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
 
 Row: TypeAlias = Any  # asyncpg has no types
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,55}(\.[a-z_][a-z0-9_]{0,55})?")  # with "_header", at most 63 bytes
 _TABLE = "loanasync_decisions"
+_SCHEMES = ("postgresql", "postgres")
 _RETRIES = 10
+_IDLE = 300.0  # seconds after which an idle connection is not used again; firewalls forget such connections
+
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-_CREATED_CONCURRENTLY = {"23505", "42P07", "42710"}  # unique_violation, duplicate_table, duplicate_object
-_ATTEMPTS = 3
-_COLUMNS = {each.name for each in fields(Entry)}
-_FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in every format
+_UNDEFINED_TABLE = "42P01"
+_UNWRITABLE = {"25006", "42501"}  # read_only_sql_transaction, insufficient_privilege
+_LATE = "22012"  # division_by_zero, see `_RESULT`
+_POOLER = (
+    "a pooler shares prepared statements between its clients: put statement_cache_size=0 into the address, "
+    "or open your own pool or connection with statement_cache_size=0"
+)
+_REASONS = {
+    "22012": "another transaction locked the entry for too long: look for transactions that stay open",
+    "25006": "the server is a read-only replica, or the user may not write: name the primary server",
+    "26000": _POOLER,  # invalid_sql_statement_name
+    "28000": "the server refuses this user: correct the address, or the server's pg_hba.conf",
+    "28P01": "wrong user or password: correct the address",
+    "3D000": "the database does not exist: correct the address",
+    "42501": "the user lacks a right: grant SELECT, INSERT, UPDATE and DELETE on both tables of the ledger",
+    "42P05": _POOLER,  # duplicate_prepared_statement
+    "53100": "the server's disk is full: free some space",
+    "53200": "the server has no memory left",
+    "53300": "the server has too many connections: use fewer, or raise its max_connections",
+    "55P03": "the server's lock_timeout ended the statement",
+    "57014": "the server's statement_timeout ended the statement",
+    "57P01": "the server is shutting down",
+    "57P02": "the server is restarting after a crash",
+    "57P03": "the server is starting or shutting down",
+}
 
 
 @runtime_checkable
@@ -52,6 +62,9 @@ class PostgresConnection(Protocol):
 
     def is_in_transaction(self) -> bool:
         """Return True within a transaction."""
+
+    def transaction(self, *, isolation: str) -> AbstractAsyncContextManager[Any]:
+        """Return a context in which all statements are committed together."""
 
 
 @runtime_checkable
@@ -65,12 +78,13 @@ class PostgresPool(Protocol):
         """Return a connection to the pool."""
 
 
-class PostgresLedger(StoredLedger):
-    """A ledger in a table of PostgreSQL 12 or later, for clients on several machines.
+class PostgresLedger(Ledger):
+    """A ledger in two tables of PostgreSQL 12 or later, for clients on several machines.
 
-    Each operation is one statement, which is committed when the method returns. The commit waits for the
-    server's disk, even if ``synchronous_commit`` is off for the server or the user. Leases are measured by
-    the server's clock. The table is created on first use if it does not exist.
+    Create it with `create_ledger` or ``loanasync ledger create``; a client never does. Its users need the
+    rights to SELECT, INSERT, UPDATE and DELETE. Each operation is one statement, which is committed when the
+    method returns. The commit waits for the server's disk, even if ``synchronous_commit`` is off for the
+    server or the user. Leases are measured by the server's clock.
 
     With a connection of your own, an operation becomes part of a transaction that is open on that connection.
     So `resolve` and your own statements are committed together, or not at all. `LoanClient.approve` raises
@@ -81,9 +95,13 @@ class PostgresLedger(StoredLedger):
     Args:
         where: A ``postgresql://`` address with user, password, host, database and any other parameter that
             asyncpg accepts; or your own ``asyncpg.Pool`` or ``asyncpg.Connection``, which the ledger
-            does not close.
-        table: Name of the table in lower case, with or without a schema.
+            does not close. Behind a pooler such as PgBouncer, open yours with ``statement_cache_size=0``.
+        table: Name of the table of entries in lower case, with or without a schema. The table of the header
+            has the same name with ``_header``.
         connections: Maximum number of connections per event loop, if `where` is an address.
+        statement_cache_size: Number of prepared statements that each connection to an address keeps on the
+            server. The default, 0, is right behind a pooler. A connection to the server itself is faster with
+            100.
 
     Raises:
         ConfigurationError: The extra is not installed, or the address or the table name is invalid.
@@ -94,12 +112,6 @@ class PostgresLedger(StoredLedger):
         PostgresLedger('postgresql://db.example.com/shop')
     """
 
-    address: ClassVar[Address] = Address(
-        schemes=("postgresql", "postgres"),
-        parameter="table",
-        absent="this database has no ledger table: name the database and the table that your clients use, "
-        "such as postgresql://host/shop?table=loanasync_decisions",
-    )
     driver: ClassVar[str] = "asyncpg"
     extra: ClassVar[str] = "postgres"
 
@@ -109,34 +121,155 @@ class PostgresLedger(StoredLedger):
         *,
         table: str = _TABLE,
         connections: int = 10,
+        statement_cache_size: int = 0,
     ) -> None:
         if not _NAME.fullmatch(table):
             raise ConfigurationError(
-                "ledger", "needs a table name of lower-case letters, digits and underscores"
+                "ledger",
+                "needs a table name of at most 56 lower-case letters, digits and underscores",
             )
         if isinstance(where, str):
             _check_address(where)
-        elif not isinstance(where, PostgresPool | PostgresConnection):
+            pools = PerLoop(lambda: _Pool(where, connections, statement_cache_size), _Pool.close)
+            self._where = masked_url(where)
+            store = _PostgresStore(pools, f"{self._where}?table={table}", table)
+        elif isinstance(where, PostgresPool | PostgresConnection):
+            self._where = type(where).__name__
+            store = _PostgresStore(where, f"table {table}", table)
+        else:
             raise ConfigurationError(
                 "ledger", "must be given an address, an asyncpg.Pool or an asyncpg.Connection"
             )
+        self._table = table
+        super().__init__(store, creates=False)
+
+    def __repr__(self) -> str:
+        table = "" if self._table == _TABLE else f", table={self._table!r}"
+        return f"PostgresLedger({self._where!r}{table})"
+
+
+def _check_address(url: str) -> None:
+    try:
+        import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
+    except ImportError:
+        raise missing_driver_error(PostgresLedger) from None
+    if url.partition("://")[0] not in _SCHEMES:
+        raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
+
+
+class _Session:
+    """A connection whose statements have no name on the server.
+
+    The text of a statement is sent each time, with its arguments. So it takes one round trip, and a pooler
+    cannot run another client's statement instead. `asyncpg.Connection.fetch` would take two round trips.
+    """
+
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+        self._prepare = connection.prepare
+        self._statements: dict[str, Any] = {}
+        self.is_in_transaction = connection.is_in_transaction
+        self.transaction = connection.transaction
+        self.is_closed = connection.is_closed
+        self.close = connection.close
+        self.terminate = connection.terminate
+
+    async def fetch(self, query: str, *arguments: Any) -> list[Row]:
+        if query not in self._statements:
+            self._statements[query] = await self._prepare(query, name="")
+        rows: list[Row] = await self._statements[query].fetch(*arguments)
+        return rows
+
+
+class _Pool:
+    """The connections of one event loop, opened on demand.
+
+    A statement of a connection of `asyncpg.Pool` cannot be used again after its release.
+    """
+
+    def __init__(self, url: str, connections: int, statement_cache_size: int) -> None:
+        self._url = url
+        self._cache_size = statement_cache_size
+        self._connections = connections
+        self._slots = asyncio.Semaphore(connections)
+        self._idle: list[tuple[float, Any]] = []  # with the time of the release; the last one at the end
+        self._open: set[Any] = set()
+
+    async def acquire(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
+        await self._slots.acquire()
+        try:
+            while self._idle:
+                released, connection = self._idle.pop()
+                if not connection.is_closed() and time.monotonic() < released + _IDLE:
+                    return connection
+                self._discard(connection)
+            return await self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _connect(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
+        import asyncpg  # noqa: PLC0415  (its extra may not be installed)
+
+        connection = await asyncpg.connect(self._url, statement_cache_size=self._cache_size)
+        session = connection if self._cache_size else _Session(connection)
+        self._open.add(session)
+        return session
+
+    async def release(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+        now = time.monotonic()
+        while self._idle and self._idle[0][0] + _IDLE < now:
+            self._discard(self._idle.pop(0)[1])
+        if connection.is_closed():
+            self._discard(connection)
+        else:
+            self._idle.append((now, connection))
+        self._slots.release()
+
+    def _discard(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+        connection.terminate()
+        self._open.discard(connection)
+
+    async def close(self, within: float) -> None:
+        """Close the connections when they are no longer in use, or after a time."""
+        try:
+            async with asyncio.timeout(within):
+                for _ in range(self._connections):
+                    await self._slots.acquire()
+                for connection in self._open:
+                    await connection.close()
+        except TimeoutError:
+            for connection in self._open:
+                connection.terminate()
+
+
+class _PostgresStore:
+    """Entries in a table, and the header in another one.
+
+    The number of a write is the id of its transaction. A promoted standby goes on after the last id that it
+    received, so the number goes back if the standby lacks writes. A sequence would not go back, because it is
+    logged ahead. In a transaction of the user, all writes have the same id, so there the number is 0.
+
+    The id of another program's transaction may not be on the disk, so a crash of the server may take it back.
+    A number is therefore never higher than the last one that this store has on the disk.
+    """
+
+    def __init__(
+        self, where: PerLoop[_Pool] | PostgresPool | PostgresConnection, name: str, table: str
+    ) -> None:
+        self.name = name
         self._where = where
         self._table = table
-        self._pools = PerLoop(lambda: _Pool(str(where), connections), _close)
         self._lock = asyncio.Lock()  # a connection that was passed in runs one statement at a time
-        self._is_prepared = False
+        self._last = (0, 0)  # generation and number of the last write
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PostgresConnection]:
-        if isinstance(self._where, str):
-            pool = await self._pools.current().open()
-        elif isinstance(self._where, PostgresPool):
-            pool = self._where
-        else:
+        if isinstance(self._where, PostgresConnection):
             async with self._lock:
                 yield self._where
             return
-        connection = await pool.acquire()
+        pool = self._where.current() if isinstance(self._where, PerLoop) else self._where
+        connection: Any = await pool.acquire()
         try:
             yield connection
         except asyncio.CancelledError:
@@ -145,313 +278,304 @@ class PostgresLedger(StoredLedger):
         finally:
             await pool.release(connection)
 
-    async def _run(self, statement: str, *arguments: object, is_new_claim: bool = False) -> list[Row]:
-        async with self._connection() as connection:
-            if is_new_claim and connection.is_in_transaction():
-                raise ConfigurationError(
-                    "ledger",
-                    "must not claim inside a transaction, which may be rolled back: end it first",
-                )
-            if not self._is_prepared:
-                await self._prepare(connection)
-                self._is_prepared = not connection.is_in_transaction()  # a rollback would undo it
-            return await _fetch_with_retry(connection, self._sql(statement), *arguments)
-
-    def _sql(self, statement: str) -> str:
-        """Return a statement for this ledger's table."""
-        return statement.format(table=self._table)
-
-    async def _prepare(self, connection: PostgresConnection) -> None:
-        """Create the table if necessary. Otherwise this user needs no right to do so."""
-        for attempt in range(_ATTEMPTS):
-            [[names]] = await connection.fetch(self._sql(_SCHEMA))
-            if names is not None:
-                self._check_columns(set(names))
-                return
-            try:
-                await connection.fetch(self._sql(_CREATE))
-            except Exception as error:
-                if attempt == _ATTEMPTS - 1 or getattr(error, "sqlstate", None) not in _CREATED_CONCURRENTLY:
-                    raise
-
-    def _check_columns(self, names: set[str]) -> None:
-        if not names >= _FIRST_COLUMNS:
-            raise ConfigurationError(
-                "ledger", f"{self._table} is not a table of a ledger: name another table"
-            )
-        if names != _COLUMNS:  # formats 1 and 2 have one more column
-            raise format_error(self._table, is_earlier=bool(names & {"version", "format"}))
-
-    async def _transition(
-        self, statement: str, key: str, *arguments: object, is_new_claim: bool = False
-    ) -> Entry:
-        """Return the entry that a transition wrote, or the present entry if it was not allowed."""
-        while not (rows := await self._run(statement, key, *arguments, is_new_claim=is_new_claim)):
-            # A separate statement is needed: the first one does not see entries written since it began.
-            entry = await self.get(key)
-            if entry is not None:  # None: it was purged meanwhile; try again
-                return entry
-        return _entry(rows[0])
-
-    async def claim(
-        self,
-        key: str,
-        *,
-        token: str,
-        payload: str,
-        lease: float,
-        over: str | None = None,
-        subject: Subject = NO_SUBJECT,
-    ) -> Entry:
-        """See `DecisionLedger.claim`.
+    async def _run(
+        self, statement: str, *arguments: object, must_commit: bool = False
+    ) -> tuple[list[Row], bool]:
+        """Return the rows of a statement, and whether it was committed.
 
         Raises:
-            ConfigurationError: The connection that was passed in is in a transaction, and `over` is None.
+            ConfigurationError: It would not be committed, but must be.
         """
-        subject_values = (subject.customer, subject.order, subject.scope)
-        return await self._transition(
-            _CLAIM, key, token, payload, lease, over, *subject_values, is_new_claim=over is None
-        )
+        async with self._connection() as connection:
+            is_committed = not connection.is_in_transaction()
+            if must_commit and not is_committed:
+                raise _transaction_error("claim")
+            return await self._fetch(connection, statement, *arguments), is_committed
 
-    async def settle(
-        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
-    ) -> Entry:
-        """See `DecisionLedger.settle`."""
-        outcome = (settlement.state, settlement.note, settlement.status, settlement.body, settlement.fault)
-        corrects = transitions.correction_target(token, settlement, over)
-        return await self._transition(_SETTLE, key, token, payload, *outcome, settlement.source, corrects)
+    async def _select(self, statement: str, header: Header, *arguments: object) -> tuple[list[Row], bool]:
+        """Return what `_run` returns for a statement that has rows if the ledger has this header's id."""
+        rows, is_committed = await self._run(statement, header.id, *arguments)
+        if not rows:
+            raise self._replaced()
+        return rows, is_committed
 
-    async def get(self, key: str) -> Entry | None:
-        """See `DecisionLedger.get`."""
-        rows = await self._run(_GET, key)
-        return _entry(rows[0]) if rows else None
+    async def _fetch(self, connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
+        """Return the rows of a statement. Run it again after a conflict with another transaction."""
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await connection.fetch(statement.format(table=self._table), *arguments)
+            except Exception as error:
+                sqlstate = _sqlstate(error)
+                if sqlstate == _UNDEFINED_TABLE:
+                    raise self._replaced() from None
+                # A conflict aborts the transaction of the caller, and only the caller can repeat it.
+                if sqlstate not in _CONFLICTS or attempts > _RETRIES or connection.is_in_transaction():
+                    raise
 
-    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        rows = await self._run(_PAGES[part], first, last)
-        return rows[-1]["key"] if rows else "", [_entry(row) for row in rows]
+    def _replaced(self) -> LedgerMismatchError:
+        return mismatch(self.name, "was replaced by another ledger")
 
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """See `DecisionLedger.find`."""
-        rows = await self._run(_FIND, customer, order) if customer or order else []
-        return transitions.sort_by_age(_entry(row) for row in rows)
+    def _incomplete(self) -> LedgerMismatchError:
+        advice = "name another table, or restore both tables from a backup"
+        return mismatch(self.name, f"is not a ledger, or a part of it is missing: {advice}")
 
-    async def purge(self, older_than: float) -> int:
-        """See `DecisionLedger.purge`."""
-        [[count]] = await self._run(_PURGE, older_than)
+    async def header(self) -> FoundHeader:
+        [[now, columns, header_columns]], _ = await self._run(_COLUMNS_OF)
+        if columns is None and header_columns is None:
+            return FoundHeader(None, now, 0)
+        if header_columns is None and _FIRST_COLUMNS.issubset(columns) and "part" not in columns:
+            raise format_error(self.name, is_earlier=True)
+        if not (_COLUMNS.issubset(columns or ()) and _HEADER_COLUMNS.issubset(header_columns or ())):
+            raise self._incomplete()
+        [[now, text, has_entries]], is_committed = await self._run(_HEADER)
+        if text is None and has_entries:
+            raise self._incomplete()
+        if text is None:
+            return FoundHeader(None, now, 0)
+        header = Header.from_json(text, self.name)
+        _, number = self._last
+        try:
+            if is_committed:
+                [[number, *_]], _ = await self._run(_SYNC)
+        except Exception as error:
+            if _sqlstate(error) not in _UNWRITABLE:
+                raise
+        self._last = max(self._last, (header.generation, number))
+        return FoundHeader(header, now, number)
+
+    async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
+        new = (header.id, header.generation, header.as_json())
+        async with self._connection() as connection:
+            if connection.is_in_transaction():
+                raise _transaction_error("change the header")
+            async with connection.transaction(isolation="read_committed"):
+                await self._fetch(connection, _LOCK_CREATION)
+                [[_, columns, header_columns]] = await self._fetch(connection, _COLUMNS_OF)
+                if replaces is None:
+                    if columns is None and header_columns is None:
+                        await self._fetch(connection, _CREATE)
+                    return bool(await self._fetch(connection, _INSERT_HEADER, *new))
+                if header_columns is None:
+                    return False
+                await self._fetch(connection, _LOCK_HEADER)
+                old = (replaces.id, replaces.generation)
+                return bool(await self._fetch(connection, _SWAP_HEADER, *new, *old))
+
+    async def read(self, key: str, header: Header) -> Found:
+        _, last = self._last
+        [row, *_], is_committed = await self._select(_READ, header, key)
+        number = min(row["number"], last) if is_committed else 0
+        return Found(_entry(row), row["now"], row["generation"], number)
+
+    async def swap(
+        self,
+        entry: Entry,
+        header: Header,
+        *,
+        expects: str,
+        lease: float | None = None,
+        not_after: float | None = None,
+    ) -> Swapped:
+        is_claim = lease is not None
+        values = [header.id, header.generation if is_claim else None, lease, not_after]
+        values += [
+            dump_history(entry.history) if name == "history" else getattr(entry, name) for name in _WRITTEN
+        ]
+        statement = (_UPDATE if expects else _INSERT)[is_claim]
+        values += [expects] if expects else []
+        while True:
+            try:
+                rows, is_committed = await self._run(statement, *values, must_commit=is_claim and not expects)
+            except Exception as error:
+                if _sqlstate(error) != _LATE:
+                    raise
+                rows = []
+            if rows:
+                [[claimed, changed, expires, generation, number, *_]] = rows
+                number = number if is_committed else 0
+                self._last = max(self._last, (generation, number))
+                written = evolve(
+                    entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed
+                )
+                return Swapped(written, changed, generation, number, is_written=True)
+            found = await self.read(entry.key, header)
+            is_refused = is_claim and found.generation != header.generation
+            is_late = not_after is not None and found.now > not_after
+            if is_refused or is_late or ("" if found.entry is None else found.entry.revision) != expects:
+                return Swapped(found.entry, found.now, found.generation, found.number, is_written=False)
+
+    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
+        return await self._list(_PART if part else _ALL, part, first, last, header=header)
+
+    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
+        return await self._list(_FIND, customer, order, header=header)
+
+    async def _list(self, statement: str, *arguments: str, header: Header) -> list[Entry]:
+        rows, _ = await self._select(statement, header, *arguments)
+        return [entry for entry in map(_entry, rows) if entry is not None]
+
+    async def drop(self, entries: Sequence[Entry], header: Header) -> int:
+        keys, revisions = [each.key for each in entries], [each.revision for each in entries]
+        [[count]], _ = await self._select(_DROP, header, keys, revisions)
         return int(count)
 
-    async def exists(self) -> bool:
-        """Return True if the ledger's table exists. Create nothing."""
-        async with self._connection() as connection:
-            [[is_there]] = await connection.fetch(self._sql(_EXISTS))
-        return bool(is_there)
+    def reason(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return "the server did not answer in time"
+        if isinstance(error, ConnectionError):
+            return "the server cannot be reached: check its address, and that it runs"
+        return _REASONS.get(_sqlstate(error), "")
 
     async def aclose(self) -> None:
-        """Close the connections that the ledger opened. A later call opens them again."""
-        await self._pools.aclose(CLOSE_TIMEOUT)
-
-    def __repr__(self) -> str:
-        where = masked_url(self._where) if isinstance(self._where, str) else type(self._where).__name__
-        table = "" if self._table == _TABLE else f", table={self._table!r}"
-        return f"PostgresLedger({where!r}{table})"
+        if isinstance(self._where, PerLoop):
+            await self._where.aclose(CLOSE_TIMEOUT)
 
 
-def _check_address(url: str) -> None:
-    try:
-        import asyncpg  # noqa: F401, PLC0415  (its extra may not be installed)
-    except ImportError:
-        raise missing_driver_error(PostgresLedger) from None
-    if url.partition("://")[0] not in PostgresLedger.address.schemes:
-        raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
+def _sqlstate(error: BaseException) -> str:
+    return str(getattr(error, "sqlstate", ""))
 
 
-class _Pool:
-    """The connection pool of one event loop."""
-
-    def __init__(self, url: str, connections: int) -> None:
-        self._url = url
-        self._connections = connections
-        self._opening = asyncio.Lock()
-        self.pool: Any = None
-
-    async def open(self) -> PostgresPool:
-        import asyncpg  # noqa: PLC0415  (its extra may not be installed)
-
-        async with self._opening:
-            if self.pool is None:
-                # Open connections on demand.
-                self.pool = await asyncpg.create_pool(
-                    self._url,
-                    min_size=0,
-                    max_size=self._connections,
-                    connection_class=_without_reset(asyncpg.Connection),
-                )
-        return self.pool  # type: ignore[no-any-return]  # asyncpg has no types
+def _transaction_error(action: str) -> ConfigurationError:
+    return ConfigurationError(
+        "ledger", f"must not {action} inside a transaction, which may be rolled back: end it first"
+    )
 
 
-def _without_reset(connection: type) -> type:
-    """Return a class of connections that send no statement after use.
-
-    Only this ledger uses them, and it opens no transaction that a reset would have to end.
-    """
-
-    async def reset(self: object, *, timeout: float | None = None) -> None:
-        pass
-
-    # The argument `reset` of `create_pool` and the method `get_reset_query` need asyncpg 0.30.
-    return type("Connection", (connection,), {"reset": reset, "__slots__": ()})
-
-
-async def _close(pool: _Pool, within: float) -> None:
-    if pool.pool is not None:
-        try:
-            async with asyncio.timeout(within):
-                await pool.pool.close()
-        except TimeoutError:
-            pool.pool.terminate()
-
-
-async def _fetch_with_retry(connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
-    """Run a statement, and run it again after a conflict with another transaction. Return its rows."""
-    for _ in range(_RETRIES):
-        try:
-            return await connection.fetch(statement, *arguments)
-        except Exception as error:
-            # A conflict aborts the transaction of the caller, and only the caller can repeat it.
-            if getattr(error, "sqlstate", None) not in _CONFLICTS or connection.is_in_transaction():
-                raise
-    return await connection.fetch(statement, *arguments)
-
-
-def _entry(row: Row) -> Entry:
-    """Return the entry for a row, as of the time at which the row was read."""
-    values = {each.name: row[each.name] for each in fields(Entry)}
+def _entry(row: Row) -> Entry | None:
+    """Return the entry in a row, None if it does not exist."""
+    if row["key"] is None:
+        return None
+    values = {name: row[name] for name in _NAMES}
     values |= {"state": State(values["state"]), "history": load_history(values["history"])}
-    return transitions.as_of(Entry(**values), row["now"])
+    return Entry(**values, left=values["expires"] - row["now"])
 
+
+_NAMES = tuple(each.name for each in fields(Entry) if each.name != "left")
+_COLUMNS = {*_NAMES, "part"}
+_FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in the formats 1 to 3
+_HEADER_COLUMNS = {"id", "generation", "header"}
 
 # The present time of the server's clock; `now()` would be the time at which a transaction began.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
-_CLOCK = f"(SELECT {_NOW} AS now) AS clock"
+# At least the id of each transaction that ended before this statement.
+_LAST = "txid_snapshot_xmax(txid_current_snapshot()) - 1"
 # Makes the commit wait for the disk if synchronous_commit is off for the server or the user.
 _FORCE_COMMIT_SYNC = """
 CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 
-
-def _history_with(state: str, changed: str, note: str) -> str:
-    """Return SQL for the history of a row, extended by the state that the row leaves."""
-    left = f"jsonb_build_array(jsonb_build_array({state}, {changed}, {note}, found.source))"
-    whole = f"found.history::jsonb || {left}"
-    return f"jsonb_path_query_array({whole}, '$[last - {HISTORY_LENGTH - 1} to last]')::text"
-
-
-_NAMES = ", ".join(f'"{each.name}"' for each in fields(Entry))
-_ROW = f"{_NOW} AS now, {_NAMES}"
-
-_INDEXES = """
-CREATE INDEX ON {table} (customer) WHERE customer <> '';
-CREATE INDEX ON {table} ("order") WHERE "order" <> '';
-"""
-_LIST_INDEXES = "".join(f"CREATE INDEX ON {{table}} {index};\n" for index in INDEXES)
-# The column names of the table, or NULL if the table does not exist.
-_SCHEMA = """
-SELECT array_agg(attname::text) FROM pg_attribute
-WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped
-"""
-_EXISTS = "SELECT to_regclass('{table}') IS NOT NULL"
-_CREATE = f"""
+# The column names of both tables, NULL for a table that does not exist.
+_COLUMNS_OF = f"""
+SELECT {_NOW}, array_agg(attname::text) FILTER (WHERE attrelid = to_regclass('{{table}}')),
+    array_agg(attname::text) FILTER (WHERE attrelid = to_regclass('{{table}}_header'))
+FROM pg_attribute WHERE attrelid IN (to_regclass('{{table}}'), to_regclass('{{table}}_header'))
+    AND attnum > 0 AND NOT attisdropped
+"""  # noqa: S608  (constants, and a name that was checked)
+_CREATE = """
 DO $$ BEGIN
-CREATE TABLE {{table}} (
-    key text COLLATE "C" PRIMARY KEY,
+CREATE TABLE {table} (
+    key text COLLATE "C" PRIMARY KEY, part text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
     state text NOT NULL, token text NOT NULL, payload text NOT NULL,
     claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL, takeovers integer NOT NULL,
     note text NOT NULL, status smallint, body bytea, fault text,
-    customer text NOT NULL DEFAULT '', "order" text NOT NULL DEFAULT '', scope text NOT NULL DEFAULT '',
-    source text NOT NULL, history text NOT NULL DEFAULT '[]'
+    customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL, scope text NOT NULL,
+    source text NOT NULL, history text NOT NULL
 );
-{_INDEXES}{_LIST_INDEXES}
+CREATE INDEX ON {table} (part, key);
+CREATE INDEX ON {table} (customer) WHERE customer <> '';
+CREATE INDEX ON {table} ("order") WHERE "order" <> '';
+CREATE TABLE {table}_header (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id text NOT NULL, generation bigint NOT NULL, header text NOT NULL
+);
 END $$
 """
-_LEFT_STATE = "(CASE WHEN found.state = 'inflight' THEN 'unknown' ELSE found.state END)"
-_LEFT_AT = "(CASE WHEN found.state = 'inflight' THEN found.expires ELSE found.changed END)"
-_LEFT_NOTE = f"(CASE WHEN found.state = 'inflight' THEN '{transitions.LEASE_EXPIRED}' ELSE found.note END)"
-_HAS_SUBJECT = "(excluded.customer <> '' OR excluded.\"order\" <> '' OR excluded.scope <> '')"
+_LOCK_CREATION = "SELECT pg_advisory_xact_lock(hashtext('{table}'))"
+_INSERT_HEADER = f"""
+INSERT INTO {{table}}_header (id, generation, header) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+RETURNING {_FORCE_COMMIT_SYNC}
+"""  # noqa: S608  (constants, and a name that was checked)
+# Waits for the claims that read the header FOR SHARE, and lets later ones wait. Without it, claims that share
+# the lock of the row one after the other would delay a change of the header without limit.
+_LOCK_HEADER = "LOCK TABLE {table}_header IN EXCLUSIVE MODE"
+_SWAP_HEADER = f"""
+UPDATE {{table}}_header SET id = $1, generation = $2, header = $3 WHERE id = $4 AND generation = $5
+RETURNING {_FORCE_COMMIT_SYNC}
+"""  # noqa: S608  (constants, and a name that was checked)
+_HEADER = f"SELECT {_NOW}, (SELECT header FROM {{table}}_header), EXISTS (SELECT FROM {{table}})"  # noqa: S608  (constants)
+# A transaction that is written to the disk, although it changes nothing.
+_SYNC = f"SELECT txid_current(), {_FORCE_COMMIT_SYNC} FROM {{table}}_header FOR SHARE"  # noqa: S608  (constants)
 
-# Parameters: key, token, payload, lease, token to take over or NULL, customer, order, scope. Returns no row
-# if the claim is not allowed.
-_CLAIM = f"""
-INSERT INTO {{table}} AS found
-    (key, state, token, payload, claimed, changed, expires, takeovers, note, source,
-    customer, "order", scope)
-SELECT $1, 'inflight', $2, $3, now, now, now + $4::float8, 0, '', '', $6, $7, $8 FROM {_CLOCK}
-ON CONFLICT (key) DO UPDATE SET
-    state = excluded.state, token = excluded.token, payload = excluded.payload,
-    claimed = CASE found.state WHEN 'released' THEN excluded.claimed ELSE found.claimed END,
-    changed = excluded.changed, expires = excluded.expires,
-    takeovers = CASE found.state WHEN 'released' THEN 0 ELSE found.takeovers + 1 END,
-    note = '', source = '',
-    status = CASE WHEN found.state <> 'released' THEN found.status END,
-    body = CASE WHEN found.state <> 'released' THEN found.body END,
-    fault = CASE WHEN found.state <> 'released' THEN found.fault END,
-    customer = CASE WHEN {_HAS_SUBJECT} THEN excluded.customer ELSE found.customer END,
-    "order" = CASE WHEN {_HAS_SUBJECT} THEN excluded."order" ELSE found."order" END,
-    scope = CASE WHEN {_HAS_SUBJECT} THEN excluded.scope ELSE found.scope END,
-    history = {_history_with(_LEFT_STATE, _LEFT_AT, _LEFT_NOTE)}
-WHERE found.state = 'released' AND found.token <> $2
-    OR found.token = $5::text AND (found.state IN ('unknown', 'lost', 'held')
-    OR found.state = 'inflight' AND found.expires <= {_NOW}
-)
-RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
+# The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
+_ENTRY = ", ".join(f'entry."{name}"' for name in _NAMES)
+_FROM = f"SELECT {_NOW} AS now, {_LAST} AS number, generation, {_ENTRY} FROM {{table}}_header LEFT JOIN"  # noqa: S608  (constants, and a name that was checked)
+_READ = f"{_FROM} {{table}} AS entry ON key = $2 WHERE id = $1"
+
+
+def _page(condition: str) -> str:
+    # One row of the header is joined, which keeps the order.
+    return f"""
+{_FROM} LATERAL (
+    SELECT * FROM {{table}} WHERE {condition} AND key >= $3 AND key <> $4 ORDER BY key LIMIT {PAGE_SIZE}
+) AS entry ON true WHERE id = $1
 """  # noqa: S608  (constants, and a name that was checked)
 
-# The last parameter is the token of the entry that the settlement corrects, or NULL.
-_CORRECTS = """
-(found.token = $10::text AND found.state IN ('approved', 'refused', 'released')
-    AND found.source <> 'service')
-"""
-# True if the stored response stays: the settlement is not a decision and has no body.
-_KEEPS_RESPONSE = """
-(excluded.state IN ('unknown', 'lost', 'held') AND excluded.body IS NULL
-    AND num_nonnulls(found.status, found.body, found.fault) > 0)
-"""
 
-# Parameters: key, token, payload, state, note, status, body, fault, source, token to correct or NULL. Returns
-# no row if the settlement is not allowed.
-_SETTLE = f"""
-INSERT INTO {{table}} AS found
-    (key, state, token, payload, claimed, changed, expires, takeovers, note, source,
-    status, body, fault)
-SELECT $1, $4, $2, $3, now, now, now, 0, $5, $9, $6::smallint, $7::bytea, $8 FROM {_CLOCK}
-ON CONFLICT (key) DO UPDATE SET
-    state = excluded.state, token = excluded.token, payload = excluded.payload,
-    changed = excluded.changed, note = excluded.note, source = excluded.source,
-    status = CASE WHEN {_KEEPS_RESPONSE} THEN found.status ELSE excluded.status END,
-    body = CASE WHEN {_KEEPS_RESPONSE} THEN found.body ELSE excluded.body END,
-    fault = CASE WHEN {_KEEPS_RESPONSE} THEN found.fault ELSE excluded.fault END,
-    history = CASE WHEN found.state <> 'inflight' AND (found.state <> excluded.state OR {_CORRECTS})
-        THEN {_history_with("found.state", "found.changed", "found.note")} ELSE found.history END
-WHERE {_CORRECTS} OR found.state NOT IN ('approved', 'refused')
-    AND (found.token = excluded.token
-        OR excluded.state IN ('approved', 'refused') AND excluded.source = 'service')
-RETURNING {_ROW}, {_FORCE_COMMIT_SYNC}
-"""  # noqa: S608  (constants, and a name that was checked)
-
-_GET = f"SELECT {_ROW} FROM {{table}} WHERE key = $1"  # noqa: S608  (constants, and a name that was checked)
-_PAGES = page_queries(f"SELECT {_ROW} FROM {{table}}", "$1", "$2")  # noqa: S608  (constants)
-# Parameters: customer, order; at least one is not empty. The constant conditions let the planner use the
-# partial indexes.
-_BY = {
-    "customer": "customer = $1 AND customer <> '' AND $2::text = ''",
-    "order": "\"order\" = $2 AND \"order\" <> '' AND $1::text = ''",
-    "both": "customer = $1 AND customer <> '' AND \"order\" = $2 AND \"order\" <> ''",
-}
-_FIND = f"SELECT {_ROW} FROM {{table}} WHERE " + " OR ".join(f"({each})" for each in _BY.values())  # noqa: S608  (constants)
-_PURGE = f"""
-WITH deleted AS (
-    DELETE FROM {{table}}
-    WHERE state IN ('approved', 'refused', 'released') AND changed <= {_NOW} - $1::float8
+_PART, _ALL = _page("part = $2"), _page("$2::text = ''")
+# The constant conditions let the planner use the partial indexes.
+_FIND = f"""
+{_FROM} {{table}} AS entry ON
+    $2::text <> '' AND customer = $2 AND customer <> '' AND $3::text IN ('', "order")
+    OR $2::text = '' AND "order" = $3 AND "order" <> ''
+WHERE id = $1
+"""
+_DROP = """
+WITH dropped AS (
+    DELETE FROM {table} AS entry
+    USING {table}_header AS header, unnest($2::text[], $3::text[]) AS old(key, revision)
+    WHERE header.id = $1 AND entry.key = old.key AND entry.revision = old.revision
     RETURNING 1
 )
-SELECT count(*) FROM deleted
+SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
+"""
+
+# Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; the values of `_WRITTEN`;
+# for an update, the expected revision. The server's time replaces `claimed` if it is 0.
+_WRITTEN = tuple(name for name in (*_NAMES, "part") if name != "changed")
+_PARAMETERS = {name: f"${number}" for number, name in enumerate(_WRITTEN, 5)}
+_VALUES = {
+    **_PARAMETERS,
+    "claimed": f"coalesce(nullif({_PARAMETERS['claimed']}::float8, 0), now)",
+    "expires": f"coalesce(now + $3::float8, nullif({_PARAMETERS['expires']}::float8, 0), now)",
+    "changed": "now",
+}
+_SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
+# The division fails if the statement ends after the latest time, for which it may have waited for a lock.
+_RESULT = f"""
+RETURNING claimed, changed, expires, (SELECT generation FROM header), txid_current(),
+    1 / coalesce({_NOW} <= $4::float8, true)::integer, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
+
+
+def _swaps(write: str) -> tuple[str, str]:
+    """Return the statements for a settlement and for a claim.
+
+    A claim locks the header, so that it is written before a change of the header or not at all.
+    """
+    expected = "id = $1 AND generation = coalesce($2::bigint, generation)"
+    header = f"SELECT generation FROM {{table}}_header WHERE {expected}"  # noqa: S608  (constants, and a name that was checked)
+    return f"WITH header AS ({header}) {write}", f"WITH header AS ({header} FOR SHARE) {write}"
+
+
+_INSERT = _swaps(f"""
+INSERT INTO {{table}} ({", ".join(f'"{name}"' for name in _VALUES)})
+SELECT {", ".join(_VALUES.values())} FROM {_SOURCE} ON CONFLICT (key) DO NOTHING
+{_RESULT}
+""")  # noqa: S608  (constants, and a name that was checked)
+_UPDATE = _swaps(f"""
+UPDATE {{table}} SET {", ".join(f'"{name}" = {value}' for name, value in _VALUES.items())}
+FROM {_SOURCE} WHERE key = {_PARAMETERS["key"]} AND revision = ${5 + len(_WRITTEN)}
+{_RESULT}
+""")  # noqa: S608  (constants, and a name that was checked)

@@ -3,13 +3,17 @@
 import asyncio
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from logging import ERROR, WARNING
-from random import random
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
+from attrs import field, frozen
+
 from loanasync._config import Shop
+from loanasync._display.masking import mask
 from loanasync._lifecycle import was_cancelled
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
@@ -22,20 +26,23 @@ from loanasync.errors import (
     DecisionNotRecordedError,
     InFlightError,
     InvalidRequestError,
+    LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.backend import unsuitable_driver_error
-from loanasync.ledger.keys import Digests, digests_of, key_of
+from loanasync.ledger.drivers import unsuitable_driver_error
+from loanasync.ledger.header import Header, check_cipher, check_scope, keys_of
+from loanasync.ledger.keys import Digests, Place, digests_of, places_of, scope_parts
+from loanasync.ledger.last_number import LastNumber
+from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.protocol import DecisionLedger
 from loanasync.ledger.replay import replay, settlement_of, state_of
-from loanasync.ledger.unsent_claims import UnsentClaims
+from loanasync.ledger.transitions import LEASE_EXPIRED
 
 if TYPE_CHECKING:
     from loanasync.errors.ledger import UnresolvedState
@@ -44,11 +51,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CallResult: TypeAlias = Outcome | LoanError
 
-_MAX_BACKOFF = 0.05  # seconds
+_MAX_UNSENT = 10_000  # claims
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
-_CLOSE_TIMEOUT = 5.0  # seconds for releasing the last claims while a client closes
+_FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
+_CLOSE_TIMEOUT = 5.0  # seconds for undoing the last claims while a client closes
 # A lease lasts `timeout.total` plus two times `patience`, so that it does not expire before the call settles.
 _LEASE_MARGIN = 2
+
+
+@frozen
+class _Keys:
+    """The keys of a ledger, the present one first, and the header that they belong to."""
+
+    header: Header
+    secrets: tuple[bytes, ...] = field(repr=mask)
+
+
+@frozen
+class _UnsentClaim:
+    """A claim whose request was not sent, and the settlement that undoes it."""
+
+    key: str
+    payload: str
+    settlement: Settlement
+    until: float  # monotonic time after which the claim is not written any more
 
 
 class LedgerRecorder:
@@ -58,24 +84,84 @@ class LedgerRecorder:
         ConfigurationError: The ledger or the policy has the wrong type.
     """
 
-    def __init__(self, ledger: object, policy: object) -> None:
-        if not isinstance(ledger, DecisionLedger):
+    def __init__(self, ledger: object, policy: object, service: str) -> None:
+        if not isinstance(ledger, Ledger):
             raise ConfigurationError("ledger", "must be a ledger, such as loanasync.ledger.SqliteLedger")
         if policy is None:
             policy = LedgerPolicy()
         if not isinstance(policy, LedgerPolicy):
             raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
-        if policy.key is None and not isinstance(ledger, MemoryLedger):
-            log(WARNING, _NO_KEY)
         self.ledger = ledger
         self.never_waits: bool = type(ledger) is MemoryLedger  # so its operations need no time limit
+        self._outlives_process = not isinstance(ledger, MemoryLedger)
         self.policy = policy
-        self.unsent_claims: UnsentClaims = UnsentClaims(ledger, policy.patience)
+        self._service = service
+        self._keys: _Keys | None = None
+        self._last_number = LastNumber(lambda: policy.orphan_folders)
+        self._unsent: OrderedDict[str, _UnsentClaim] = OrderedDict()  # by token, the oldest one first
+
+    async def keys(self) -> _Keys:
+        """Return the keys of the ledger, if it fits this client.
+
+        Raises:
+            LedgerMismatchError: The ledger does not fit.
+            Exception: The ledger cannot be used.
+        """
+        keys = self._keys
+        if keys is None or keys.header is not self.ledger.known_header:
+            header = await self.ledger.open(self._service, self.policy)
+            secrets = keys_of(header, self.policy)
+            check_cipher(header, self.policy)
+            check_scope(header, self.policy)
+            if keys is None and self._outlives_process:
+                epoch, number = await in_thread(self._last_number.read, header)
+                await self.ledger.expect_number(epoch, number)
+            keys = self._keys = _Keys(header, secrets)
+        return keys
+
+    async def attempt(
+        self, action: Callable[[], Awaitable[T]], within: float | None, operation: str, key: str
+    ) -> T | LoanError:
+        """Run operations of the ledger for a call; return an error if the ledger cannot be used.
+
+        Args:
+            action: The operations.
+            within: Seconds that they may take, or None.
+            operation: Name of the call, for the error.
+            key: Key of the call's entry, for the error.
+
+        Raises:
+            HeaderChangedError: A claim was not written.
+        """
+        try:
+            async with asyncio.timeout(within):
+                return await action()
+        except HeaderChangedError:
+            raise
+        except LedgerMismatchError as error:
+            return LedgerMismatchError(operation, key, error.ledger, error.reason)
+        except LoanError as error:  # for example ConfigurationError: the driver is not installed
+            return type(error)(*error.args)  # a copy without traceback: its frames contain personal data
+        except asyncio.CancelledError as error:
+            if was_cancelled():
+                raise
+            # It was raised by the store, which was closed meanwhile.
+            return self._unavailable(error, operation, key)
+        except Exception as error:  # noqa: BLE001  (any exception of a store means that it cannot be used)
+            return unsuitable_driver_error(self.ledger, error) or self._unavailable(error, operation, key)
+
+    def _unavailable(self, error: BaseException, operation: str, key: str) -> LedgerUnavailableError:
+        return LedgerUnavailableError(operation, key, type(error).__name__, self.ledger.reason(error))
+
+    async def check(self) -> LoanError | None:
+        """Return an error if the ledger does not fit this client or cannot be used, as a program starts."""
+        found = await self.attempt(self.keys, self.policy.patience, "approve", "")
+        return found if isinstance(found, LoanError) else None
 
     def approval(
         self, call: Call, scope: str, *, repeat_unknown: bool, wait: float | None = None
     ) -> "RecordedApproval":
-        """Return an approval to run with the ledger, and set ``call.entry`` to the key of its entry.
+        """Return an approval to run with the ledger.
 
         Raises:
             InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
@@ -85,13 +171,20 @@ class LedgerRecorder:
         wait = self.policy.wait if wait is None else wait
         return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown, wait=wait)
 
-    def entry_key(
+    def scope_parts(self, scope: str, order_token: str | None) -> tuple[str | None, ...]:
+        """Return what distinguishes the approvals of one customer."""
+        return scope_parts(self.policy, scope, order_token)
+
+    async def places(
         self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
-    ) -> str | InvalidRequestError:
-        """Return the key of an approval's entry, or an error if a required order token is missing."""
-        if problems := self.order_token_problems(order_token):
-            return InvalidRequestError(problems)
-        return key_of(shop, fiscal_code, self.policy, scope, order_token)
+    ) -> tuple[Place, ...]:
+        """Return the places of an approval's entry with each key of the ledger, the present key first.
+
+        Raises:
+            Exception: The ledger does not fit this client, or cannot be used.
+        """
+        keys = await self.keys()
+        return places_of(shop.shop_id, fiscal_code, keys.secrets, self.policy, scope, order_token)
 
     def order_token_problems(self, order_token: object) -> tuple[Problem, ...]:
         """Return a problem if an order token is not a str, or is missing and required."""
@@ -102,9 +195,83 @@ class LedgerRecorder:
     def _lacks_order_token(self, order_token: str | None) -> bool:
         return self.policy.scope == "order_token" and order_token is None
 
+    def add_unsent(
+        self, token: str, key: str, payload: str, settlement: Settlement, until: float = 0.0
+    ) -> None:
+        """Remember a claim whose request was not sent, until it is undone. Forget the oldest of too many.
+
+        Args:
+            token: Token of the claim.
+            key: Key of the entry.
+            payload: Digest of the request's data.
+            settlement: The settlement that undoes the claim.
+            until: Monotonic time until which the claim may still be written.
+        """
+        self._unsent[token] = _UnsentClaim(key, payload, settlement, until)
+        if len(self._unsent) > _MAX_UNSENT:
+            self._unsent.popitem(last=False)
+
+    def is_unsent(self, entry: Entry) -> bool:
+        """Return True if the last claim of an entry is one of these."""
+        is_open = entry.state is State.INFLIGHT or entry.note == LEASE_EXPIRED
+        return is_open and entry.token in self._unsent
+
+    async def undo_unsent(self, token: str) -> Entry | None:
+        """Undo a claim whose request was not sent, if it was written; return the current entry.
+
+        Raises:
+            Exception: The ledger cannot be used. A later call undoes the claim.
+        """
+        claim, now = self._unsent[token], time.monotonic()
+        entry = await self.ledger.get(claim.key)
+        if entry is not None and self.is_unsent(entry):
+            entry = await self.ledger.settle(
+                claim.key, token=token, payload=claim.payload, settlement=claim.settlement
+            )
+            self.forget_unsent(token)
+        elif claim.until < now:
+            self.forget_unsent(token)
+        return entry
+
+    def forget_unsent(self, token: str) -> None:
+        """Remove a claim that was undone."""
+        self._unsent.pop(token, None)
+
+    @property
+    def needs_care(self) -> bool:
+        """True if `take_care` has something to do."""
+        return bool(self._unsent) or (self._outlives_process and self._last_number.is_due(self.ledger.number))
+
+    async def take_care(self, within: float, number: int = 1) -> None:
+        """Undo some claims of earlier approvals, and write the number of the last write to its file.
+
+        Args:
+            within: Seconds that undoing one claim may take.
+            number: Claims to undo at most.
+        """
+        for token in tuple(self._unsent)[:number]:
+            undo = partial(self.undo_unsent, token)
+            if isinstance(await self.attempt(undo, within, "approve", ""), LoanError):
+                break  # the ledger does not work yet
+        header = self.ledger.known_header
+        if self._outlives_process and header is not None:
+            with suppress(TimeoutError):  # a folder that hangs delays no decision
+                async with asyncio.timeout(_FILE_TIMEOUT):
+                    await in_thread(self._last_number.write, header, self.ledger.number)
+
     async def aclose(self) -> None:
-        """Release the claims whose request was never sent. Leave the ledger open."""
-        await self.unsent_claims.aclose(_CLOSE_TIMEOUT)
+        """Undo the claims whose request was not sent. Leave the ledger open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self.take_care(self.policy.patience, _MAX_UNSENT)
+
+
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Run a function that uses files in a thread, or here while the interpreter shuts down."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except RuntimeError:  # no thread can be started any more
+        return function(*arguments)
 
 
 class RecordedApproval:
@@ -115,7 +282,7 @@ class RecordedApproval:
     once more. So the approval ends after ``timeout.total + patience`` seconds at the latest.
 
     Args:
-        recorder: The ledger, its policy, and the client's claims whose request was never sent.
+        recorder: The ledger and its policy.
         call: The approval.
         scope: Distinguishes several applications of one customer.
         repeats_unknown: Send the request even if the outcome of an earlier request is unknown.
@@ -123,17 +290,20 @@ class RecordedApproval:
     """
 
     _record: CallRecord
+    _header: Header
+    _digests: tuple[Digests, ...]
 
     def __init__(
         self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool, wait: float
     ) -> None:
+        self._recorder = recorder
         self._ledger = recorder.ledger
         self._policy = recorder.policy
-        self._unsent_claims = recorder.unsent_claims
         self._never_waits = recorder.never_waits
         self._call = call
-        self._digests = digests_of(call, self._policy, scope)
-        self._use_digests(self._digests[0])
+        self._operation = call.endpoint.operation
+        self._scope = scope
+        self._key = ""
         self._repeats_unknown = repeats_unknown
         self._wait = wait
         self._wait_until: float | None = None  # set when an entry of another owner is found
@@ -141,7 +311,7 @@ class RecordedApproval:
         self._total = 0.0
         self._token = ""
         self._takeover_token: str | None = None
-        self._known_tokens: set[str] = set()  # claim tokens of all entries that this approval has read
+        self._claimed: Entry | None = None
 
     def _use_digests(self, digests: Digests) -> None:
         self._key = self._call.entry = digests.key
@@ -157,32 +327,34 @@ class RecordedApproval:
             LoanError: The approval ended without a decision, or the decision could not be written.
         """
         with pipeline.start(self._call, timeout, retry) as run:
-            return run.finish(await self._decide(run, timeout.total))
+            return run.finish(await self._decide_and_care(run, timeout.total))
+
+    async def _decide_and_care(self, run: Run, within: float) -> CallResult:
+        result = await self._decide(run, within)
+        left = min(self._time_left(), 0.0) + self._policy.patience
+        if self._recorder.needs_care and left > 0:
+            await self._recorder.take_care(left)
+        return result
 
     async def _decide(self, run: Run, within: float) -> CallResult:
-        """Look up, take a slot, claim, send and settle.
+        """Derive the keys, look up, take a slot, claim, send and settle.
 
         `found` is the result of the latest ledger operation. Each iteration does one of these:
 
         - It returns the decision or the error that follows from `found`.
         - It waits until the owner of the entry settles it.
-        - It releases a claim of this client that the ledger wrote late.
+        - It undoes a claim of this client whose request was never sent.
         - It claims the entry and sends the request.
         """
         self._record = run.record
         self._started, self._total = time.monotonic(), within
-        found: Entry | LoanError | None = None
-        # Look up first only if no slot is free or old keys exist. Otherwise the claim itself returns the
-        # entry, if there is one.
-        if run.must_wait or len(self._digests) > 1:
-            found = await self._look_up()
+        found = await self._look_up(always=run.must_wait)
         while True:
             if isinstance(found, LoanError):
                 self._record.set_ledger_result("unavailable")
                 return found
-            if found is not None and self._unsent_claims.owns(found):
-                # The ledger wrote a claim of this client late. Its request was never sent, so release it.
-                found = await self._call_ledger_in_time(partial(self._unsent_claims.release, found.token))
+            if found is not None and self._recorder.is_unsent(found):
+                found = await self._call_ledger_in_time(partial(self._recorder.undo_unsent, found.token))
                 continue
             outcome = self._outcome_of(found)
             if isinstance(outcome, InFlightError) and (left := self._wait_left()) > 0:
@@ -197,27 +369,33 @@ class RecordedApproval:
                 if (error := await run.acquire_slot()) is not None:
                     return error
                 found = await self._claim()
-                if isinstance(found, LoanError) or not found.is_claimed_by(self._token):
+                if isinstance(found, LoanError) or found is None or not found.is_claimed_by(self._token):
                     continue
+                self._claimed = found
                 result = await self._send(run)
             finally:
                 run.release_slot()
             return await self._settle(result)
 
-    async def _look_up(self) -> Entry | LoanError | None:
-        """Return the entry of this approval under the present key or an old key, and use its digests.
+    async def _look_up(self, *, always: bool) -> Entry | LoanError | None:
+        """Derive the digests of this approval from the keys of the ledger, and look up its entry.
 
         If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
-        released entries.
+        released entries. With one key, the claim returns the entry, so look up only if `always` is set.
         """
+        keys = await self._call_ledger_in_time(self._recorder.keys)
+        if isinstance(keys, LoanError):
+            return keys
+        self._header = keys.header
+        self._digests = digests_of(self._call, keys.secrets, self._policy, self._scope)
+        self._use_digests(self._digests[0])
         found = None
-        for digests in self._digests:
+        for digests in self._digests if always or len(self._digests) > 1 else ():
             entry = await self._call_ledger_in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
-            self._known_tokens.add(entry.token)
             if found is None or entry.state.is_decided:
                 found = entry
                 self._use_digests(digests)
@@ -254,30 +432,19 @@ class RecordedApproval:
         return await self._call_ledger(action, min(left, self._policy.patience))
 
     async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float | None) -> T | LoanError:
-        """Run a ledger operation; return its result, or an error if the ledger cannot be used."""
-        try:
-            if self._never_waits:
-                return await action()
-            async with asyncio.timeout(within):
-                return await action()
-        except LoanError as error:  # for example ConfigurationError: the file is not a ledger
-            return type(error)(*error.args)  # a copy without traceback: its frames contain personal data
-        except asyncio.CancelledError as error:
-            if was_cancelled():
-                raise
-            return self._unavailable(error)  # raised by the backend, for example when it was closed meanwhile
-        except Exception as error:  # noqa: BLE001  (any exception of a backend means that it cannot be used)
-            return unsuitable_driver_error(self._ledger, error) or self._unavailable(error)
+        """Run ledger operations; return their result, or an error if the ledger cannot be used."""
+        within = None if self._never_waits else within
+        return await self._recorder.attempt(action, within, self._operation, self._key)
 
     def _unavailable(self, error: BaseException) -> LoanError:
-        return LedgerUnavailableError(self._call.endpoint.operation, self._key, type(error).__name__)
+        return LedgerUnavailableError(self._operation, self._key, type(error).__name__)
 
     def _outcome_of(self, entry: Entry | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
             return None
         self._record.set_ledger_result("blocked")
-        operation = self._call.endpoint.operation
+        operation = self._operation
         if entry.payload != self._payload:
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, self._key[:12], entry.state.value)
@@ -310,20 +477,24 @@ class RecordedApproval:
     def _prepare_claim(self, over: Entry | None) -> None:
         """Create the token of the next claim. If there is an entry `over`, the claim takes it over."""
         if over is None or over.state is State.RELEASED:
+            over = None
             self._use_digests(self._digests[0])  # create new entries only under the present key
         self._token = os.urandom(16).hex()
         self._takeover_token = None if over is None else over.token
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
 
-    async def _claim(self) -> Entry | LoanError:
+    async def _claim(self) -> Entry | LoanError | None:
         """Claim the entry immediately before the request is sent.
 
         Returns:
-            The claimed entry, the entry of another owner, or an error. After an error the claim is abandoned,
-            because the ledger may have written the claim, or may still write it.
+            The claimed entry, the entry of another owner, or an error. After an error the claim is undone,
+            because the ledger may have written it. If the keys of the ledger have changed, the entry under
+            the new keys, or None.
         """
-        if self._time_left() <= 0:
+        within = min(self._time_left(), self._policy.patience)
+        if within <= 0:
             return self._unavailable(TimeoutError())
+        until = time.monotonic() + within
         claim = partial(
             self._ledger.claim,
             self._key,
@@ -332,48 +503,29 @@ class RecordedApproval:
             lease=self._total + _LEASE_MARGIN * self._policy.patience,
             over=self._takeover_token,
             subject=self._subject,
+            header=self._header,
+            within=within,
         )
-        other = None
+        claiming = asyncio.ensure_future(self._call_ledger_in_time(claim))
         try:
-            entry = await self._call_ledger_in_time(claim)
-            if not isinstance(entry, LoanError) and entry.is_claimed_by(self._token):
-                other = await self._find_competing_entry()
+            entry = await asyncio.shield(claiming)
+        except HeaderChangedError:
+            return await self._look_up(always=False)
         except asyncio.CancelledError:
-            await self._abandon_claim()
+            undoing = asyncio.ensure_future(self._undo_when_over(claiming, until))
+            while not undoing.done():
+                with suppress(asyncio.CancelledError):  # another one changes nothing
+                    await asyncio.wait((undoing,))
             raise
-        if isinstance(other, tuple):
-            digests, entry = other
-            await self._abandon_claim()
-            self._use_digests(digests)
-            # Pause for a random time, or two clients could abandon their claims for each other without end.
-            await asyncio.sleep(_MAX_BACKOFF * random())  # noqa: S311  (not for cryptography)
-            return entry
-        if other is not None:
-            entry = other
         if isinstance(entry, LoanError):
-            await self._abandon_claim()  # the ledger may have written it despite the error
+            await self._undo_claim(until)
         return entry
 
-    async def _find_competing_entry(self) -> tuple[Digests, Entry] | LoanError | None:
-        """Return an entry of this approval under another key, and the digests of that key.
-
-        During a change of keys, two clients may claim one approval under different keys. Each client claims
-        first, and then reads the entries under its other keys. So at least one of them sees the claim of the
-        other and abandons its own. At most one of them sends the request.
-        """
-        for digests in self._digests:
-            if digests.key == self._key:
-                continue
-            entry = await self._call_ledger_in_time(partial(self._ledger.get, digests.key))
-            if isinstance(entry, LoanError):
-                return entry
-            if entry is None or entry.state is State.RELEASED:
-                continue
-            # Ignore an UNKNOWN entry that was read before the claim: this approval may send again despite it.
-            if entry.state is not State.UNKNOWN or entry.token not in self._known_tokens:
-                self._known_tokens.add(entry.token)
-                return digests, entry
-        return None
+    async def _undo_when_over(self, claiming: "asyncio.Task[Entry | LoanError]", until: float) -> None:
+        """Undo a claim of a cancelled call. The claim may still reach the ledger, so wait for its end."""
+        with suppress(HeaderChangedError):
+            await claiming
+        await self._undo_claim(until)
 
     async def _send(self, run: Run) -> CallResult:
         """Send the request. On an exception, settle the entry before raising it again."""
@@ -408,41 +560,29 @@ class RecordedApproval:
             log(WARNING, _NOT_ENCRYPTED, self._key[:12], failure)
         return self._replay(entry) if entry is not None and entry.state.is_decided else result
 
-    async def _abandon_claim(self) -> None:
+    async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
-        await self._release(Settlement(state=state, note="not sent"))
-
-    async def _release(self, settlement: Settlement) -> Entry | None:
-        """Settle a claim whose own request was not evaluated; on failure, retry in the background."""
-        self._unsent_claims.add(self._token, self._key, self._payload, settlement)
-        try:
-            entry = await self._call_ledger(
-                lambda: self._unsent_claims.release(self._token), self._policy.patience
-            )
-        except asyncio.CancelledError:  # no caller waits any more, or asyncio.run() is ending
-            if self._call.is_abandoned:
-                self._unsent_claims.start_background_release()
-            raise
-        # If this task is cancelled while callers wait for it, asyncio.run() is ending. Then start no task.
-        if not was_cancelled() or self._call.is_abandoned:
-            self._unsent_claims.start_background_release()
-        if isinstance(entry, LoanError):
-            log(WARNING, _RELEASED_LATER, self._key[:12])
-            return None
-        return entry
+        settlement = Settlement(state=state, note="not sent")
+        self._recorder.add_unsent(self._token, self._key, self._payload, settlement, until)
+        undone = await self._call_ledger(
+            partial(self._recorder.undo_unsent, self._token), self._policy.patience
+        )
+        if isinstance(undone, LoanError):
+            log(WARNING, _UNDONE_LATER, self._key[:12])
 
     async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
         """Write a settlement that is not a decision; return None if that fails.
 
         After a failure the entry stays in flight until its lease expires, and is UNKNOWN from then on.
         """
-        if settlement.state is State.RELEASED:
-            return await self._release(settlement)
+        if settlement.state is State.RELEASED:  # if this fails, a later call of this client releases it
+            self._recorder.add_unsent(self._token, self._key, self._payload, settlement)
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
             log(WARNING, _STAYS_IN_FLIGHT, self._key[:12])
             return None
+        self._recorder.forget_unsent(self._token)
         return entry
 
     async def _write_settlement(self, settlement: Settlement) -> Entry | LoanError:
@@ -453,6 +593,7 @@ class RecordedApproval:
             token=self._token,
             payload=self._payload,
             settlement=settlement,
+            claimed=self._claimed,
         )
         return await self._call_ledger(settle, self._policy.patience)
 
@@ -503,6 +644,7 @@ class RecordedApproval:
 
     def _write_orphan_now(self, settlement: Settlement) -> str | None:
         orphan = Orphan(
+            ledger=self._header.id,
             key=self._key,
             token=self._token,
             payload=self._payload,
@@ -514,8 +656,7 @@ class RecordedApproval:
 
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
         outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
-        operation = self._call.endpoint.operation
-        return DecisionNotRecordedError(operation, self._key, outcome, decision, file, cause_type)
+        return DecisionNotRecordedError(self._operation, self._key, outcome, decision, file, cause_type)
 
 
 _WRONG_ORDER_TOKEN = Problem(
@@ -540,12 +681,10 @@ _CONTRADICTION = (
     "entry %s stays %s, because a person resolved it, but the service decided otherwise; "
     "check the entry and correct it with loanasync ledger resolve"
 )
-_RELEASED_LATER = "the ledger cannot be written: the claim of entry %s will be released later"
+_UNDONE_LATER = (
+    "the ledger cannot be written: a later call undoes the claim of entry %s, whose request was not sent"
+)
 _OTHER_DATA = (
     "entry %s is %s, and the same customer was requested with other data; if the service evaluates each "
     "order (the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
-)
-_NO_KEY = (
-    "the ledger has no key: its entries are keyed by the auth token, and after a change of the token each "
-    "customer would be requested again; set LedgerPolicy(key=..., old_keys=[<the present auth token>])"
 )

@@ -13,16 +13,15 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from loanasync._lifecycle import was_cancelled
+from loanasync._config import Shop
 from loanasync._results import Problem
-from loanasync.errors import InFlightError, LedgerUnavailableError, LoanError, NotResolvedError
-from loanasync.ledger.backend import unsuitable_driver_error
+from loanasync.errors import InFlightError, LoanError, NotResolvedError
 from loanasync.ledger.keys import Place
+from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
 from loanasync.ledger.orphans import import_files_of_entry
-from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.protocol import DecisionLedger
+from loanasync.ledger.recorder import LedgerRecorder
 
 NotFound: TypeAlias = Literal["missing", "ambiguous"]
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
@@ -86,7 +85,7 @@ class StatedResult:
     entry: Entry
 
 
-async def find_entry(ledger: DecisionLedger, places: Sequence[Place], *, by_order: bool) -> Entry | NotFound:
+async def find_entry(ledger: Ledger, places: Sequence[Place], *, by_order: bool) -> Entry | NotFound:
     """Return the entry of an approval under the present key or an old one.
 
     If there are several entries, prefer one with a decision, then the one under the newest key. An entry that
@@ -124,7 +123,7 @@ def _rank(entry: Entry) -> int:
 
 
 async def settle_as_stated(
-    ledger: DecisionLedger,
+    ledger: Ledger,
     entry: Entry,
     statement: Statement,
     *,
@@ -184,15 +183,33 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     return None if is_first else "requested again"
 
 
+@frozen
+class Approval:
+    """The approval of a customer, as `LoanClient.resolve` and `LoanClient.entry_key` name it."""
+
+    shop: Shop
+    fiscal_code: str
+    scope: str
+    order_token: str | None
+
+
+async def entry_key(recorder: LedgerRecorder, approval: Approval) -> str | LoanError:
+    """Return the key of an approval's entry under the present key of the ledger, or an error."""
+    policy = recorder.policy
+    return await recorder.attempt(lambda: _first_key(recorder, approval), policy.patience, "entry_key", "")
+
+
+async def _first_key(recorder: LedgerRecorder, approval: Approval) -> str:
+    await recorder.ledger.refresh()  # the key may have been rotated
+    return (await _places(recorder, approval))[0].key
+
+
+async def _places(recorder: LedgerRecorder, approval: Approval) -> tuple[Place, ...]:
+    return await recorder.places(approval.shop, approval.fiscal_code, approval.scope, approval.order_token)
+
+
 async def resolve_customer(
-    ledger: DecisionLedger,
-    policy: LedgerPolicy,
-    places: Sequence[Place],
-    stated: str,
-    source: str,
-    note: str,
-    *,
-    by_order: bool,
+    recorder: LedgerRecorder, approval: Approval, stated: str, source: str, note: str
 ) -> Entry | LoanError:
     """Settle the entry of a customer as a source states it; return the current entry, or an error.
 
@@ -201,29 +218,32 @@ async def resolve_customer(
     """
     source, note = source.strip(), note.strip()
     statement = Statement(STATES[stated], source, note or source)
-    key = "" if by_order else places[0].key
-    try:
-        async with asyncio.timeout(2 * policy.patience):
-            found = await find_entry(ledger, places, by_order=by_order)
-            if not isinstance(found, Entry):
-                return NotResolvedError(_OPERATION, key, found, stated)
-            key = found.key
-            done = await settle_as_stated(
-                ledger,
-                found,
-                statement,
-                within=policy.patience,
-                orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
-            )
-    except LoanError as error:  # for example ConfigurationError: the file is not a ledger
-        return type(error)(*error.args)
-    except (Exception, asyncio.CancelledError) as error:  # any one of a backend means that it cannot be used
-        if isinstance(error, asyncio.CancelledError) and was_cancelled():
-            raise  # otherwise the backend raised it, for example because it was closed meanwhile
-        unsuitable = unsuitable_driver_error(ledger, error)
-        return unsuitable or LedgerUnavailableError(_OPERATION, key, type(error).__name__)
+    patience = recorder.policy.patience
+    return await recorder.attempt(
+        lambda: _resolve(recorder, approval, statement, stated), 2 * patience, _OPERATION, ""
+    )
+
+
+async def _resolve(
+    recorder: LedgerRecorder, approval: Approval, statement: Statement, stated: str
+) -> Entry | LoanError:
+    policy, places = recorder.policy, await _places(recorder, approval)
+    by_order = approval.order_token is not None and policy.scope != "order_token"
+    found = await find_entry(recorder.ledger, places, by_order=by_order)
+    if not isinstance(found, Entry) and recorder.ledger.known_header is None:  # the key was rotated
+        places = await _places(recorder, approval)
+        found = await find_entry(recorder.ledger, places, by_order=by_order)
+    if not isinstance(found, Entry):
+        return NotResolvedError(_OPERATION, "" if by_order else places[0].key, found, stated)
+    done = await settle_as_stated(
+        recorder.ledger,
+        found,
+        statement,
+        within=policy.patience,
+        orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
+    )
     if done.result in ("settled", "unchanged"):
         return done.entry
     if done.result == "inflight" and statement.state.is_decided:
-        return InFlightError(_OPERATION, key)
-    return NotResolvedError(_OPERATION, key, done.entry.state.value, stated)
+        return InFlightError(_OPERATION, found.key)
+    return NotResolvedError(_OPERATION, found.key, done.entry.state.value, stated)

@@ -4,80 +4,122 @@ import asyncio
 import errno
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, finalize
 
-from attrs import fields
+from attrs import define, fields
 
 from loanasync._lifecycle import free_after_fork
-from loanasync.errors import ConfigurationError
-from loanasync.ledger import transitions
-from loanasync.ledger.backend import INDEXES, Address, StoredLedger, format_error, page_queries
-from loanasync.ledger.model import (
-    FORMAT,
-    NO_SUBJECT,
-    Entry,
-    Settlement,
-    State,
-    Subject,
-    dump_history,
-    load_history,
-)
+from loanasync.errors import LedgerMismatchError
+from loanasync.ledger.header import Header, format_error, mismatch
+from loanasync.ledger.ledger import Ledger
+from loanasync.ledger.model import FORMAT, Entry, State, dump_history, load_history, set_times
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
 
 T = TypeVar("T")
-Transition: TypeAlias = Callable[..., Entry]  # `transitions.claim` or `transitions.settle` with arguments
 
-_NAMES = tuple(each.name for each in fields(Entry))  # `history` is the last one
-_COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
-_PLACEHOLDERS = ", ".join("?" for _ in _NAMES)
+_APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
+_CREATE = (
+    """CREATE TABLE ledger (
+    id TEXT NOT NULL, generation INTEGER NOT NULL, number INTEGER NOT NULL, document TEXT NOT NULL,
+    boot TEXT NOT NULL, boots INTEGER NOT NULL
+)""",
+    """CREATE TABLE entries (
+    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
+    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
+    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT, customer TEXT NOT NULL,
+    "order" TEXT NOT NULL, scope TEXT NOT NULL, source TEXT NOT NULL, revision TEXT NOT NULL,
+    part TEXT NOT NULL, history TEXT NOT NULL, lease_end REAL NOT NULL
+)""",
+    "CREATE INDEX entries_part ON entries (part, key)",
+    # A part of a digest is enough to find an entry, and takes a third of the space.
+    "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16)) WHERE customer <> ''",
+    'CREATE INDEX entries_order ON entries (substr("order", 1, 16)) WHERE "order" <> \'\'',
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_CREATE_HEADER = "INSERT INTO ledger VALUES (?, ?, 1, ?, '', 0)"
+_HEADER = "SELECT id, generation, number FROM ledger"
+_SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, document = ? WHERE id = ? AND generation = ?"
+_COUNT_WRITE = "UPDATE ledger SET number = number + 1"
 
-_SELECT = f"SELECT {_COLUMNS} FROM decisions"  # noqa: S608  (constants)
+_OTHER_FORMS = ("history", "left")  # fields that are not stored as they are
+_NAMES = tuple(each.name for each in fields(Entry) if each.name not in _OTHER_FORMS)
+_COLUMNS = ", ".join(f'"{name}"' for name in (*_NAMES, "history", "lease_end"))
+_WRITTEN = (*_NAMES, "history", "lease_end", "part")
+_PARAMETERS = ", ".join(f":{name}" for name in _WRITTEN)
+_VALUES = f'({_COLUMNS}, "part") VALUES ({_PARAMETERS})'
+# An assignment to an indexed column writes to the index, even if the value stays the same.
+_INDEXED = ("key", "customer", "order")
+_ASSIGNMENTS = ", ".join(f"{name} = :{name}" for name in _WRITTEN if name not in _INDEXED)
+
+# One statement, so that the entry is not older than the generation.
+_READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
+_SELECT = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608  (constants)
 _FIND = f"{_SELECT} WHERE key = ?"
-_WRITE = f"INSERT OR REPLACE INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS})"  # noqa: S608  (constants)
-_CREATE_ENTRY = f"INSERT INTO decisions ({_COLUMNS}) VALUES ({_PLACEHOLDERS}) ON CONFLICT (key) DO NOTHING"  # noqa: S608
-_END_CLAIM = """
-UPDATE decisions
-SET state = ?, payload = ?, changed = ?, note = ?, status = ?, body = ?, fault = ?, source = ?
-WHERE key = ? AND state = 'inflight' AND token = ? AND changed = ?
-"""
-_PAGES = page_queries(_SELECT, "?", "?")
-# The second conditions let SQLite use the partial indexes.
-_BY = {"customer": "customer = ? AND customer <> ''", "order": '"order" = ? AND "order" <> \'\''}
-_PURGE = "DELETE FROM decisions WHERE state IN ('approved', 'refused', 'released') AND changed <= ?"
-_MAX_CLAIMS = 1000  # entries of claims that a `_DatabaseThread` keeps until they are settled
+_PAGE = f"{_SELECT} WHERE key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
+_PAGE_OF_PART = f"{_SELECT} WHERE part = ? AND key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
+# The other conditions let SQLite use the index. Without the plus it would replace their column by the value.
+_BY = """+"{name}" = :{name} AND "{name}" <> '' AND substr("{name}", 1, 16) = substr(:{name}, 1, 16)"""
+_EXPECTED = 'SELECT lease_end, customer, "order" FROM entries WHERE key = ? AND revision = ?'
+_INSERT = f"INSERT INTO entries {_VALUES} ON CONFLICT (key) DO NOTHING"
+_UPDATE = f"UPDATE entries SET {_ASSIGNMENTS} WHERE key = :key"  # noqa: S608  (constants)
+_REPLACE = f"REPLACE INTO entries {_VALUES}"
+_DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
+
+_values_of = attrgetter(*_NAMES)
+
+_HEADER_SIZE = 100  # bytes at the beginning of each SQLite file
+_LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
+_LOCK_PAUSE = 0.005  # seconds between two attempts
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
+_BOOT_SPACING = 4e9  # seconds by which a boot advances the lease clock; more than any uptime or time of day
+
+_FULL = "the disk is full: free some space"
+_READ_ONLY = "the file or its folder is not writable: let this user write to both"
+_NO_LINKS = "the file system has no hard links: put the ledger on another local disk"
+_DAMAGED = "is damaged, truncated, or not an SQLite file: restore it, or name another file"
+_CAUSES = {
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: let this user read and write it and its folder",
+    sqlite3.SQLITE_BUSY: "another process locks the file: end that process, or set a longer patience",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write the file: check the disk, which must be local",
+    sqlite3.SQLITE_NOTADB: f"the file {_DAMAGED}",
+    sqlite3.SQLITE_CORRUPT: f"the file {_DAMAGED}",
+}
+_SYSTEM_CAUSES = {
+    errno.ENOSPC: _FULL,
+    errno.EROFS: _READ_ONLY,
+    errno.EACCES: _READ_ONLY,
+    errno.ENOENT: "the file was deleted or replaced while it was open: restore it, then restart this process",
+    errno.EPERM: _NO_LINKS,
+    errno.EOPNOTSUPP: _NO_LINKS,
+}
 
 
-class _Connection(Connection):
-    """A connection to the file of a ledger."""
-
-    now: Callable[[], float]  # the ledger's clock, see `_clock`
-
-
-Use: TypeAlias = Callable[[_Connection], T]
-
-
-class SqliteLedger(StoredLedger):
+class SqliteLedger(Ledger):
     """A ledger in an SQLite file, for all clients and processes of one machine.
 
     Use it unless your processes run on several machines. It needs no other package.
 
-    A completed write survives a power failure (``synchronous=FULL``). Only the user who created the file can
+    A completed write survives a power failure (``synchronous=EXTRA``). Only the user who created the file can
     read it and the files beside it (``-wal``, ``-shm``). The file must be on a local disk, since SQLite's
     locks do not work reliably on network file systems.
 
-    On Linux, leases are measured by the ledger's own clock. It is set to the time of day once after each boot
-    and ignores later changes of the system clock. On other systems, leases are measured by the system clock.
+    Entries are dated by the system clock. On Linux, leases are measured by a clock that cannot be set, and
+    expire when the machine boots. On other systems, they are measured by the system clock.
 
     If the file is deleted or replaced while it is open, every method raises FileNotFoundError, so that a
     client sends nothing. With an empty file, every customer would be requested again. Restore the file; then
@@ -87,32 +129,62 @@ class SqliteLedger(StoredLedger):
     for the disk. The file is closed at the end of the process, even if the ledger was not closed.
 
     Args:
-        file: Path of the file. It is created if it does not exist; its folder must exist.
+        path: Path of the file. Its folder must exist.
         patience: Seconds to wait while other processes write.
-
-    Raises:
-        ConfigurationError: The file is not a ledger of this version's format. Raised by all methods.
+        must_exist: Raise LedgerMismatchError if the file is missing. By default, the first client creates it.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from loanasync.ledger import SqliteLedger
         >>> with TemporaryDirectory() as folder:
-        ...     ledger = SqliteLedger(f"{folder}/decisions.db")
-        ...     run(ledger.get("missing"))
-        ...     run(ledger.aclose())
+        ...     print(run(SqliteLedger(f"{folder}/mistyped.db", must_exist=True).get("missing")))
+        Traceback (most recent call last):
+        ...
+        loanasync.LedgerMismatchError: ...
     """
 
-    address: ClassVar[Address] = Address(
-        schemes=("sqlite",),
-        absent="{file} does not exist or is empty: name the file that your clients use",
-    )
+    def __init__(self, path: str | Path, *, patience: float = 10.0, must_exist: bool = False) -> None:
+        super().__init__(_SqliteStore(Path(path), patience), creates=not must_exist)
 
-    def __init__(self, file: str | Path, *, patience: float = 10.0) -> None:
-        self._file = Path(file)
+    def __repr__(self) -> str:
+        return f"SqliteLedger({self._store.name!r})"
+
+
+class _Connection(Connection):
+    """A connection to the file of a ledger."""
+
+    now: Callable[[], float]  # the lease clock, see `_lease_clock`
+
+
+@define
+class _Transaction:
+    """A write transaction, which all writes that wait at the same time share."""
+
+    connection: _Connection
+    id: str
+    generation: int
+    number: int  # before the transaction
+    now: float
+    time_of_day: float
+    has_written: bool = False
+
+
+Read: TypeAlias = Callable[[_Connection], T]
+Write: TypeAlias = Callable[[_Transaction], T]
+
+
+class _MissingFileError(LedgerMismatchError):
+    """There is no file."""
+
+
+class _SqliteStore:
+    def __init__(self, file: Path, patience: float) -> None:
+        self.name = str(file)
+        self._file = file
         self._patience = patience
         self._thread: _DatabaseThread | None = None
         self._replace_lock()
-        free_after_fork(self, SqliteLedger._replace_lock)
+        free_after_fork(self, _SqliteStore._replace_lock)
 
     def _replace_lock(self) -> None:
         """Create a new lock. In a forked child, a thread of the parent may have held the old one."""
@@ -125,86 +197,139 @@ class SqliteLedger(StoredLedger):
                 self._thread = _DatabaseThread(self._file, self._patience)
             return self._thread
 
-    async def claim(
+    async def header(self) -> FoundHeader:
+        try:
+            return await self._database().read(partial(_find_header, self.name))
+        except _MissingFileError:
+            return FoundHeader(None, 0.0, 0)
+
+    async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
+        if replaces is None:
+            return await self._database().run(partial(_create_file, self._file, header))
+        try:
+            return await self._database().write(partial(_swap_header, header, replaces))
+        except _MissingFileError:
+            return False
+
+    async def read(self, key: str, header: Header) -> Found:
+        return await self._database().read(partial(_read, key, header))
+
+    async def swap(
         self,
-        key: str,
+        entry: Entry,
+        header: Header,
         *,
-        token: str,
-        payload: str,
-        lease: float,
-        over: str | None = None,
-        subject: Subject = NO_SUBJECT,
-    ) -> Entry:
-        """See `DecisionLedger.claim`."""
-        transition = partial(
-            transitions.claim, key=key, token=token, payload=payload, lease=lease, over=over, subject=subject
-        )
-        database = self._database()
-        return await database.write(partial(database.claim, key, transition))
+        expects: str,
+        lease: float | None = None,
+        not_after: float | None = None,
+    ) -> Swapped:
+        return await self._database().write(partial(_swap, entry, header, expects, lease, not_after))
 
-    async def settle(
-        self, key: str, *, token: str, payload: str, settlement: Settlement, over: str | None = None
-    ) -> Entry:
-        """See `DecisionLedger.settle`."""
-        transition = partial(
-            transitions.settle, key=key, token=token, payload=payload, settlement=settlement, over=over
-        )
-        database = self._database()
-        return await database.write(partial(database.settle, key, token, transition))
+    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
+        statement, given = (_PAGE_OF_PART, (part, first, last)) if part else (_PAGE, (first, last))
+        return await self._database().read(partial(_list, statement, given, header))
 
-    async def get(self, key: str) -> Entry | None:
-        """See `DecisionLedger.get`."""
-        entry, now = await self._database().read(partial(_load, key))
-        return None if entry is None else transitions.as_of(entry, now)
+    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
+        given = {name: digest for name, digest in (("customer", customer), ("order", order)) if digest}
+        statement = f"{_SELECT} WHERE {' AND '.join(_BY.format(name=name) for name in given)}"
+        return await self._database().read(partial(_list, statement, given, header))
 
-    async def _read_page(self, part: str, first: str, last: str) -> tuple[str, list[Entry]]:
-        entries = await self._database().read(partial(_read, _PAGES[part], (first, last)))
-        return entries[-1].key if entries else "", entries
+    async def drop(self, entries: Sequence[Entry], header: Header) -> int:
+        return await self._database().write(partial(_drop, entries, header))
 
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """See `DecisionLedger.find`."""
-        sought = {"customer": customer, "order": order}
-        given = {name: digest for name, digest in sought.items() if digest}
-        if not given:
-            return []
-        statement = f"{_SELECT} WHERE {' AND '.join(_BY[name] for name in given)}"
-        return transitions.sort_by_age(
-            await self._database().read(partial(_read, statement, tuple(given.values())))
-        )
-
-    async def purge(self, older_than: float) -> int:
-        """See `DecisionLedger.purge`."""
-        return await self._database().write(
-            lambda connection: connection.execute(_PURGE, (connection.now() - older_than,)).rowcount
-        )
-
-    async def exists(self) -> bool:
-        """Return True if the file is a database with tables. Create nothing.
-
-        Example:
-            >>> from loanasync.ledger import SqliteLedger
-            >>> run(SqliteLedger("mistyped.db").exists())
-            False
-        """
-        return await asyncio.to_thread(_has_tables, self._file, self._patience)
+    def reason(self, error: BaseException) -> str:
+        if isinstance(error, OSError):
+            return _SYSTEM_CAUSES.get(error.errno or 0, "")
+        return _CAUSES.get(_result_code(error), "")
 
     async def aclose(self) -> None:
-        """Close the file. A later call opens it again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():
             await thread.end()
 
-    def __repr__(self) -> str:
-        return f"SqliteLedger({str(self._file)!r})"
+
+def _find_header(name: str, connection: _Connection) -> FoundHeader:
+    document, number = connection.execute("SELECT document, number FROM ledger").fetchone()
+    return FoundHeader(Header.from_json(document, name), connection.now(), number)
+
+
+def _swap_header(header: Header, replaces: Header, transaction: _Transaction) -> bool:
+    new = (header.id, header.generation, header.as_json())
+    changed = transaction.connection.execute(_SWAP_HEADER, (*new, replaces.id, replaces.generation)).rowcount
+    transaction.has_written |= bool(changed)
+    return bool(changed)
+
+
+def _check(header: Header, stored_id: str) -> None:
+    if header.id != stored_id:
+        raise mismatch(header.name, "was replaced by another ledger")
+
+
+def _read(key: str, header: Header, connection: _Connection) -> Found:
+    stored_id, generation, number, *row = connection.execute(_READ, (key,)).fetchone()
+    _check(header, stored_id)
+    now = connection.now()
+    return Found(None if row[0] is None else _entry(row, now), now, generation, number)
+
+
+def _list(
+    statement: str, given: Sequence[str] | Mapping[str, str], header: Header, connection: _Connection
+) -> Sequence[Entry]:
+    _check(header, connection.execute(_HEADER).fetchone()[0])
+    rows = connection.execute(statement, given).fetchall()
+    now = connection.now()
+    return [_entry(row, now) for row in rows]
+
+
+def _entry(row: Sequence[Any], now: float) -> Entry:
+    *values, history, lease_end = row
+    members = dict(zip(_NAMES, values, strict=True))
+    members["state"] = State(members["state"])
+    return Entry(**members, history=load_history(history), left=lease_end - now)
+
+
+def _swap(
+    entry: Entry,
+    header: Header,
+    expects: str,
+    lease: float | None,
+    not_after: float | None,
+    transaction: _Transaction,
+) -> Swapped:
+    _check(header, transaction.id)
+    run, now, today = transaction.connection.execute, transaction.now, transaction.time_of_day
+    expected = run(_EXPECTED, (entry.key, expects)).fetchone() if expects else None
+    is_late = not_after is not None and now > not_after
+    is_refused = lease is not None and header.generation != transaction.generation
+    if not is_late and not is_refused and (expected is not None or not expects):
+        lease_end = now + lease if lease is not None else expected[0] if expected else now
+        expires = today + lease if lease is not None else entry.expires or today
+        claimed = entry.claimed or today
+        set_times(entry, claimed=claimed, changed=today, expires=expires, left=lease_end - now)
+        values = dict(zip(_NAMES, _values_of(entry), strict=True))
+        values |= {"history": dump_history(entry.history), "lease_end": lease_end, "part": entry.part}
+        has_subject = expected is not None and expected[1:] == (entry.customer, entry.order)
+        if run(_INSERT if expected is None else _UPDATE if has_subject else _REPLACE, values).rowcount:
+            transaction.has_written = True
+            return Swapped(entry, now, transaction.generation, transaction.number + 1, is_written=True)
+    row = run(_FIND, (entry.key,)).fetchone()
+    stored = None if row is None else _entry(row, now)
+    return Swapped(stored, now, transaction.generation, transaction.number, is_written=False)
+
+
+def _drop(entries: Sequence[Entry], header: Header, transaction: _Transaction) -> int:
+    _check(header, transaction.id)
+    revisions = [(entry.key, entry.revision) for entry in entries]
+    dropped = transaction.connection.executemany(_DROP, revisions).rowcount
+    transaction.has_written = True
+    return dropped
 
 
 class _DatabaseThread:
     """The thread that uses the file, and its connection.
 
-    A single write is one statement in the usual cases: a claim of a new entry, and the settlement of a claim
-    that this thread wrote. Writes that wait at the same time share one transaction, because the
-    commit is the slow part.
+    Writes that wait at the same time share one transaction, because the commit is the slow part.
     """
 
     def __init__(self, file: Path, patience: float) -> None:
@@ -215,41 +340,20 @@ class _DatabaseThread:
         self._opened_identity: tuple[int, int] | None = None  # device and inode number of the opened file
         self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
-        self._writes: deque[tuple[Use[Any], asyncio.Future[Any]]] = deque()
-        self._claims: dict[tuple[str, str], Entry] = {}  # by key and token; used only in the thread
+        self._writes: deque[tuple[Write[Any], asyncio.Future[Any]]] = deque()
         FORK_GUARD.register(self)
 
-    async def read(self, use: Use[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, use)
+    async def run(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def write(self, use: Use[T]) -> T:
+    async def read(self, use: Read[T]) -> T:
+        return await self.run(lambda: _retry_while_locked(lambda: use(self._connect()), self._patience))
+
+    async def write(self, use: Write[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writes.append((use, future))
         self._executor.submit(self._write_all)
         return await future
-
-    def claim(self, key: str, transition: Transition, connection: _Connection) -> Entry:
-        """Write a claim. `write` calls this in the thread."""
-        entry = transition(None, now=connection.now())
-        if connection.execute(_CREATE_ENTRY, _row(entry)).rowcount:
-            self._claims[key, entry.token] = entry
-            if len(self._claims) > _MAX_CLAIMS:  # the oldest one may never be settled
-                del self._claims[next(iter(self._claims))]
-            return entry
-        return _apply(key, transition, connection)
-
-    def settle(self, key: str, token: str, transition: Transition, connection: _Connection) -> Entry:
-        """Write a settlement. `write` calls this in the thread."""
-        if (claimed := self._claims.pop((key, token), None)) is not None:
-            entry = transition(claimed, now=connection.now())
-            settled = (entry.state.value, entry.payload, entry.changed, entry.note)
-            response = (entry.status, entry.body, entry.fault, entry.source)
-            if connection.execute(_END_CLAIM, (*settled, *response, key, token, claimed.changed)).rowcount:
-                return entry
-        return _apply(key, transition, connection)
-
-    def _read(self, use: Use[T]) -> T:
-        return _retry_while_locked(lambda: use(self._connect()), self._patience)
 
     def _write_all(self) -> None:
         waiting = [self._writes.popleft() for _ in range(len(self._writes))]
@@ -265,12 +369,16 @@ class _DatabaseThread:
             with suppress(RuntimeError):  # the event loop was closed
                 future.get_loop().call_soon_threadsafe(_end_write, future, result)
 
-    def _run(self, writes: Sequence[Use[Any]]) -> list[object]:
+    def _run(self, writes: Sequence[Write[Any]]) -> list[object]:
         connection = self._connect()
-        if len(writes) == 1:
-            return [writes[0](connection)]
         with _write_transaction(connection):
-            return [_run_write(write, connection) for write in writes]
+            stored_id, generation, number = connection.execute(_HEADER).fetchone()
+            now, today = connection.now(), time.time()
+            transaction = _Transaction(connection, stored_id, generation, number, now, today)
+            results = [_run_write(write, transaction) for write in writes]
+            if transaction.has_written:
+                connection.execute(_COUNT_WRITE)
+        return results
 
     def _connect(self) -> _Connection:
         """Return the connection; open the file if necessary."""
@@ -313,82 +421,23 @@ def _end_write(future: asyncio.Future[object], result: object) -> None:
         future.set_result(result)
 
 
-def _run_write(use: Use[Any], connection: _Connection) -> object:
+def _run_write(use: Write[Any], transaction: _Transaction) -> object:
     """Return the result or the error of one write in a transaction of several.
 
     The error of one write does not undo the others, unless it is an OperationalError, such as a full disk.
     """
     try:
-        return use(connection)
+        return use(transaction)
     except sqlite3.OperationalError:
         raise
     except Exception as error:  # noqa: BLE001  (raised by the `write` call)
         return error
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    values = dict(zip(_NAMES, row, strict=True))
-    values["state"] = State(values["state"])
-    values["history"] = load_history(values["history"])
-    return Entry(**values)
-
-
-def _row(entry: Entry) -> tuple[object, ...]:
-    return (*_values_of(entry), dump_history(entry.history))
-
-
-_values_of = attrgetter(*_NAMES[:-1])
-
-
-def _load(key: str, connection: _Connection) -> tuple[Entry | None, float]:
-    row = connection.execute(_FIND, (key,)).fetchone()
-    return (None if row is None else _entry(row)), connection.now()
-
-
-def _apply(key: str, transition: Transition, connection: _Connection) -> Entry:
-    with _write_transaction(connection):
-        before, now = _load(key, connection)
-        after = transition(before, now=now)
-        if after != before:
-            connection.execute(_WRITE, _row(after))
-        return after
-
-
-def _read(statement: str, arguments: Sequence[object], connection: _Connection) -> list[Entry]:
-    rows = connection.execute(statement, arguments).fetchall()
-    now = connection.now()
-    return [transitions.as_of(_entry(row), now) for row in rows]
-
-
-_LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
-_LOCK_PAUSE = 0.005  # seconds between two attempts
-
-_APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
-
-_CREATE = (
-    """CREATE TABLE decisions (
-    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
-    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
-    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT, customer TEXT NOT NULL,
-    "order" TEXT NOT NULL, scope TEXT NOT NULL, source TEXT NOT NULL, history TEXT NOT NULL
-)""",
-    "CREATE INDEX decisions_customer ON decisions (customer) WHERE customer <> ''",
-    'CREATE INDEX decisions_order ON decisions ("order") WHERE "order" <> \'\'',
-    f"CREATE INDEX decisions_state ON decisions {INDEXES[0]}",
-    f"CREATE INDEX decisions_without_redirect ON decisions {INDEXES[1]}",
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {FORMAT}",
-)
-
-
-class _BusyError(sqlite3.OperationalError):
-    """Another process is opening the file at the same time."""
-
-
-def _is_busy(error: sqlite3.OperationalError) -> bool:
-    """Return True if the file is locked, so that another attempt may succeed."""
+def _result_code(error: BaseException) -> int:
+    """Return SQLite's primary result code, such as SQLITE_BUSY; 0 for other errors."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return isinstance(error, _BusyError) or code & 0xFF == sqlite3.SQLITE_BUSY  # the primary result code
+    return code & 0xFF
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
@@ -398,30 +447,6 @@ def _identity(file: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _has_tables(file: Path, patience: float) -> bool:
-    """Return True if a file is an SQLite database with tables. Create nothing.
-
-    Args:
-        file: The file, which may be missing.
-        patience: Seconds to wait for other processes.
-
-    Raises:
-        PermissionError: This user may not read or write the file.
-        sqlite3.DatabaseError: The file is not an SQLite database.
-    """
-    file = Path(os.path.realpath(file))
-    if not file.exists():
-        return False
-    _check_access(file)
-
-    def has_tables() -> bool:
-        address, turn = f"{file.as_uri()}?mode=rw", min(_LOCK_TIMEOUT, patience)
-        with closing(sqlite3.connect(address, uri=True, timeout=turn)) as connection:
-            return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-
-    return _retry_while_locked(has_tables, patience)
 
 
 def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
@@ -437,88 +462,100 @@ def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
             with FORK_GUARD:
                 return use()
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() >= until:
+            if _result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
         time.sleep(_LOCK_PAUSE)
 
 
-def _check_access(file: Path) -> None:
-    """Check the access rights to a file without opening it.
+def _create_file(path: Path, header: Header) -> bool:
+    """Create the file of a ledger; return False if the file exists.
+
+    The file gets its name when it is complete, so that no other process sees a part of it.
+    """
+    file = Path(os.path.realpath(path))
+    if os.path.exists(f"{file}-wal"):  # noqa: PTH110  (a text)
+        if file.exists():
+            return False
+        # SQLite would add the last entries of the deleted file to the new one.
+        raise mismatch(header.name, "was deleted, but not its -wal file: restore it, or name another file")
+    try:
+        handle, draft = tempfile.mkstemp(".new", f"{file.name}.", file.parent)  # mode 0600
+    except FileNotFoundError:
+        raise mismatch(header.name, "cannot be created: create its folder, or check the name") from None
+    os.close(handle)
+    try:
+        with FORK_GUARD, closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            with _write_transaction(connection):
+                for statement in _CREATE:
+                    connection.execute(statement)
+                connection.execute(_CREATE_HEADER, (header.id, header.generation, header.as_json()))
+            connection.execute("PRAGMA journal_mode = WAL")
+        os.link(draft, file)  # SQLite syncs the folder before it first commits to the file
+    except FileExistsError:
+        return False
+    finally:
+        Path(draft).unlink()
+    return True
+
+
+def _open_file(path: Path, patience: float) -> _Connection:
+    """Open the file of a ledger.
 
     Raises:
+        LedgerMismatchError: The file does not exist, or is not a ledger of this version's format.
         PermissionError: This user may not read or write the file.
     """
+    name = str(path)
+    file = Path(os.path.realpath(path))  # absolute, so that SQLite treats no name specially (":memory:")
+    # Do not open the file except by SQLite: closing it would drop the locks of all ledgers in this process.
+    try:
+        size = file.stat().st_size
+    except FileNotFoundError:
+        reason = f"does not exist: check the name, or run loanasync ledger create {name}"
+        raise _MissingFileError("ledger", "", name, reason) from None
+    if size < _HEADER_SIZE:  # SQLite would read an empty database
+        raise mismatch(name, "is empty or truncated: restore it, or name another file")
     if not os.access(file, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-
-
-def _open_file(file: Path, patience: float) -> _Connection:
-    """Open the file of a ledger. Create it if necessary.
-
-    Args:
-        file: The file.
-        patience: Seconds to wait for other processes.
-
-    Raises:
-        ConfigurationError: The file is not a ledger of this version's format.
-        PermissionError: This user may not read or write the file.
-    """
-    file = Path(os.path.realpath(file))  # absolute, so that SQLite treats no name specially (":memory:")
-    try:  # SQLite gives the -wal and -shm files the same mode
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        # Do not open the file here: closing it would drop the locks of all other ledgers in this process.
-        _check_access(file)
     connection = sqlite3.connect(
-        file, timeout=patience, isolation_level=None, check_same_thread=False, factory=_Connection
+        f"{file.as_uri()}?mode=rw",
+        uri=True,
+        timeout=patience,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=_Connection,
     )
     try:
-        with _write_transaction(connection):
-            _prepare_schema(connection, file)
-            connection.now = _clock(connection)
-        _use_wal(connection, patience)
-        connection.execute("PRAGMA synchronous = FULL")
+        _check_format(connection, name)
+        connection.execute("PRAGMA journal_mode = WAL")  # a restored copy may have another mode
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk
+        connection.now = _lease_clock(connection)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if _result_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise mismatch(name, _DAMAGED) from None
+        raise
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare_schema(connection: Connection, file: Path) -> None:
-    run = connection.execute
-    tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    mark = run("PRAGMA application_id").fetchone()[0]
-    version = run("PRAGMA user_version").fetchone()[0]
-    if tables and not (mark == _APPLICATION and version >= 1):
-        raise ConfigurationError("ledger", f"{file.name} is not a ledger: name another file")
-    if tables and version != FORMAT:
-        raise format_error(file.name, is_earlier=version < FORMAT)
-    for statement in () if tables else _CREATE:
-        run(statement)
-
-
-def _use_wal(connection: Connection, patience: float) -> None:
-    # Here SQLite does not wait for another process that switches to WAL at the same time.
-    until = time.monotonic() + patience
-    while True:
-        with suppress(sqlite3.OperationalError):
-            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-                return
-        if time.monotonic() > until:
-            raise _BusyError("cannot switch to write-ahead logging: the file is locked")
-        time.sleep(0.01)
+def _check_format(connection: Connection, name: str) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        raise mismatch(name, "is not a ledger: name another file")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != FORMAT:
+        raise format_error(name, is_earlier=version < FORMAT)
+    has_table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone()
+    if not has_table or connection.execute(_HEADER).fetchone() is None:
+        raise mismatch(name, "has no header: restore it, or name another file")
 
 
 @contextmanager
 def _write_transaction(connection: Connection) -> Iterator[None]:
-    """Run the block in a transaction that excludes other writers from its first read to its commit.
-
-    If a transaction has begun, the block is a part of it.
-    """
-    if connection.in_transaction:
-        yield
-        return
+    """Run the block in a transaction that excludes other writers from its first read to its commit."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -528,51 +565,25 @@ def _write_transaction(connection: Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
-_CLOCK_TABLE = "CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, start REAL NOT NULL)"
-_LAST_LEASE = "SELECT max(expires) FROM decisions WHERE state = 'inflight'"
+def _lease_clock(connection: Connection) -> Callable[[], float]:
+    """Return the clock of the leases: a function that returns seconds. It cannot be set.
 
-
-def _clock(connection: Connection) -> Callable[[], float]:
-    """Return the ledger's clock: a function that returns the seconds since 1970.
-
-    The first process after a boot writes the time of the boot to the file. All processes add the machine's
-    uptime to it. On systems other than Linux, which have no boot id, use the time of day.
-
-    Call this within a write transaction.
+    It is the machine's uptime, advanced by a fixed number with each boot. So a reboot, which ends the owners
+    of all leases, expires them. Systems other than Linux have no boot id; there it is the time of day.
     """
-    boot = None
+    boot = ""
     with suppress(OSError):
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
-    if not boot:
-        return _time_of_day
-    start = _boot_time(connection, boot)
-    return lambda: start + _uptime()
-
-
-def _time_of_day() -> float:
-    return datetime.now(UTC).timestamp()
+    if connection.execute("SELECT boot FROM ledger").fetchone()[0] != boot:
+        with _write_transaction(connection):
+            connection.execute("UPDATE ledger SET boot = ?, boots = boots + 1 WHERE boot <> ?", (boot, boot))
+    start = connection.execute("SELECT boots FROM ledger").fetchone()[0] * _BOOT_SPACING
+    return (lambda: start + _uptime()) if boot else (lambda: start + time.time())
 
 
 def _uptime() -> float:
     """Return the seconds since the machine booted."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _boot_time(connection: Connection, boot: str) -> float:
-    """Return the time of the boot by the ledger's clock."""
-    run = connection.execute
-    run(_CLOCK_TABLE)
-    starts = dict(run("SELECT boot, start FROM clock").fetchall())
-    if boot in starts:
-        return float(starts[boot])
-    now = _time_of_day()
-    if starts:  # a reboot ended the owners of all leases: expire them, even if the clock was set back
-        now = max(now, run(_LAST_LEASE).fetchone()[0] or 0.0)
-    run("DELETE FROM clock")
-    start = now - _uptime()
-    run("INSERT INTO clock VALUES (?, ?)", (boot, start))
-    return start
 
 
 class _FileUser(Protocol):

@@ -1,6 +1,7 @@
-"""Transitions of a ledger entry (claim, settle) as pure functions.
+"""The state machine of a ledger entry (claim, settle) as pure functions.
 
-A backend runs each transition as one atomic write.
+They return the entry to write, or None if the transition is not allowed. The store sets the times of the new
+entry: `changed`, `claimed` if it is 0, and `expires` of a claim.
 """
 
 from collections.abc import Iterable
@@ -22,48 +23,49 @@ from loanasync.ledger.model import (
 LEASE_EXPIRED = "the lease expired"  # note of an entry whose lease has expired
 
 
-def as_of(entry: Entry, now: float) -> Entry:
-    """Return the entry as of `now`: an in-flight entry whose lease has expired is UNKNOWN.
+def as_read(entry: Entry) -> Entry:
+    """Return an entry as a reader sees it: an in-flight entry whose lease has expired is UNKNOWN.
 
     Its owner may or may not have sent the request.
     """
-    if entry.state is State.INFLIGHT and entry.expires <= now:
+    if entry.state is State.INFLIGHT and entry.left <= 0:
         return evolve(entry, state=State.UNKNOWN, changed=entry.expires, note=LEASE_EXPIRED)
     return entry
 
 
 def claim(
-    entry: Entry | None,
+    stored: Entry | None,
     key: str,
     *,
     token: str,
     payload: str,
-    lease: float,
     over: str | None,
     subject: Subject = NO_SUBJECT,
-    now: float,
-) -> Entry:
-    """Return the entry after a claim; unchanged if the claim is not allowed (`DecisionLedger.claim`)."""
+    revision: str,
+) -> Entry | None:
+    """Return the entry after a claim, or None if the claim is not allowed (`Ledger.claim`)."""
     fresh = Entry(
         key=key,
         state=State.INFLIGHT,
         token=token,
         payload=payload,
-        claimed=now,
-        changed=now,
-        expires=now + lease,
+        claimed=0.0,
+        changed=0.0,
+        expires=0.0,
         customer=subject.customer,
         order=subject.order,
         scope=subject.scope,
+        revision=revision,
     )
-    if entry is None:
+    if stored is None:
         return fresh
-    found = as_of(entry, now)
+    found = as_read(stored)
     if subject == NO_SUBJECT:
         fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
     fresh = evolve(fresh, history=_history_with(found))
     # A claim with the token of the released entry arrives after its own release, and must not succeed.
-    if found.state is State.RELEASED and found.token != token:
+    # One that names an entry to take over must not: after a rotation, the approval may have another entry.
+    if found.state is State.RELEASED and found.token != token and over is None:
         return fresh
     if found.state in UNSETTLED and found.token == over:
         return evolve(
@@ -74,38 +76,30 @@ def claim(
             body=found.body,
             fault=found.fault,
         )
-    return found
-
-
-def correction_target(token: str, settlement: Settlement, over: str | None) -> str | None:
-    """Return the token of the entry that a settlement may correct; None if it is not a correction.
-
-    A correction has a note and a source other than the service. It sets a new token, so that repeating it has
-    no effect.
-    """
-    is_noted = settlement.source != SERVICE and bool(settlement.note.strip())
-    return over if is_noted and over != token else None
+    return None
 
 
 def settle(
-    entry: Entry | None,
+    stored: Entry | None,
     key: str,
     *,
     token: str,
     payload: str,
     settlement: Settlement,
     over: str | None = None,
-    now: float,
-) -> Entry:
-    """Return the entry after a settlement; unchanged if it is not allowed (`DecisionLedger.settle`).
+    revision: str,
+) -> Entry | None:
+    """Return the entry after a settlement, or None if it is not allowed (`Ledger.settle`).
 
-    If the entry does not exist, for example because the ledger was replaced by an empty one, create it.
+    If the entry does not exist, for example because it was purged, create it.
     """
+    entry = stored
     if entry is None:
-        entry = claim(None, key, token=token, payload=payload, lease=0.0, over=None, now=now)
-    corrects = entry.is_correctable and entry.token == correction_target(token, settlement, over)
+        entry = claim(None, key, token=token, payload=payload, over=None, revision=revision)
+        assert entry is not None  # noqa: S101  (the first claim is always allowed)
+    corrects = entry.is_correctable and _is_correction(entry, token, settlement, over)
     if not (corrects or _is_accepted(entry, token, settlement)):
-        return as_of(entry, now)
+        return None
     is_left = corrects or entry.state is not settlement.state
     response = entry if _keeps_response(entry, settlement) else settlement
     return Entry(  # `evolve` takes four times as long
@@ -114,7 +108,7 @@ def settle(
         token=token,
         payload=payload,
         claimed=entry.claimed,
-        changed=now,
+        changed=0.0,
         expires=entry.expires,
         takeovers=entry.takeovers,
         note=settlement.note,
@@ -126,7 +120,17 @@ def settle(
         scope=entry.scope,
         source=settlement.source,
         history=_history_with(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
+        revision=revision,
     )
+
+
+def _is_correction(entry: Entry, token: str, settlement: Settlement, over: str | None) -> bool:
+    """Return True if a settlement names the entry to correct, and has a note and another source.
+
+    A correction has a new token, so that repeating it has no effect.
+    """
+    is_noted = settlement.source != SERVICE and bool(settlement.note.strip())
+    return is_noted and over not in (None, token) and entry.token == over
 
 
 def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
@@ -149,13 +153,6 @@ def _history_with(entry: Entry) -> tuple[Change, ...]:
     return (*entry.history, left)[-HISTORY_LENGTH:]
 
 
-def matches_subject(entry: Entry, sought: Subject) -> bool:
-    """Return True if the entry matches all non-empty digests of `sought`; False if all are empty."""
-    pairs = ((sought.customer, entry.customer), (sought.order, entry.order))
-    given = [(digest, found) for digest, found in pairs if digest]
-    return bool(given) and all(digest == found for digest, found in given)
-
-
 def sort_by_age(entries: Iterable[Entry]) -> list[Entry]:
-    """Return entries in the order of `DecisionLedger.find`: oldest first."""
+    """Return entries in the order of `Ledger.find`: oldest first."""
     return sorted(entries, key=lambda entry: (entry.claimed, entry.key))

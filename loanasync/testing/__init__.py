@@ -7,8 +7,6 @@ service, use `loanasync.sandbox`.
 from loanasync._display.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
 from loanasync._public import name_by_package
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
-from loanasync.testing.ledger_suite.processes import SharedLedgerConformance
-from loanasync.testing.ledger_suite.rules import LedgerConformance
 from loanasync.testing.responses import (
     ScriptedResponse,
     approved,
@@ -30,12 +28,10 @@ from loanasync.testing.transport import Clock, ScriptedTransport, scripted_clien
 
 __all__ = [
     "Clock",
-    "LedgerConformance",
     "Metric",
     "ScriptedResponse",
     "ScriptedTransport",
     "SentRequest",
-    "SharedLedgerConformance",
     "TelemetryRecorder",
     "additional_data",
     "approval_request",

@@ -21,6 +21,7 @@ from loanasync.errors import (
     DecisionNotRecordedError,
     InFlightError,
     InvalidRequestError,
+    LedgerMismatchError,
     LoanError,
     ServiceError,
     ShopNotAllowedError,
@@ -30,7 +31,7 @@ from loanasync.errors import (
 
 if TYPE_CHECKING:
     from loanasync._client import LoanClient
-    from loanasync.ledger import DecisionLedger
+    from loanasync.ledger import Ledger
 
 
 _MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
@@ -182,7 +183,7 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     return task_result(result)
 
 
-def required_ledger(client: "LoanClient") -> "DecisionLedger":
+def required_ledger(client: "LoanClient") -> "Ledger":
     """Return the ledger of a client.
 
     Raises:
@@ -210,7 +211,7 @@ async def _approve(client: "LoanClient", message: object) -> Decision | Exceptio
         return error
 
 
-_PAUSING = ConfigurationError  # errors of every call, until a person has acted
+_PAUSING = ConfigurationError | LedgerMismatchError  # errors of every call, until a person has acted
 _WAITING = InFlightError | ClientClosedError  # errors after which another delivery may lead to a decision
 _DENIED = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError  # for any customer
 

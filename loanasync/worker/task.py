@@ -31,7 +31,6 @@ from taskiq.kicker import AsyncKicker
 from loanasync._client import LoanClient
 from loanasync._log import log
 from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
-from loanasync.ledger.backend import unsuitable_driver_error
 from loanasync.worker.delivery import QueueBroker, Requeue, Tries, all_paused, paused_tasks, pending_requeue
 from loanasync.worker.handler import TaskResult, handle, next_step, required_ledger, task_result
 
@@ -141,21 +140,15 @@ def register_task(
             return await task.run(message, context)
 
     async def check_ledger(_: TaskiqState) -> None:
-        try:
-            async with asyncio.timeout(patience):
-                await ledger.find(customer=f"worker {token_hex(8)}")  # makes each ledger check its format
-        except Exception as error:  # noqa: BLE001  (raised by any backend)
-            wrong = error if next_step(error) == "pause" else unsuitable_driver_error(ledger, error)
-            if wrong is None:  # it may work later
-                log(
-                    WARNING,
-                    "the ledger is not available (%s): no request is sent until it works",
-                    type(error).__name__,
-                )
-                return
-            task.pause(wrong)
-            if all_paused(broker):
-                raise wrong from None
+        error = await client._recorder.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
+        if error is None:
+            return
+        if next_step(error) != "pause":  # it may work later
+            log(WARNING, "%s; no request is sent until the ledger works", error)
+            return
+        task.pause(error)
+        if all_paused(broker):
+            raise error
 
     async def close(_: TaskiqState) -> None:
         await client.aclose()

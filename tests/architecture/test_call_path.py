@@ -14,6 +14,7 @@ CALL_PATH = (
     "loanasync._runtime.memory",
     "loanasync.ledger.recorder",
     "loanasync._runtime.pipeline",
+    "loanasync.ledger.ledger",
     "loanasync.ledger.memory",
     __name__,  # the transport
 )

@@ -4,6 +4,7 @@ import csv
 import json
 import shlex
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
@@ -12,6 +13,7 @@ from loanasync.testing import fiscal_code
 from support import page_commands
 from support.builders import FISCAL_CODE
 from support.cli import run
+from support.servers import Postgres
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = "http://127.0.0.1:8080"
@@ -70,6 +72,14 @@ def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Pa
             "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
         }
         page_commands.run(DOCS / name, tmp_path, environment, {})
+
+
+def test_commands_of_the_ledger_page_run(postgres: Postgres, tmp_path: Path) -> None:
+    page, shown = DOCS / "howto" / "ledger.md", "postgresql://db.example.com/shop?table=loans"
+    assert len(page_commands.steps(page)) == 3
+    environment = {"LOANASYNC_LEDGER_KEY": "0123456789abcdef"}
+    address = f"{postgres.url}?table=t{token_hex(4)}"
+    page_commands.run(page, tmp_path, environment, {shown: address})
 
 
 def test_curl_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from loanasync import (
     InFlightError,
     InvalidRequestError,
     LedgerError,
+    LedgerMismatchError,
     LedgerUnavailableError,
     LoanClient,
     LoanError,
@@ -23,7 +24,7 @@ from loanasync import (
     PayloadMismatchError,
     Timeout,
 )
-from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
+from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
 from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
 from support.ledger_clients import FailingLedger, held_response
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
@@ -42,7 +43,7 @@ class Case:
     """A client with a ledger whose output is captured."""
 
     def __init__(
-        self, captured: Captured, orphan_folder: Path, ledger: DecisionLedger, *steps: ScriptedResponse
+        self, captured: Captured, orphan_folder: Path, ledger: Ledger, *steps: ScriptedResponse
     ) -> None:
         policy = LedgerPolicy(orphan_folder=orphan_folder, patience=5)
         options: Any = {"auth_token": TOKEN, "limits": LIMITS, "ledger": ledger, "ledger_policy": policy}
@@ -129,6 +130,12 @@ async def unavailable_to_resolve(captured: Captured, orphan_folder: Path) -> Loa
     return caught.value
 
 
+async def of_another_service(captured: Captured, orphan_folder: Path) -> LoanError:
+    ledger = MemoryLedger()
+    await ledger.open("https://other.example.com", LedgerPolicy(key=b"0123456789abcdef"))
+    return await Case(captured, orphan_folder, ledger).error_of_call()
+
+
 CASES: list[tuple[Callable[[Captured, Path], Any], type[LedgerError]]] = [
     (in_flight, InFlightError),
     (unknown, OutcomeUnknownError),
@@ -136,6 +143,7 @@ CASES: list[tuple[Callable[[Captured, Path], Any], type[LedgerError]]] = [
     (contradicted, NotResolvedError),
     (unavailable_to_resolve, LedgerUnavailableError),
     (unavailable, LedgerUnavailableError),
+    (of_another_service, LedgerMismatchError),
     (no_valkey, LedgerUnavailableError),
     (no_postgres, LedgerUnavailableError),
 ]

@@ -5,9 +5,12 @@ import shutil
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from functools import cache, partial
+from math import inf
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, Literal
+
+from attrs import evolve
 
 from loanasync import (
     ApprovalRequest,
@@ -15,6 +18,7 @@ from loanasync import (
     CircuitOpenError,
     DecisionNotRecordedError,
     InFlightError,
+    LedgerMismatchError,
     LoanClient,
     LoanError,
     RetryPolicy,
@@ -22,26 +26,28 @@ from loanasync import (
     UserData,
 )
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
+from loanasync.ledger.administration import rotate_key
+from loanasync.ledger.keys import places_of
 from loanasync.ledger.orphans import Orphan, orphan_files
-from loanasync.ledger.transitions import as_of
 from loanasync.testing import approval_request, user_data
 from loanasync.worker import handle, message
 from simulation.effects import ReversingCipher, Tracers
 from simulation.network import SeamTransport
-from simulation.plan import Action
+from simulation.plan import Action, Setup
 from simulation.record import Call, Key
 from simulation.service import CODES, EMAIL, PROBES, TOKEN
 from simulation.store import Server, SimulatedLedger
-from simulation.world import EPOCH, Process, World
+from simulation.world import Process, World
 
 _PACKAGE = "loanasync"
+KEY, NEW_KEY = b"the ledger's key", b"its key after a rotation"
 _REDELIVERY = 5.0  # seconds until the queue delivers a message again that was put back
 _PATIENCE = 60.0  # seconds for work of a person
 _VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
 _DELIVERIES = 6
 _STRICT = CircuitBreaker(unknown=1, denied=1, pause=5.0)
 _RECOVERY = 30.0  # seconds in which a strict circuit breaker must let all callers try, after all faults
-_DIGESTS: dict[object, str] = {}  # keys of entries, which take long to compute
+_DIGESTS: dict[object, list[str]] = {}  # keys of entries, which take long to compute
 _QUEUE = {0.0: 10, 0.03: 2, 4.0: 1, 20.0: 1}  # seconds until a message, or its copy, is delivered
 _ACKNOWLEDGEMENT = {"arrives": 12, "is lost": 1}
 
@@ -68,6 +74,29 @@ def _data() -> UserData:
     return user_data()
 
 
+def policy_of(setup: Setup, folder: Path, *, is_wrong: bool = False) -> LedgerPolicy:
+    """Return the policy of the programs, or that of a program with the mistake of the schedule."""
+    mistake = setup.mistake if is_wrong else ""
+    encrypts = setup.encrypts and mistake != "no cipher"
+    key = NEW_KEY if setup.rotates else KEY
+    return LedgerPolicy(
+        key=b"the key of others" if mistake == "other key" else key,
+        old_keys=(KEY,) if setup.rotates else (),
+        scope="order_token" if setup.per_order else "",
+        keep="body" if setup.keeps_body else "decision",
+        encrypt=ReversingCipher() if encrypts else None,
+        orphan_folder=folder,
+        patience=setup.patience,
+        wait=setup.wait,
+    )
+
+
+def service_of(setup: Setup, *, is_wrong: bool = False) -> str:
+    """Return the base URL of the programs, or that of a program with the mistake of the schedule."""
+    url = "https://loans.example.com" if setup.network == "seam" else "http://127.0.0.1:8400"
+    return f"{url}/other" if is_wrong and setup.mistake == "other service" else url
+
+
 class Program:
     """A process with clients. All programs share the ledger."""
 
@@ -78,12 +107,13 @@ class Program:
         self.is_closed = False
         self.ledger: Any = None
         if setup.ledger == "memory":
-            self.ledger = actors.server.entries
+            self.ledger = actors.server.ledger
         elif setup.ledger == "server":
             self.ledger = SimulatedLedger(self.process, actors.server)
         if setup.has_ledger:
             self.process.guard = self.guard(0)
-        policy = self._policy(actors)
+        is_wrong = index == 1
+        policy = policy_of(setup, actors.folder, is_wrong=is_wrong)
         with world.entered(self.process):
             self.clients = [self._client(actors, number, policy) for number in range(setup.clients)]
 
@@ -92,19 +122,6 @@ class Program:
         if self.ledger is not None:
             return "all programs"
         return f"{self.process.name}/{number}"
-
-    def _policy(self, actors: "Actors") -> LedgerPolicy:
-        setup = actors.world.plan.setup
-        other = setup.hazard == "other key" and self.index == 1
-        return LedgerPolicy(
-            key=b"the key of others" if other else b"the ledger's key",
-            scope="order_token" if setup.per_order else "",
-            keep="body" if setup.keeps_body else "decision",
-            encrypt=ReversingCipher() if setup.encrypts else None,
-            orphan_folder=actors.folder,
-            patience=setup.patience,
-            wait=setup.wait,
-        )
 
     def _client(self, actors: "Actors", number: int, policy: LedgerPolicy) -> LoanClient:
         setup = actors.world.plan.setup
@@ -118,7 +135,7 @@ class Program:
         if setup.records_spans:
             options["tracer_provider"] = Tracers()
         client = LoanClient(
-            "https://loans.example.com" if setup.network == "seam" else "http://127.0.0.1:8400",
+            service_of(setup, is_wrong=self.index == 1),
             shop_id="shop-1",
             auth_token=TOKEN,
             timeout=Timeout(total=setup.total, attempt=setup.attempt, connect=3.0),
@@ -146,6 +163,8 @@ class Actors:
             occupied.touch()
             self.folder = occupied / "no folder"
         self.server = Server(world)
+        if setup.has_ledger:
+            self.server.create(service_of(setup), policy_of(evolve(setup, rotates=False), self.folder))
         self._calls_before_probes = 0
         self._starts: Counter[int] = Counter()
         self._acknowledged: set[int] = set()
@@ -171,7 +190,7 @@ class Actors:
         found: dict[Key, list[Entry]] = {}
         for digest, entry in self.server.stored().items():
             if (key := self.server.keys.get(digest)) is not None:
-                found.setdefault(key, []).append(as_of(entry, EPOCH + self.world.now))
+                found.setdefault(key, []).append(entry)
         return found
 
     def orphans(self) -> set[Key]:
@@ -228,21 +247,17 @@ class Actors:
         )
         world.record.calls.append(call)
         if program.ledger is not None:
-            self.server.keys[self._digest(program, key)] = key
+            self.server.keys |= dict.fromkeys(self._digests(key), key)
         return call
 
-    def _digest(self, program: Program, key: Key) -> str:
-        """Return the key of an entry."""
-        setup = self.world.plan.setup
-        name = (
-            setup.network == "seam",
-            setup.hazard == "other key" and program.index == 1,
-            setup.per_order,
-            key,
-        )
+    def _digests(self, key: Key) -> list[str]:
+        """Return the keys of an entry, before and after a rotation."""
+        name = (self.world.plan.setup.per_order, key)
         if name not in _DIGESTS:
-            client = program.clients[0].with_options(shop_id=key.shop, auth_token=TOKEN)
-            _DIGESTS[name] = client.entry_key(CODES[key.customer], order_token=_token(key))
+            policy = policy_of(self.world.plan.setup, self.folder)
+            secrets = (KEY, NEW_KEY)
+            places = places_of(key.shop, CODES[key.customer], secrets, policy, "", _token(key))
+            _DIGESTS[name] = [place.key for place in places]
         return _DIGESTS[name]
 
     def _start_call(
@@ -392,6 +407,11 @@ class Actors:
         payload = {"fiscalCode": CODES[action.customer]}
         self._work(program, self._client(program, options).create_request(payload))
 
+    def _rotate(self, program: Program, _: Action, __: dict[str, Any]) -> None:
+        self.world.note("person", "rotates the key of the ledger")
+        policy = policy_of(self.world.plan.setup, self.folder)
+        self._work(program, rotate_key(program.ledger, policy))
+
     def _sweep(self, program: Program, _: Action, __: dict[str, Any]) -> None:
         self._work(program, sweep(program.ledger))
 
@@ -487,6 +507,8 @@ class Actors:
         calls, decided = self.world.record.calls, ("approved", "refused")
         for number, call in enumerate(calls):
             name = type(call.result).__name__
+            if self.world.plan.setup.mistake and isinstance(call.result, LedgerMismatchError):
+                continue
             if call.key.customer in PROBES and call.said not in decided:
                 self.world.record.violate("bounded", f"{call.process.name} ends with {name} after all faults")
             if call.number <= self._calls_before_probes or call.is_cancelled or self.world.plan.setup.hazard:
@@ -552,7 +574,8 @@ class _Ending:
             each.key == call.key and each.approved is not None and call.started <= (each.ended or 0.0)
             for each in record.writes
         )
-        if setup.ledger != "server" or setup.hazard or said or not has_arrived:
+        is_replaced = self._actors.server.replaced_at < inf
+        if setup.ledger != "server" or is_replaced or said or not has_arrived:
             return
         if not self._actors.server.has_decision(call.key) and call.key not in self._actors.orphans():
             record.violate("kept", f"{call.key}: a decision was returned, but is not stored")

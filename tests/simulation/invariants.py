@@ -55,7 +55,8 @@ def check_write(world: "World", write: Write) -> None:
 def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
     """Return True if a call still waits, and its policy allows another request after these."""
     last = earlier[-1]
-    own = [each for each in world.record.calls if (each.process, each.key) == (write.process, write.key)]
+    mine = (write.process, write.guard, write.key)
+    own = [each for each in world.record.calls if (each.process, each.guard, each.key) == mine]
     answered = [each for each in own if each.started <= last.at and each.said is not None]
     if any((last.ended or inf) <= (each.ended or 0.0) for each in answered):
         return False  # a call has ended with this response: its outcome is unknown from then on
@@ -87,7 +88,7 @@ def check_end(world: "World", actors: "Actors") -> None:
     _check_kept(world, actors, entries)
     _check_truth(world, entries)
     _check_times(world)
-    _check_nothing_left(world, entries)
+    _check_nothing_left(world, actors, entries)
     check_private(world)
     for text in world.record.stray:
         world.record.violate("bounded", f"an error was only logged by asyncio: {text}")
@@ -134,6 +135,8 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
         killed = write.process.killed_at
         if killed is not None and (not world.plan.setup.has_ledger or killed - write.ended < patience):
             continue
+        if write.ended <= actors.server.replaced_at < inf:
+            continue  # the ledger had it
         outcome = "approved" if write.approved else "refused"
         calls = [each for each in record.calls if (each.guard, each.key) == (write.guard, write.key)]
         is_returned = any(each.said == outcome for each in calls)
@@ -182,7 +185,7 @@ def _check_times(world: "World") -> None:
             record.violate("bounded", f"a call for {call.key} took {seconds:.1f} s")
 
 
-def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None:
+def _check_nothing_left(world: "World", actors: "Actors", entries: dict[Key, list[Entry]]) -> None:
     record = world.record
     for process in [each for each in world.processes if each.killed_at is None]:
         if left := process.tasks_left():
@@ -191,6 +194,9 @@ def _check_nothing_left(world: "World", entries: dict[Key, list[Entry]]) -> None
         elif process.loop.timers:
             record.violate("bounded", f"{process.name} has {process.loop.timers} timers left")
     is_undisturbed = all(each.killed_at is None and each.frozen_at < 0 for each in world.processes)
+    is_undisturbed = is_undisturbed and not world.plan.setup.mistake
+    # A client that was closed while the ledger hung could not undo its claim.
+    is_undisturbed = is_undisturbed and not any(map(actors.has_closed, world.processes))
     for key, found in entries.items():
         states = {entry.state for entry in found}
         if State.INFLIGHT in states:

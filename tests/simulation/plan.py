@@ -7,14 +7,23 @@ from attrs import evolve, field, frozen
 
 from simulation.chance import Chance
 
-Hazard = Literal["", "other key", "empty ledger", "older ledger", "full memory", "other data"]
-# Mistakes that the package does not prevent yet, and the change that will. They are planted only on demand.
+Hazard = Literal["", "full memory", "other data"]
+# Limits that the package does not prevent yet, and the change that will. They are planted only on demand.
 HAZARDS: dict[Hazard, str] = {
-    "other key": "the header of a ledger has a check value of its key",
-    "empty ledger": "the header of a ledger has an id",
-    "older ledger": "the counter of a ledger only grows",
     "full memory": "the memory of a process has no limit of number",
     "other data": "the memory of a process knows customers, not only requests",
+}
+
+# Mistakes of operators, after which no request may be sent: a program with another key, another service or no
+# cipher, an empty server in place of the ledger, and an older copy of it.
+Mistake = Literal["", "other key", "other service", "no cipher", "empty ledger", "older ledger"]
+_MISTAKES: dict[Mistake, int] = {
+    "": 90,
+    "other key": 2,
+    "other service": 2,
+    "no cipher": 2,
+    "empty ledger": 2,
+    "older ledger": 2,
 }
 
 
@@ -43,6 +52,8 @@ class Setup:
     is_eager: bool = False
     memory_limit: int | None = None
     hazard: Hazard = ""
+    mistake: Mistake = ""
+    rotates: bool = False  # a person rotates the key of the ledger
 
     @property
     def has_ledger(self) -> bool:
@@ -87,10 +98,12 @@ def generate(seed: int, hazard: Hazard = "") -> Plan:
     setup = _setup(chance, hazard)
     actions = list(_calls(chance, setup))
     actions += _events(chance, setup)
-    if hazard in ("empty ledger", "older ledger"):
+    if setup.mistake in ("empty ledger", "older ledger"):
         at = chance.pick((1.0, 30.0, 80.0), "replacement")
         actions.append(Action(chance.pick((0.5, 5.0), "copy"), "copy"))
-        actions.append(Action(at, "replace", options={"by_copy": hazard == "older ledger"}))
+        actions.append(Action(at, "replace", options={"by_copy": setup.mistake == "older ledger"}))
+    if setup.rotates:
+        actions.append(Action(chance.pick((0.0, 0.003, 0.021, 0.5, 5.0, 40.0), "rotation at"), "rotate"))
     return Plan(seed, setup, tuple(sorted(actions, key=lambda action: action.at)))
 
 
@@ -100,14 +113,14 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
 
     total, attempt = chance.pick(_TIMES, "times")
     ledger = chance.weighted(_LEDGERS, "ledger")
-    if hazard in ("full memory", "other data"):
+    if hazard:
         ledger = "none"
-    elif hazard:
-        ledger = "server"
+    mistake = chance.weighted(_MISTAKES, "mistake") if ledger == "server" else ""
     programs = chance.weighted(_PROGRAMS, "programs")
-    if ledger == "memory" or hazard in ("full memory", "other data"):
+    # A program that has not seen the newest writes does not notice that a copy lacks them.
+    if ledger == "memory" or hazard or mistake == "older ledger":
         programs = 1
-    elif hazard == "other key":
+    elif mistake in ("other key", "other service", "no cipher"):
         programs = 2
     network = chance.weighted(_NETWORKS, "network")
     return Setup(
@@ -123,7 +136,7 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
         patience=chance.pick((2.0, 10.0), "patience"),
         wait=chance.pick((0.0, 2.0, 30.0), "wait"),
         keeps_body=some(0.3, "body"),
-        encrypts=some(0.2, "cipher"),
+        encrypts=some(0.2, "cipher") or mistake == "no cipher",
         records_spans=some(0.15, "spans"),
         logs_all=some(0.2, "log"),
         effects_fail=some(0.25, "effects"),
@@ -132,6 +145,8 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
         is_eager=some(0.1, "eager"),
         memory_limit=3 if hazard == "full memory" else None,
         hazard=hazard,
+        mistake=mistake,
+        rotates=ledger == "server" and not mistake and some(0.15, "rotation"),
     )
 
 
@@ -179,6 +194,9 @@ def _events(chance: Chance, setup: Setup) -> Iterator[Action]:
         kind = chance.weighted(_EVENTS, "event", number)
         if kind in ("away", "sweep", "import") and setup.ledger != "server":
             continue
+        # A killed process writes the number of its last write up to a second late.
+        if kind == "kill" and setup.mistake == "older ledger":
+            continue
         at = chance.pick((0.0, 0.021, 0.03, 0.041, 0.05, 0.5, 5.0, 40.0, 90.0), "event at", number)
         options: dict[str, Any] = {"after_iterations": chance.bits("event after", number) % 12}
         if kind in ("freeze", "away"):
@@ -216,7 +234,12 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
             if option not in ("by_copy", "seconds", "order"):
                 smaller = evolve(action, options=fewer)
                 yield evolve(plan, actions=(*plan.actions[:index], smaller, *plan.actions[index + 1 :]))
-    usual = Setup(ledger=plan.setup.ledger, hazard=plan.setup.hazard)
+    usual = Setup(
+        ledger=plan.setup.ledger,
+        hazard=plan.setup.hazard,
+        mistake=plan.setup.mistake,
+        rotates=plan.setup.rotates,
+    )
     for name in (
         "slots",
         "is_breaker_strict",

@@ -1,10 +1,15 @@
 """The simulated ledger: the project's state machine on a server that is slow, fails, or is replaced."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loanasync.ledger import Entry, MemoryLedger, State
-from loanasync.ledger.backend import poll
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, State
+from loanasync.ledger.header import Header, new_header
+from loanasync.ledger.memory import MemoryStore
+from loanasync.ledger.store import Found, FoundHeader, Swapped
+from loanasync.ledger.transitions import as_read
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,48 +33,81 @@ _FAULTS = {
 _SLOW = {"is slow": 0.7, "is very slow": 4.0}
 
 
+class _ServerStore(MemoryStore):
+    """The store of a server, which can lack a ledger, and whose writes are noted."""
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__()
+        self._server = server
+        self.is_empty = True  # it has no header
+
+    async def header(self) -> FoundHeader:
+        found = await super().header()
+        return FoundHeader(None, found.now, 0) if self.is_empty else found
+
+    async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
+        if self.is_empty:
+            return False
+        return await super().swap_header(header, replaces=replaces)
+
+    def create(self, header: Header) -> None:
+        self._header, self.is_empty = header, False
+
+    async def swap(self, entry: Entry, header: Header, **options: Any) -> Swapped:
+        before, _ = self._entries.get(entry.key, (None, 0.0))
+        swapped = await super().swap(entry, header, **options)
+        if swapped.is_written:
+            self._server.note(before, entry)
+        return swapped
+
+    def check(self, header: Header) -> None:
+        if self.is_empty:
+            header = Header(name=self.name, id="none", service="", keys=())
+        super().check(header)
+
+    def copied(self) -> "_ServerStore":
+        """Return a copy of the store as it is now."""
+        other = copy(self)
+        other._entries = dict(self._entries)
+        return other
+
+    def stored(self) -> dict[str, Entry]:
+        """Return the entries as a reader sees them now."""
+        return {entry.key: as_read(entry) for entry in self._read_all(self._entries)}
+
+
 class Server:
     """The server that keeps the entries of a ledger."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.entries = self._new({})
+        self.store = _ServerStore(self)
+        self.ledger = MemoryLedger()  # for the programs of one process
+        self.ledger._store = self.store
         self.away_until = 0.0
         self.keys: dict[str, Key] = {}
-        self._copy: dict[str, Entry] = {}
+        self.replaced_at = inf
+        self._copy = self.store
         self._operations = 0
 
-    def _new(self, entries: dict[str, Entry]) -> MemoryLedger:
-        """Return a ledger with the project's state machine, whose writes are noted."""
-        ledger = MemoryLedger()
-        stored = ledger._entries  # (as a restored file has them)
-        stored.update(entries)
-
-        def noted(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-            async def write(key: str, **options: Any) -> Entry:
-                before = stored.get(key)
-                after: Entry = await operation(key, **options)
-                self._note(name, before, after)
-                return after
-
-            return write
-
-        vars(ledger).update(claim=noted("claim", ledger.claim), settle=noted("settle", ledger.settle))
-        return ledger
+    def create(self, service: str, policy: LedgerPolicy) -> None:
+        """Create the ledger, as an operator does before the programs start."""
+        self.store.create(new_header("simulated", service, policy, makes_secret=False))
 
     def replace(self, *, by_copy: bool) -> None:
-        """Lose all entries, or those that are newer than the copy."""
-        self.entries = self._new(self._copy if by_copy else {})
-        self.world.note("ledger", f"is replaced by {'an older copy' if by_copy else 'an empty one'}")
+        """Lose the ledger, or the writes that are newer than the copy."""
+        self.replaced_at = self.world.now
+        self.store = self._copy if by_copy else _ServerStore(self)
+        self.world.note("ledger", f"is replaced by {'an older copy' if by_copy else 'an empty server'}")
 
     def copy(self) -> None:
         """Make a copy, which `replace` restores."""
-        self._copy = dict(self.entries._entries)
+        self._copy = self.store.copied()
         self.world.note("ledger", "is copied")
 
     def stored(self) -> dict[str, Entry]:
-        """Return the entries as they are stored."""
-        return dict(self.entries._entries)
+        """Return the entries as they are now."""
+        return self.store.stored()
 
     def has_decision(self, key: "Key") -> bool:
         """Return True if an entry of an approval has a decision."""
@@ -81,19 +119,26 @@ class Server:
         self._operations += 1
         return self._operations
 
-    def _note(self, name: str, before: Entry | None, after: Entry) -> None:
-        """Record a write that changed an entry."""
-        if before == after:
-            return
+    def note(self, before: Entry | None, after: Entry) -> None:
+        """Record a write."""
         key = self.keys.get(after.key)
         was = "no entry" if before is None else before.state
-        self.world.note("ledger", f"{name} of {key}: {was} -> {after.state}")
+        self.world.note("ledger", f"{key}: {was} -> {after.state}")
         if after.state is State.RELEASED and key is not None:
             self.world.record.release(key, after)
 
 
-class SimulatedLedger:
-    """The ledger of one process. It has the methods of `loanasync.ledger.DecisionLedger`."""
+class SimulatedLedger(Ledger):
+    """The ledger of one process, on the server."""
+
+    def __init__(self, process: "Process", server: Server) -> None:
+        super().__init__(_Connection(process, server), creates=False)
+
+
+class _Connection:
+    """The store as a process uses it, over a network."""
+
+    name = "simulated"
 
     def __init__(self, process: "Process", server: Server) -> None:
         self._process = process
@@ -123,34 +168,33 @@ class SimulatedLedger:
             world.later(_LATE if fault == "hangs and writes late" else _LATENCY, arrive)
         return await reply
 
-    async def claim(self, key: str, **options: Any) -> Entry:
-        return await self._call("claim", lambda: self._server.entries.claim(key, **options))
+    async def header(self) -> FoundHeader:
+        return await self._call("header", lambda: self._server.store.header())  # noqa: PLW0108  (the store may be replaced)
 
-    async def settle(self, key: str, **options: Any) -> Entry:
-        return await self._call("settle", lambda: self._server.entries.settle(key, **options))
+    async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
+        return await self._call(
+            "swap_header", lambda: self._server.store.swap_header(header, replaces=replaces)
+        )
 
-    async def get(self, key: str) -> Entry | None:
-        return await self._call("get", lambda: self._server.entries.get(key))
+    async def read(self, key: str, header: Header) -> Found:
+        return await self._call("read", lambda: self._server.store.read(key, header))
 
-    async def wait(self, key: str, within: float) -> Entry | None:
-        return await poll(self.get, key, within)
+    async def swap(self, entry: Entry, header: Header, **options: Any) -> Swapped:
+        return await self._call("swap", lambda: self._server.store.swap(entry, header, **options))
 
-    async def scan(
-        self, *states: State, begins: str = "", without_redirect: bool = False
-    ) -> AsyncIterator[Entry]:
-        async def read() -> list[Entry]:
-            entries = self._server.entries
-            listed = entries.scan(*states, begins=begins, without_redirect=without_redirect)
-            return [entry async for entry in listed]
+    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
+        return await self._call("page", lambda: self._server.store.page(part, first, last, header))
 
-        for entry in await self._call("scan", read):
-            yield entry
+    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
+        return await self._call("find", lambda: self._server.store.find(customer, order, header))
 
-    async def find(self, **subject: Any) -> list[Entry]:
-        return await self._call("find", lambda: self._server.entries.find(**subject))
+    async def drop(self, entries: Sequence[Entry], header: Header) -> int:
+        return await self._call("drop", lambda: self._server.store.drop(entries, header))
 
-    async def purge(self, older_than: float) -> int:
-        return await self._call("purge", lambda: self._server.entries.purge(older_than))
+    def reason(self, error: BaseException) -> str:
+        """Return no reason."""
+        del error
+        return ""
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -67,7 +67,7 @@ def test_same_seed_has_the_same_trace_in_another_process(folder: Path) -> None:
 
 
 def test_failing_schedule_is_shrunk_to_a_story_without_personal_data(folder: Path) -> None:
-    failed = next(each for each in run_seeds(range(HAZARDOUS), folder, "other key") if each.violations)
+    failed = next(each for each in run_seeds(range(HAZARDOUS), folder, "full memory") if each.violations)
     small = shrunk(failed, folder)
     text = story(small)
     assert small.violations
@@ -90,6 +90,6 @@ def test_command_with_an_unknown_seed_or_option_says_so(
 def test_command_prints_the_story_of_a_violation_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "2", "--hazard", "other key"])
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "0", "--hazard", "full memory"])
     assert main() == 1
     assert "VIOLATION" in capsys.readouterr().out

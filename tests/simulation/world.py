@@ -15,7 +15,7 @@ from unittest import mock
 import loanasync._transport.sessions  # noqa: F401  (the first client would load it, and draw random bytes)
 from loanasync import _log
 from loanasync._runtime import memory
-from loanasync.ledger import maintenance, recorder
+from loanasync.ledger import header, maintenance
 from simulation.chance import Chance
 from simulation.event_loop import VirtualLoop
 from simulation.record import Record
@@ -275,7 +275,7 @@ def simulated_machine() -> Iterator[None]:
         mock.patch.object(memory, "monotonic", _now),
         mock.patch.object(memory, "token_bytes", _bytes),
         mock.patch.object(maintenance, "token_hex", lambda size: _bytes(size).hex()),
-        mock.patch.object(recorder, "random", _fraction),
+        mock.patch.object(header, "token_hex", lambda size: _bytes(size).hex()),
         mock.patch.object(random, "uniform", lambda low, high: low + (high - low) * _fraction()),
     ):
         yield

@@ -1,18 +1,21 @@
 """Clients with a ledger and a scripted transport, and a ledger whose operations fail on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from loanasync import ApprovalRequest, Decision, LoanClient, LoanError
-from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, MemoryLedger, Settlement, State
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, Settlement, State, create_ledger
+from loanasync.ledger.header import Header
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 
-__all__ = ["FailingLedger", "Shop", "held_response"]
+__all__ = ["KEY", "FailingLedger", "Shop", "create", "held_response"]
+
+KEY = b"0123456789abcdef"  # of the ledgers of these shops, so that all of them derive the same entry keys
 
 
-class FailingLedger:
+class FailingLedger(MemoryLedger):
     """A memory ledger that calls a function before operations, for example to raise an error.
 
     Args:
@@ -20,12 +23,11 @@ class FailingLedger:
             functions.
 
     Attributes:
-        inner: The memory ledger.
         operations: Names of all operations so far.
     """
 
     def __init__(self, **faults: Callable[[], Any]) -> None:
-        self.inner = MemoryLedger()
+        super().__init__()
         self.faults = faults
         self.operations: list[str] = []
 
@@ -36,31 +38,30 @@ class FailingLedger:
             if asyncio.iscoroutine(fault):
                 await fault
 
+    async def open(self, *arguments: Any) -> Header:
+        if "open" in self.faults:
+            await self._call("open")
+        return await super().open(*arguments)
+
     async def claim(self, key: str, **options: Any) -> Entry:
         await self._call("claim")
-        return await self.inner.claim(key, **options)
+        return await super().claim(key, **options)
 
     async def settle(self, key: str, **options: Any) -> Entry:
         await self._call("settle")
-        return await self.inner.settle(key, **options)
+        return await super().settle(key, **options)
 
     async def get(self, key: str) -> Entry | None:
         await self._call("get")
-        return await self.inner.get(key)
+        return await super().get(key)
 
     async def wait(self, key: str, within: float) -> Entry | None:
         await self._call("wait")
-        return await self.inner.wait(key, within)
-
-    def scan(self, *states: State, **options: Any) -> AsyncIterator[Entry]:
-        return self.inner.scan(*states, **options)
+        return await super().wait(key, within)
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         await self._call("find")
-        return await self.inner.find(customer=customer, order=order)
-
-    async def purge(self, older_than: float) -> int:
-        return await self.inner.purge(older_than)
+        return await super().find(customer=customer, order=order)
 
     async def aclose(self) -> None:
         await self._call("aclose")
@@ -72,13 +73,14 @@ class Shop:
     def __init__(
         self,
         *steps: ScriptedResponse,
-        ledger: DecisionLedger | None = None,
+        ledger: Ledger | None = None,
         options: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         self.ledger = MemoryLedger() if ledger is None else ledger
         self.script = ScriptedTransport(*steps)
-        self.options = {**(options or {}), "ledger": self.ledger, "ledger_policy": LedgerPolicy(**policy)}
+        self.policy = LedgerPolicy(**{"key": KEY, **policy})
+        self.options = {**(options or {}), "ledger": self.ledger, "ledger_policy": self.policy}
         self.client = self.new_client()
 
     def new_client(self, **options: Any) -> LoanClient:
@@ -98,6 +100,10 @@ class Shop:
         except LoanError as error:
             return error
 
+    async def open_ledger(self) -> None:
+        """Create the ledger if it does not exist, as the first approval does."""
+        await self.ledger.open(self.options.get("base_url", "https://loans.example.com"), self.policy)
+
     async def entries(self) -> list[Entry]:
         return [entry async for entry in self.ledger.scan()]
 
@@ -107,6 +113,7 @@ class Shop:
 
     async def put(self, state: State, **options: Any) -> Entry:
         """Create an entry of this customer in a state, as another worker would."""
+        await self.open_ledger()
         other = MemoryLedger()  # to find out the key and the payload
         await self.approve(
             ScriptedTransport(approved()).client(**{**self.options, "ledger": other}), **options
@@ -119,6 +126,11 @@ class Shop:
         return await self.ledger.settle(
             found.key, token="another's", payload=found.payload, settlement=settlement
         )
+
+
+async def create(ledger: Ledger, base_url: str = "https://loans.example.com") -> None:
+    """Create the ledger of these shops, or of the shops of another service."""
+    await create_ledger(ledger, base_url=base_url, policy=LedgerPolicy(key=KEY))
 
 
 def held_response(response: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:

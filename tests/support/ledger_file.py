@@ -1,4 +1,4 @@
-"""Ledger files with an entry in each state, and the ``loanasync ledger`` command run in this process."""
+"""Ledgers with an entry in each state, and the ``loanasync ledger`` command run in this process."""
 
 import asyncio
 import json
@@ -6,13 +6,17 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from typer.testing import CliRunner, Result
 
 from loanasync.cli.app import app
-from loanasync.ledger import DecisionLedger, Entry, Settlement, SqliteLedger, State
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, Settlement, SqliteLedger, State, create_ledger
+from loanasync.ledger.address import ledger_at
 from support.cli import PLAIN
+from support.ledger_clients import KEY
+from support.servers import Postgres, Server
 
 T = TypeVar("T")
 
@@ -32,7 +36,7 @@ def key(state: str) -> str:
     return state.encode().hex().ljust(64, "0")
 
 
-async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -> Entry:
+async def put(ledger: Ledger, name: str, state: State, **settled: Any) -> Entry:
     """Create an entry in a state, under the key for a name."""
     lease, under = settled.pop("lease", 3600.0), settled.pop("under", key(name))
     entry = await ledger.claim(under, token=f"TOKEN of {name}", payload="PAYLOAD", lease=lease)
@@ -45,7 +49,7 @@ async def put(ledger: DecisionLedger, name: str, state: State, **settled: Any) -
 def one_of_each(file: Path) -> None:
     """Create a ledger file with an entry in each state."""
 
-    async def fill(ledger: DecisionLedger) -> None:
+    async def fill(ledger: Ledger) -> None:
         await put(ledger, "approved", State.APPROVED, status=201, body=json.dumps(BODY).encode())
         await put(ledger, "refused", State.REFUSED, status=422, fault="not whole")
         await put(ledger, "released", State.RELEASED, note="RejectedError")
@@ -58,8 +62,28 @@ def one_of_each(file: Path) -> None:
     using(file, fill)
 
 
+def name_on(server: Server) -> str:
+    """Return the name of a ledger that does not exist yet."""
+    own = f"table=t{token_hex(4)}" if isinstance(server, Postgres) else f"prefix={token_hex(4)}%3A"
+    return f"{server.url}?{own}"
+
+
+def create_at(name: object, base_url: str = "https://loans.example.com", **policy: Any) -> None:
+    """Create the ledger with a name. A ledger on a server gets `KEY` unless the policy has another key."""
+    ledger = ledger_at(str(name))
+
+    async def run() -> None:
+        given = {"key": KEY, **policy} if ledger.driver else policy
+        async with ledger:
+            await create_ledger(ledger, base_url=base_url, policy=LedgerPolicy(**given))
+
+    asyncio.run(run())
+
+
 def using(file: Path, work: Callable[[SqliteLedger], Awaitable[T]]) -> T:
-    """Run `work` with a ledger in an event loop, and return its result."""
+    """Run `work` with a ledger in an event loop, and return its result. Create the file if it is missing."""
+    if not file.exists():
+        create_at(file)
 
     async def run() -> T:
         async with SqliteLedger(file) as ledger:

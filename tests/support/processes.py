@@ -17,7 +17,7 @@ __all__ = ["start_fork_server", "start_process"]
 
 @cache
 def start_fork_server() -> ForkServerContext:
-    """Start Python's fork server, from which also the conformance tests of ledgers start their processes."""
+    """Start Python's fork server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.preloaded"])
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # pytest has extended it

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import asyncpg
 from redis.asyncio import Redis
 
-from loanasync.ledger import DecisionLedger, PostgresLedger, RedisLedger
+from loanasync.ledger import Ledger, PostgresLedger, RedisLedger
 from support.servers import Postgres, Server, Valkey
 
 __all__ = ["LedgerStore", "PostgresStore", "ValkeyStore"]
@@ -19,10 +19,10 @@ class LedgerStore(Protocol):
 
     server: Server
 
-    def opener(self, url: str | None = None) -> Callable[[], DecisionLedger]:
+    def opener(self, url: str | None = None) -> Callable[[], Ledger]:
         """Return a function that opens the ledger. It can be pickled for other processes."""
 
-    def ledger(self, url: str | None = None) -> DecisionLedger:
+    def ledger(self, url: str | None = None) -> Ledger:
         """Open the ledger once more."""
 
     async def connection_count(self) -> int:
@@ -52,8 +52,8 @@ class ValkeyStore:
 
     async def dump(self) -> str:
         names = await self.run("KEYS", f"{self.prefix}*")
-        hashes = [await self.run("HGETALL", name) for name in names if b":entry:" in name]
-        return repr([names, hashes, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
+        entries = [await self.run("GET", name) for name in names if b":entry:" in name]
+        return repr([names, entries, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
 
 
 class PostgresStore:

@@ -12,9 +12,11 @@ from loanasync import (
     Problem,
     Refused,
     RetryPolicy,
+    Timeout,
     UserData,
 )
 from loanasync.errors import AlreadyEvaluatedError, ServiceError
+from loanasync.ledger import Ledger, LedgerPolicy, SqliteLedger, create_ledger
 from loanasync.testing import (
     Metric,
     ScriptedResponse,
@@ -38,6 +40,23 @@ async def calls(client: LoanClient, request: ApprovalRequest, data: UserData) ->
     async with client as same:
         assert_type(same, LoanClient)
     assert_type(client.with_options(), LoanClient)
+
+
+async def ledgers(client: LoanClient) -> None:
+    ledger = SqliteLedger("decisions.db", must_exist=True)
+    await create_ledger(ledger, base_url="https://loans.example.com", policy=LedgerPolicy())
+    assert_type(LoanClient.from_env(ledger=ledger, ledger_policy=LedgerPolicy()), LoanClient)
+    assert_type(client.ledger, Ledger | None)
+    assert_type(await client.entry_key("code"), str)
+
+
+class _ShopClient(LoanClient):
+    """A client of a shop."""
+
+
+def clients_from_environment(ledger: Ledger) -> None:
+    assert_type(_ShopClient.from_env(), _ShopClient)
+    assert_type(LoanClient.from_env(timeout=Timeout(total=5), ledger=ledger, ledger_policy=None), LoanClient)
 
 
 def decisions_are_matched_exhaustively(decision: Decision) -> str | None:
@@ -80,6 +99,7 @@ def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: A
     ApprovalRequest(anything, anything)  # type: ignore[call-arg]
     LoanClient("https://loans.example.com")  # type: ignore[call-arg]
     LoanClient("https://loans.example.com", shop_id="a", auth_token="b", timeout=3)  # type: ignore[arg-type]
+    LoanClient.from_env(timeout=5, total=5)  # type: ignore[arg-type, call-arg]
     decision.approved = False  # type: ignore[misc, assignment]
     refused.redirect_url  # type: ignore[attr-defined]  # noqa: B018  (a refusal has no redirect)
     client.approve("code", {"amount": 1})  # type: ignore[arg-type, unused-coroutine]
@@ -88,6 +108,7 @@ def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: A
     LoanClient("a", shop_id="b", auth_token="c", session=anything, retries=3)  # type: ignore[call-arg]
     Dialect(street_number_field="number")  # type: ignore[arg-type]
     RetryPolicy(attempts="3")  # type: ignore[arg-type]
+    LoanClient.from_env(ledger="decisions.db", ledgr=anything)  # type: ignore[arg-type, call-arg]
     client.with_options(base_url="https://loans.example.com")  # type: ignore[call-arg]
     decision.approval_message_api_full  # type: ignore[attr-defined]  # noqa: B018  ("must not be used")
 

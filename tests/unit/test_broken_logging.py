@@ -155,6 +155,7 @@ async def test_unwritable_unknown_outcome_keeps_the_error() -> None:
 async def test_failing_cipher_keeps_the_error_and_settles_the_entry() -> None:
     cipher = Fernet(Fernet.generate_key())
     shop = ledger_clients.Shop(response(502, b"<html>"), keep="body", encrypt=cipher)
+    await shop.open_ledger()
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
     assert isinstance(await shop.result(), LoanError)
     assert (await shop.entry()).state is State.UNKNOWN
@@ -164,10 +165,6 @@ async def test_other_data_of_a_decided_customer_are_a_mismatch() -> None:
     shop = ledger_clients.Shop(approved())
     await shop.approve()
     assert isinstance(await shop.result(request=approval_request(amount=99_000)), PayloadMismatchError)
-
-
-def test_policy_without_a_key_makes_a_client() -> None:
-    ledger_clients.Shop(ledger=FailingLedger())  # it warns, because the ledger may outlive the auth token
 
 
 async def test_import_continues_after_a_file_that_it_reports(tmp_path: Path) -> None:

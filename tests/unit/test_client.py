@@ -1,7 +1,11 @@
 """Extension points of the client: custom transport, clock, ledger, and closing without an event loop."""
 
 import asyncio
+import copy
+import inspect
+import pickle
 import traceback
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -21,6 +25,7 @@ from loanasync import (
     Timeout,
     Transport,
 )
+from loanasync._client import ClientOptions
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State
 from loanasync.testing import ScriptedTransport, approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
@@ -176,34 +181,35 @@ async def test_entry_key_finds_the_entry_of_an_approval() -> None:
     ledger = MemoryLedger()
     async with scripted_client(approved(), ledger=ledger) as client:
         await client.approve(FISCAL_CODE, approval_request(), scope="spring")
-        entry = await ledger.get(client.entry_key(f" {FISCAL_CODE.lower()}", scope="spring"))
+        entry = await ledger.get(await client.entry_key(f" {FISCAL_CODE.lower()}", scope="spring"))
+        other = await client.entry_key(FISCAL_CODE)
         assert client.ledger is ledger
     assert entry is not None
     assert entry.state is State.APPROVED
-    assert client.entry_key(FISCAL_CODE) != entry.key
+    assert other != entry.key
 
 
 async def test_entry_key_with_order_token_finds_the_entry() -> None:
     ledger, policy = MemoryLedger(), LedgerPolicy(scope="order_token")
     async with scripted_client(approved(), ledger=ledger, ledger_policy=policy) as client:
         await client.approve(FISCAL_CODE, approval_request(order_token="A-1"))
-        entry = await ledger.get(client.entry_key(FISCAL_CODE, order_token="A-1"))
+        entry = await ledger.get(await client.entry_key(FISCAL_CODE, order_token="A-1"))
         assert client.ledger_policy is policy
     assert entry is not None
 
 
-def test_entry_key_without_a_ledger_raises_configuration_error() -> None:
+async def test_entry_key_without_a_ledger_raises_configuration_error() -> None:
     client = scripted_client()
     assert (client.ledger, client.ledger_policy) == (None, None)
     with pytest.raises(ConfigurationError, match="ledger: is missing"):
-        client.entry_key(FISCAL_CODE)
+        await client.entry_key(FISCAL_CODE)
 
 
 @pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE[:-1]])
-def test_entry_key_error_has_no_fiscal_code(code: str) -> None:
+async def test_entry_key_error_has_no_fiscal_code(code: str) -> None:
     client = scripted_client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(scope="order_token"))
     with pytest.raises(InvalidRequestError) as caught:
-        client.entry_key(code)
+        await client.entry_key(code)
     frames = [frame for frame, _ in traceback.walk_tb(caught.tb)][1:]
     assert frames
     assert code not in repr([frame.f_locals for frame in frames])
@@ -231,3 +237,14 @@ def test_close_outside_a_loop_closes_the_transport() -> None:
         assert script.closed == 1
         with pytest.raises(ClientClosedError):
             runner.run(client.approve(FISCAL_CODE, approval_request()))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_client_copy_is_refused_with_advice(duplicate: Callable[[LoanClient], object]) -> None:
+    with pytest.raises(TypeError, match=r"create one in each process; with_options\(\) returns a light copy"):
+        duplicate(scripted_client())
+
+
+def test_from_env_has_the_arguments_of_the_client() -> None:
+    names = list(inspect.signature(LoanClient).parameters)
+    assert [*ClientOptions.__annotations__] == names

@@ -14,7 +14,14 @@ from loanasync.cli.approve_many.resume import NotResumableError
 from loanasync.cli.approve_many.run import run
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import SANDBOX_WITHOUT_LEDGER, UnusableError
+from loanasync.cli.ledger.open import (
+    LEDGER_HELP,
+    SANDBOX_WITHOUT_LEDGER,
+    SERVICE_GROUP,
+    GroupedCipherName,
+    GroupedOrphanFolder,
+    UnusableError,
+)
 from loanasync.cli.rows.append import STANDARD_OUTPUT
 from loanasync.cli.rows.mapping import field_mapping
 from loanasync.cli.rows.orders import DialectName, Orders, dialect_of, offline_client
@@ -26,7 +33,6 @@ _INPUT = "Reading of the rows"
 _CHECK = "Checks"
 _OUTPUT = "Output"
 _LIMITS = "Speed and limits"
-_SERVICE = "Service and ledger"
 
 
 def approve_many(
@@ -52,11 +58,12 @@ def approve_many(
         typer.Option(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="Ledger to use instead of OUT.ledger: a file's path, redis://...?prefix=... or"
-            " postgresql://...?table=...",
-            rich_help_panel=_SERVICE,
+            help=f"Ledger to use instead of OUT.ledger: {LEDGER_HELP}.",
+            rich_help_panel=SERVICE_GROUP,
         ),
     ] = None,
+    cipher: GroupedCipherName = None,
+    orphan_folder: GroupedOrphanFolder = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -150,7 +157,7 @@ def approve_many(
         DialectName,
         typer.Option(
             help="Which description the service follows, named after its street number field.",
-            rich_help_panel=_SERVICE,
+            rich_help_panel=SERVICE_GROUP,
         ),
     ] = DialectName.STREET_NUMBER,
     *,
@@ -199,7 +206,7 @@ def approve_many(
         typer.Option(
             "--sandbox",
             help="Start a sandbox and use it as the service, without a ledger.",
-            rich_help_panel=_SERVICE,
+            rich_help_panel=SERVICE_GROUP,
         ),
     ] = False,
 ) -> None:
@@ -230,6 +237,8 @@ def approve_many(
     options = RunOptions(
         out=out,
         ledger=None if sandbox else ledger,
+        cipher=cipher,
+        orphan_folder=orphan_folder,
         dead_letters=dead_letters,
         report=report,
         problems=problems,

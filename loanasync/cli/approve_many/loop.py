@@ -43,6 +43,8 @@ class RunOptions:
 
     out: str | None
     ledger: str | None
+    cipher: str | None
+    orphan_folder: Path | None
     dead_letters: str | None
     report: Path | None
     problems: str | None

@@ -6,20 +6,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from io import TextIOWrapper
-from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Literal, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
+from loanasync._config import Shop
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.cli.approve_many.results import DECIDED, Format
-from loanasync.cli.ledger.open import OpenLedger, short
+from loanasync.cli.ledger.open import OpenLedger, UnusableError, short
 from loanasync.cli.rows.append import has_content, read_lines
-from loanasync.ledger import DecisionLedger, Settlement, State
-from loanasync.ledger.backend import StoredLedger
+from loanasync.ledger import Entry, Ledger, Settlement, State
+from loanasync.ledger.administration import move_service
+from loanasync.ledger.keys import Place, places_of
 from loanasync.ledger.model import FORMAT
+from loanasync.ledger.recorder import LedgerRecorder
+from loanasync.ledger.resolution import find_entry
 
 try:
     import fcntl
@@ -34,7 +36,6 @@ LookUp: TypeAlias = Callable[[Sequence[str]], object]
 CREATION = "creation at "  # begins the service in the files of `loanasync create`
 OWN_LEDGER = "beside the results"  # stored in OUT.resume, so it must not change
 LOOKUP_BATCH = 64  # customers that are looked up in a ledger together
-_SECRET_LENGTH = 32  # bytes
 _KILLED = Settlement(state=State.UNKNOWN, note="in progress when an earlier run ended")
 
 
@@ -65,45 +66,36 @@ def _progress_file_of_0_1(out: str) -> Path:
     return Path(f"{out}.asked")
 
 
-@frozen
-class KeyCheck:
-    """A digest by which a later run recognises the secret of a ledger.
-
-    Args:
-        variable: The environment variable with the secret.
-        digest: The key of an entry that no customer has.
-    """
-
-    variable: str
-    digest: str
-
-
 @define
 class ResultsLock:
     """The lock on a results file.
 
     Args:
-        secret: The secret of the ledger beside the results.
         keeps_resume_file: Keep ``OUT.resume`` when the run ends.
         begun: An earlier run, or this one, may have requested customers.
+        ledger_id: Id of the ledger that it used, otherwise empty.
         file: The open ``OUT.resume``.
         members: Its content.
     """
 
-    secret: str
     keeps_resume_file: bool
     begun: bool
+    ledger_id: str
     _file: TextIOWrapper
     _members: dict[str, Any]
 
-    def begin(self) -> None:
+    def begin(self, ledger_id: str = "") -> None:
         """Keep ``OUT.resume``, and record there that the run begins to send.
 
         Call it after the ledger was created, before the run writes results or sends a request.
 
+        Args:
+            ledger_id: Id of the ledger, if there is one.
+
         Raises:
             OSError: The file cannot be written.
         """
+        self.ledger_id = self._members["ledger_id"] = ledger_id
         self._record(begun=True)
         self.keeps_resume_file = True
 
@@ -120,12 +112,10 @@ class ResultsLock:
 
 
 @contextmanager
-def locked_results(
-    out: str, service: str, ledger: str, key_check: KeyCheck | None = None
-) -> Iterator[ResultsLock]:
+def locked_results(out: str, service: str, ledger: str) -> Iterator[ResultsLock]:
     """Lock a results file for this run.
 
-    ``OUT.resume`` contains the service, the ledger and the secret. It is written before anything is sent,
+    ``OUT.resume`` contains the service and the ledger. It is written before anything is sent,
     and only its owner may read it. It stays locked until the run ends. A run that ends before it
     sends a request removes the file that it wrote.
 
@@ -134,11 +124,10 @@ def locked_results(
         service: Address and shop that the results belong to.
         ledger: Name of the ledger that the results belong to. `OWN_LEDGER` for the one beside them, empty
             without a ledger.
-        key_check: Identifies the secret of a ledger that is not beside the results.
 
     Raises:
-        NotResumableError: Another run is writing, the results belong to another service or ledger, the
-            ledger has another secret, or one of the files is missing.
+        NotResumableError: Another run is writing, the results belong to another service or ledger, or one of
+            the files is missing.
         OSError: A file cannot be read or written.
     """
     if _progress_file_of_0_1(out).exists():
@@ -156,18 +145,14 @@ def locked_results(
             if _has_results(out):
                 raise _missing_resume_file(out)
             earlier: dict[str, Any] = {"format": FORMAT, "service": service, "ledger": ledger, "begun": False}
-            earlier["secret"] = token_hex(_SECRET_LENGTH)
             _write_resume_file(file, earlier)
         else:
             earlier = _parse_resume_file(text, out)
-        _check_earlier_run(earlier, out, service, ledger, key_check)
-        members = {"service": service}
-        if key_check is not None:
-            members |= {"key_variable": key_check.variable, "key_check": key_check.digest}
-        if earlier | members != earlier:
-            earlier |= members
+        _check_earlier_run(earlier, out, service, ledger)
+        if earlier["service"] != service:
+            earlier["service"] = service
             _write_resume_file(file, earlier)
-        lock = ResultsLock(earlier["secret"], not is_new, earlier["begun"], file, earlier)
+        lock = ResultsLock(not is_new, earlier["begun"], earlier.get("ledger_id", ""), file, earlier)
         try:
             yield lock
         finally:
@@ -176,9 +161,7 @@ def locked_results(
                 _resume_file(out).unlink(missing_ok=True)
 
 
-def _check_earlier_run(
-    earlier: Mapping[str, Any], out: str, service: str, ledger: str, key_check: KeyCheck | None
-) -> None:
+def _check_earlier_run(earlier: Mapping[str, Any], out: str, service: str, ledger: str) -> None:
     """Raise an error if this run cannot know the customers that the earlier ones requested."""
     begun = earlier["begun"]
     if earlier["service"].startswith(CREATION) != service.startswith(CREATION):
@@ -197,14 +180,7 @@ def _check_earlier_run(
             f"{out if has_content(out) else _resume_file(out)} was begun with another ledger: use the "
             "same --ledger as in the first run, or none if the first run had none"
         )
-    if not begun:
-        return
-    if key_check is not None and key_check.digest != earlier["key_check"]:
-        raise NotResumableError(
-            f"{ledger} was used with another secret, so the customers of earlier runs cannot be found: set "
-            f"{earlier['key_variable']} as in the first run"
-        )
-    if ledger == OWN_LEDGER and not has_content(str(own_ledger(out))):
+    if begun and ledger == OWN_LEDGER and not has_content(str(own_ledger(out))):
         raise NotResumableError(
             f"{own_ledger(out)} is missing or empty. It lists the requested customers of {out}: "
             "restore it, and do not send these rows again without it"
@@ -259,7 +235,7 @@ def _parse_resume_file(text: str, out: str) -> dict[str, Any]:
     try:
         # A run that was killed while it wrote a shorter line left the end of the longer one.
         members: dict[str, Any] = json.loads(text.partition("\n")[0])
-        members |= {name: str(members[name]) for name in ("service", "ledger", "secret")}
+        members |= {name: str(members[name]) for name in ("service", "ledger")}
     except (ValueError, TypeError, KeyError):
         raise _missing_resume_file(out) from None
     if members.get("format") != FORMAT:
@@ -276,8 +252,8 @@ def _missing_resume_file(out: str) -> NotResumableError:
     message = f"{existing} exists, but {_resume_file(out)} is missing or damaged"
     if has_ledger:
         return NotResumableError(
-            f"{message}: restore that file. It contains the secret that finds customers in the ledger. "
-            "Do not send these rows again without it: the requested customers are not known"
+            f"{message}: restore that file. Do not send these rows again without it, because it names the "
+            "ledger of the requested customers"
         )
     return NotResumableError(
         f"{message}, so the requested customers are not known: name a new results file with -o"
@@ -335,66 +311,98 @@ class PastRequests:
 
     Args:
         reported: Last status of each customer in the results.
-        ledger: The ledger, if there is one.
-        key_of: Returns a customer's key in the ledger.
+        recorder: The ledger and its policy, if there is one.
+        shop: The shop.
         is_own: The ledger belongs to these results alone, so an entry in flight was left by a killed run.
         from_ledger: The decisions in the results that came from the ledger, where a person may correct them.
+        lock: The lock on the results, if they can be resumed.
     """
 
     _reported: Mapping[str, PastStatus] = field(factory=dict)
-    _ledger: DecisionLedger | None = None
-    _key_of: Callable[[str], str] = str
+    _recorder: LedgerRecorder | None = None
+    _shop: Shop | None = None
     _is_own: bool = False
     _from_ledger: Mapping[str, str] = field(factory=dict)
+    _lock: ResultsLock | None = None
     _states: dict[str, State] = field(init=False, factory=dict)
-    _looked_up: int = field(init=False, default=0)
-    _found: int = field(init=False, default=0)
+    _secrets: tuple[bytes, ...] = field(init=False, default=())
+
+    @contextmanager
+    def _opened(self) -> Iterator[OpenLedger | None]:
+        """Open the ledger in an event loop that ends with the block."""
+        if self._recorder is None:
+            yield None
+            return
+        ledger = self._recorder.ledger
+        with asyncio.Runner() as runner:
+            try:
+                yield OpenLedger(ledger, runner, self._recorder.policy)
+            finally:
+                runner.run(ledger.aclose())
 
     @contextmanager
     def lookups(self) -> Iterator[LookUp]:
         """Yield a function that looks customers up, in an event loop that ends before anything is sent.
 
         Raises:
-            UnusableError: The ledger cannot be read.
-            NotResumableError: The ledger beside the results, or its secret, belongs to other results.
+            UnusableError: The ledger cannot be read, or does not fit.
+            NotResumableError: The ledger beside the results belongs to other results.
         """
-        if (ledger := self._ledger) is None:
-            yield lambda _: None
-            return
-        with asyncio.Runner() as runner:
-            use = OpenLedger(ledger, runner)
-            try:
-                # A ledger that does not exist is not created: perhaps no row can be sent.
-                is_empty = not use.run(_exists(ledger)) or use.run(_is_empty(ledger))
-                yield lambda codes: None if is_empty else use.run(self._look_up(ledger, codes))
-                reported = iter(self._reported)  # the rows may differ from those of the earlier run
-                while self._is_own and self._looked_up and not self._found:
-                    if not (codes := tuple(islice(reported, LOOKUP_BATCH))):
-                        raise NotResumableError(_OTHER_RESULTS)
-                    use.run(self._look_up(ledger, codes))
-            finally:
-                runner.run(ledger.aclose())
+        with self._opened() as use:
+            # A ledger beside the results is not created here: perhaps no row can be sent.
+            is_new = self._is_own and (self._lock is None or not self._lock.begun)
+            if use is None or is_new:
+                yield lambda _: None
+                return
+            self._check_results(use)
+            self._use_keys(use)
+            yield lambda codes: use.run(self._look_up(use.ledger, codes))
 
-    def create_ledger(self) -> None:
-        """Create the ledger if it does not exist. Results cannot be resumed without it.
+    def open_ledger(self) -> str:
+        """Open the ledger, and create the one beside the results if it does not exist; return its id.
 
         Raises:
-            UnusableError: The ledger cannot be created.
+            UnusableError: The ledger does not fit, or cannot be created.
         """
-        if (ledger := self._ledger) is None:
-            return
-        with asyncio.Runner() as runner:
-            try:
-                OpenLedger(ledger, runner).run(_is_empty(ledger))  # each operation creates it
-            finally:
-                runner.run(ledger.aclose())
+        with self._opened() as use:
+            if use is None or self._shop is None:
+                return ""
+            if self._is_own and self._lock is not None and not self._lock.begun:
+                # No customer was evaluated: the address of the service may have been wrong.
+                with suppress(
+                    UnusableError
+                ):  # the ledger is missing, or the next line raises the error again
+                    use.run(move_service(use.ledger, self._shop.base_url))
+            self._use_keys(use)
+            return use.run(use.ledger.header()).id
 
-    async def _look_up(self, ledger: DecisionLedger, codes: Sequence[str]) -> None:
-        entries = await asyncio.gather(*(ledger.get(self._key_of(code)) for code in codes))
-        self._looked_up += len(codes)
-        self._found += sum(entry is not None for entry in entries)
-        for code, entry in zip(codes, entries, strict=True):
-            if entry is None or (self._reported.get(code) == "decided" and code not in self._from_ledger):
+    def _check_results(self, use: OpenLedger) -> None:
+        """Raise an error if the ledger belongs to other results."""
+        if not self._is_own or self._lock is None:
+            return
+        header = use.run(use.ledger.header())
+        if header.id != self._lock.ledger_id:
+            raise NotResumableError(
+                f"{header.name} is not the ledger that OUT.resume names, so one of them belongs to other "
+                "results: restore the right file"
+            )
+
+    def _use_keys(self, use: OpenLedger) -> None:
+        assert self._recorder is not None  # noqa: S101  (`use` is its ledger)
+        self._secrets = use.run(self._recorder.keys()).secrets
+
+    def _places(self, fiscal_code: str) -> tuple[Place, ...]:
+        assert self._shop is not None  # noqa: S101  (with a ledger there is a shop)
+        assert self._recorder is not None  # noqa: S101  (only called with a ledger)
+        return places_of(self._shop.shop_id, fiscal_code, self._secrets, self._recorder.policy)
+
+    async def _look_up(self, ledger: Ledger, codes: Sequence[str]) -> None:
+        places = (self._places(code) for code in codes)
+        found = await asyncio.gather(*(find_entry(ledger, each, by_order=False) for each in places))
+        for code, entry in zip(codes, found, strict=True):
+            if not isinstance(entry, Entry):
+                continue
+            if self._reported.get(code) == "decided" and code not in self._from_ledger:
                 continue  # the results contain the service's decision, even if the ledger could not record it
             if self._is_own and entry.state is State.INFLIGHT:
                 entry = await ledger.settle(  # noqa: PLW2901  (the settled state of the same entry)
@@ -429,21 +437,4 @@ class PastRequests:
 
     def entry_key(self, fiscal_code: str) -> str | None:
         """Return the start of the customer's key, by which a person finds the entry in the ledger."""
-        return None if self._ledger is None else short(self._key_of(fiscal_code))
-
-
-_OTHER_RESULTS = (
-    "OUT.ledger contains no customer of these rows or results, so OUT.ledger or OUT.resume belongs to other "
-    "results: restore the right file. If the rows are not those of the first run, name a new results file "
-    "with -o"
-)
-
-
-async def _exists(ledger: DecisionLedger) -> bool:
-    return not isinstance(ledger, StoredLedger) or await ledger.exists()
-
-
-async def _is_empty(ledger: DecisionLedger) -> bool:
-    async for _ in ledger.scan():
-        return False
-    return True
+        return None if self._recorder is None else short(self._places(fiscal_code)[0].key)

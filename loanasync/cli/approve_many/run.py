@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from loanasync.cli.approve_many.results import Format, ResultsFile, format_of
 from loanasync.cli.approve_many.resume import (
     LOOKUP_BATCH,
     OWN_LEDGER,
-    KeyCheck,
     NotResumableError,
     PastRequests,
     PastStatus,
@@ -47,18 +45,15 @@ from loanasync.cli.approve_many.resume import (
 )
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.open import (
-    client_options,
-    name_without_password,
-    policy_of,
-    shop_from_environment,
-)
+from loanasync.cli.ledger.open import settings_of, shop_from_environment
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, truncate_incomplete_line
 from loanasync.cli.rows.orders import Order, Orders
 from loanasync.cli.rows.parse import LINE_NAME
 from loanasync.cli.rows.source import InputProblem
-from loanasync.ledger import DecisionLedger, LedgerPolicy, MemoryLedger, SqliteLedger
-from loanasync.ledger.keys import key_of
+from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync.ledger.address import name_without_password
+from loanasync.ledger.environment import cipher_of
+from loanasync.ledger.recorder import LedgerRecorder
 
 _BEGIN_OF_LETTERS = 1_000_000  # bytes that are searched for the name of the first column
 _WITHOUT_OUTCOME: frozenset[PastStatus] = frozenset({"new", "busy"})
@@ -159,21 +154,17 @@ class _RunParts:
 
     Args:
         client: None for a sandbox, and for a plan that needs no service.
-        ledger: The ledger, if there is one.
         earlier: The customers that were requested before.
         form: Format of the results.
         lock: The lock on the results, if they can be resumed.
         earlier_lines: Number of lines in the results before this run.
-        is_keyed_by_token: The keys of the ledger depend on LOANASYNC_AUTH_TOKEN.
     """
 
     client: LoanClient | None
-    ledger: DecisionLedger | None
     earlier: PastRequests
     form: Format
     lock: ResultsLock | None
     earlier_lines: int = 0
-    is_keyed_by_token: bool = False
 
 
 def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) -> None:
@@ -185,20 +176,13 @@ def _begin(options: RunOptions, orders: Orders, plan: Plan, parts: _RunParts) ->
         AppendFile(letters).close()
     if options.report is not None and str(options.report) != STANDARD_OUTPUT:
         options.report.open("a").close()
-    parts.earlier.create_ledger()
+    ledger_id = parts.earlier.open_ledger()
     if parts.lock is not None:
-        parts.lock.begin()
+        parts.lock.begin(ledger_id)
     if letters is not None and earlier_letters:
         Path(letters).replace(f"{letters}.old")
         print_message(f"the earlier {letters} is kept as {letters}.old")
     print_message(_start_line(options, orders, plan, parts))
-    if parts.is_keyed_by_token:
-        print_message(
-            f"the entries of {name_without_password(options.ledger or '')} are found by "
-            "LOANASYNC_AUTH_TOKEN: with a new token their customers would be sent again; set "
-            "LOANASYNC_LEDGER_KEY",
-            "bold",
-        )
 
 
 def _has_letters(path: str, orders: Orders) -> bool:
@@ -235,7 +219,7 @@ def _start_line(options: RunOptions, orders: Orders, plan: Plan, parts: _RunPart
     ledger = "none"
     if options.ledger is not None:
         ledger = name_without_password(options.ledger)
-    elif parts.ledger is not None:
+    elif parts.client is not None:
         ledger = str(own_ledger(_results_name(options)))
     rate = "" if options.rate is None else f", at most {options.rate:g} per second"
     return (
@@ -251,39 +235,35 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
     # A plan for rows that were never requested needs no service.
     needs_shop = not options.sandbox and (is_resumable or options.ledger is not None or not options.dry_run)
     shop = shop_from_environment(os.environ) if needs_shop else None
-    lock = check = None
-    if shop is not None and options.ledger is not None:
-        policy = policy_of(options.ledger, shop, os.environ)
-        variable = "LOANASYNC_LEDGER_KEY" if policy.key else "LOANASYNC_AUTH_TOKEN"
-        check = KeyCheck(variable, key_of(shop, "", policy))
+    lock = None
     if is_resumable:
         service = "sandbox" if shop is None else f"{shop.base_url} {shop.shop_id}"
         own = "" if options.sandbox else OWN_LEDGER
         ledger_name = own if options.ledger is None else name_without_password(options.ledger)
-        lock = stack.enter_context(locked_results(out, service, ledger_name, check))
+        lock = stack.enter_context(locked_results(out, service, ledger_name))
         if has_content(out):
             truncate_incomplete_line(out)
     form = format_of(out, orders.table.delimiter)
     reported, from_ledger, lines = read_results(out, form) if is_resumable else ({}, {}, 0)
     if shop is None:
-        return _RunParts(None, None, PastRequests(reported), form, lock, lines)
-    is_own = lock is not None and options.ledger is None
-    arguments = client_options(options.ledger, only_reads=options.dry_run)
-    if lock is not None and is_own:
+        return _RunParts(None, PastRequests(reported), form, lock, lines)
+    if options.ledger is not None:
+        settings = settings_of(options.ledger, options.cipher, options.orphan_folder)
+        ledger: Ledger = settings.ledger
+        policy = settings.policy
+    elif lock is not None:
         file = own_ledger(out)
-        arguments = {
-            "ledger": MemoryLedger() if options.dry_run and not file.exists() else SqliteLedger(file),
-            "ledger_policy": LedgerPolicy(key=lock.secret.encode()),
-        }
-    client = LoanClient.from_env(dialect=options.dialect, **arguments)
-    if not arguments:
-        return _RunParts(client, None, PastRequests(reported), form, lock, lines)
-    key = partial(key_of, shop, policy=arguments["ledger_policy"])
-    # Before a run has evaluated a customer, the ledger may contain only entries of another service.
-    has_own_entries = is_own and lock is not None and lock.begun
-    earlier = PastRequests(reported, arguments["ledger"], key, has_own_entries, from_ledger)
-    is_keyed_by_token = arguments["ledger_policy"].key is None
-    return _RunParts(client, arguments["ledger"], earlier, form, lock, lines, is_keyed_by_token)
+        ledger = MemoryLedger() if options.dry_run and not file.exists() else SqliteLedger(file)
+        policy = LedgerPolicy(orphan_folder=options.orphan_folder, encrypt=cipher_of(options.cipher))
+    else:
+        raise typer.BadParameter(
+            "name a ledger, or results in a file with -o FILE: rows may come twice", param_hint="--ledger"
+        )
+    client = LoanClient.from_env(dialect=options.dialect, ledger=ledger, ledger_policy=policy)
+    is_own = options.ledger is None
+    recorder = LedgerRecorder(ledger, policy, shop.base_url)
+    earlier = PastRequests(reported, recorder, shop, is_own, from_ledger, lock)
+    return _RunParts(client, earlier, form, lock, lines)
 
 
 def _is_file(path: str) -> bool:
@@ -301,9 +281,9 @@ async def _send(
     assert options.out is not None  # noqa: S101  (for the type checkers)
     client = parts.client
     async with AsyncExitStack() as stack:
-        if parts.ledger is not None:
+        if client is not None and client.ledger is not None:
             # Closed after the client, which may write to it until then.
-            stack.push_async_callback(parts.ledger.aclose)
+            stack.push_async_callback(client.ledger.aclose)
         if client is None:
             from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server is slow to import)
 

@@ -17,13 +17,21 @@ from loanasync import ConfigurationError
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.display import entry_details, entry_line, entry_members, response_members
+from loanasync.cli.ledger.display import (
+    decrypted,
+    entry_details,
+    entry_line,
+    entry_members,
+    response_members,
+)
 from loanasync.cli.ledger.open import (
+    LEDGER_HELP,
+    CipherName,
     NotFoundError,
     OpenLedger,
+    OrphanFolder,
     UnusableError,
     open_ledger,
-    policy_of,
     shop_from_environment,
 )
 from loanasync.cli.ledger.resolve import (
@@ -50,7 +58,7 @@ app: typer.Typer = typer.Typer(
 LEDGER = typer.Option(
     metavar="NAME",
     envvar="LOANASYNC_LEDGER",
-    help="The ledger: a file's path, redis://...?prefix=... or postgresql://...?table=...",
+    help=f"The ledger: {LEDGER_HELP}.",
 )
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -72,16 +80,18 @@ _AGE = re.compile("([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _OTHER_FOLDERS = (
     "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
-    " name them with --folder"
+    " name them with --orphan-folder"
 )
 _PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 @contextmanager
-def opened(name: str) -> Iterator[OpenLedger]:
+def opened(
+    name: str, cipher: str | None = None, orphan_folder: Path | None = None, *, must_exist: bool = True
+) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
     try:
-        with open_ledger(name) as use:
+        with open_ledger(name, cipher, orphan_folder, must_exist=must_exist) as use:
             yield use
     except (ConfigurationError, NotFoundError, UnusableError) as error:
         print_message(str(error))
@@ -131,6 +141,7 @@ def show(
     ledger: Name,
     key: Annotated[str | None, _KEY] = None,
     scope: Scope = "",
+    cipher: CipherName = None,
     *,
     customer: Customer = False,
     order_token: ByOrder = False,
@@ -143,18 +154,17 @@ def show(
     """Show everything about one entry, found by its key or by the customer's fiscal code.
 
     With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
-    LOANASYNC_AUTH_TOKEN. If the clients use LedgerPolicy(key=...), set LOANASYNC_LEDGER_KEY to that key.
-    Otherwise the secret of OUT.ledger, which approve-many writes, is read from OUT.resume beside it.
+    LOANASYNC_AUTH_TOKEN. If the ledger has a key, set LOANASYNC_LEDGER_KEY, and LOANASYNC_LEDGER_OLD_KEYS for
+    earlier ones.
 
     Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
     """
     if (key is None) != customer:
         raise typer.BadParameter("give either KEY or --customer")
 
-    with opened(ledger) as use:
-        entry = (
-            _entry_of_customer(use, ledger, scope, by_order=order_token) if key is None else use.entry(key)
-        )
+    with opened(ledger, cipher) as use:
+        entry = _entry_of_customer(use, scope, by_order=order_token) if key is None else use.entry(key)
+        entry = decrypted(entry, use.policy.encrypt)
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
             typer.echo(json.dumps(members, indent=2))
@@ -163,7 +173,7 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bool) -> Entry:
+def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
     """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
 
     Raises:
@@ -171,12 +181,12 @@ def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bo
         ConfigurationError: The shop is not configured, or the ledger is not of this shop.
     """
     shop = shop_from_environment(os.environ)
-    policy = policy_of(ledger, shop, os.environ)
+    secrets = use.secrets(shop)
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
     order_token = _read_personal("Order token") if by_order else None
-    places = places_of(shop, normalize_fiscal_code(code), policy, scope, order_token)
+    places = places_of(shop.shop_id, normalize_fiscal_code(code), secrets, use.policy, scope, order_token)
     found = use.run(find_entry(use.ledger, places, by_order=by_order))
     if isinstance(found, Entry):
         return found
@@ -185,12 +195,7 @@ def _entry_of_customer(use: OpenLedger, ledger: str, scope: str, *, by_order: bo
             "entries in several scopes have this order token: name one of them with --scope, or omit "
             "--order-token for the one without scope"
         )
-    raise NotFoundError(
-        "no entry of this customer found: check LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID, "
-        "LOANASYNC_LEDGER_KEY, --scope and --order-token. To find an older "
-        "entry, use the secret of that time: its LOANASYNC_LEDGER_KEY, or its LOANASYNC_AUTH_TOKEN if it had "
-        "no key"
-    )
+    raise NotFoundError("no entry of this customer found: check LOANASYNC_SHOP_ID, --scope and --order-token")
 
 
 def _read_personal(label: str) -> str:
@@ -219,6 +224,7 @@ def resolve_entries(
         str, typer.Option(help="The source, such as a ticket number. It must not contain personal data.")
     ] = "",
     scope: Scope = "",
+    orphan_folder: OrphanFolder = None,
     *,
     customer: Customer = False,
     order_token: ByOrder = False,
@@ -250,9 +256,9 @@ def resolve_entries(
             param_hint="--as",
         )
 
-    with opened(ledger) as use:
+    with opened(ledger, orphan_folder=orphan_folder) as use:
         if customer:
-            entries = [_entry_of_customer(use, ledger, scope, by_order=order_token)]
+            entries = [_entry_of_customer(use, scope, by_order=order_token)]
         else:
             entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:
@@ -338,6 +344,7 @@ def export(
             "-o", "--out", metavar="OUT", help="File to write; its content is replaced; - is standard output."
         ),
     ] = "-",
+    cipher: CipherName = None,
     *,
     responses: Annotated[
         bool, typer.Option("--responses", help="Include the stored responses, with personal data.")
@@ -347,9 +354,10 @@ def export(
 
     Example: loanasync ledger export -o entries.jsonl --ledger decisions.db
     """
-    with opened(ledger) as use, closing(AppendFile(out, overwrite_with="")) as file:
+    with opened(ledger, cipher) as use, closing(AppendFile(out, overwrite_with="")) as file:
         number = 0
-        for number, entry in enumerate(use.entries(), 1):  # noqa: B007  (the number is printed below)
+        for number, stored in enumerate(use.entries(), 1):  # noqa: B007  (the number is printed below)
+            entry = decrypted(stored, use.policy.encrypt)
             response = {"response": response_members(entry, reveal=True)} if responses else {}
             file.add(json.dumps({**entry_members(entry), **response}) + "\n")
         print_message(f"exported: {counted(number, 'entry', 'entries')}")
@@ -358,7 +366,7 @@ def export(
 @app.command("import-orphans")
 def import_orphans(
     ledger: Name,
-    folder: Annotated[
+    orphan_folder: Annotated[
         list[Path] | None,
         typer.Option(
             exists=True,
@@ -376,15 +384,15 @@ def import_orphans(
     Example: loanasync ledger import-orphans --ledger decisions.db
     """
     with opened(ledger) as use:
-        folders = folder or default_orphan_folders()
+        folders = orphan_folder or default_orphan_folders()
         imported = use.run(import_from_folders(use.ledger, folders))
-        others = () if folder else orphan_folders_of_others()
+        others = () if orphan_folder else orphan_folders_of_others()
         for each in imported.left:
             typer.echo(f"{each.path}: {each.reason}")
         for other in others:
             typer.echo(f"{other}: belongs to another user; run this command as that user, too")
         print_message("folders searched: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
-        if not folder:
+        if not orphan_folder:
             print_message(_OTHER_FOLDERS)
         left = f", {counted(len(imported.left), 'file')} left in place" if imported.left else ""
         print_message(f"{counted(imported.number, 'response')} imported{left}")

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from attrs import fields
+from attrs import evolve, fields
 
 from loanasync import Approved
 from loanasync._display.masking import mask
 from loanasync._models.dialect import field_name
 from loanasync.cli.console import counted
 from loanasync.cli.ledger.open import short
-from loanasync.ledger import Change, Entry, State
-from loanasync.ledger.backend import lacks_redirect
+from loanasync.ledger import Change, Cipher, Entry, State
+from loanasync.ledger.ledger import lacks_redirect
 from loanasync.ledger.model import SERVICE
 
 _RESPONSE_FIELDS = frozenset(each.name for each in fields(Approved))
@@ -87,6 +87,16 @@ def entry_members(entry: Entry) -> dict[str, Any]:
 
 def _iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def decrypted(entry: Entry, cipher: Cipher | None) -> Entry:
+    """Return the entry with its response in clear text, if the cipher can decrypt it."""
+    if cipher is None or entry.body is None:
+        return entry
+    try:
+        return evolve(entry, body=cipher.decrypt(entry.body))
+    except Exception:  # noqa: BLE001  (raised by any cipher; the entry may be in clear text, or have another key)
+        return entry
 
 
 def response_members(entry: Entry, *, reveal: bool) -> dict[str, Any] | None:

@@ -1,40 +1,59 @@
 """Opening the ledger that an option names, and reading its entries."""
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from attrs import frozen
+import typer
+from attrs import evolve, frozen
 
-from loanasync import ConfigurationError
-from loanasync._config import Shop, configure, from_environment
-from loanasync.ledger import (
-    BACKENDS,
-    DecisionLedger,
-    Entry,
-    LedgerPolicy,
-    MemoryLedger,
-    SqliteLedger,
-    State,
-)
-from loanasync.ledger.backend import StoredLedger, unsuitable_driver_error
+from loanasync import ConfigurationError, LedgerMismatchError, LoanClient
+from loanasync._config import LEDGER, LEDGER_CIPHER, Shop, configure, from_environment
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
+from loanasync.ledger.drivers import unsuitable_driver_error
+from loanasync.ledger.environment import LedgerSettings, ledger_settings
+from loanasync.ledger.header import check_service, keys_of
 
 SANDBOX_WITHOUT_LEDGER = (
     "with --sandbox the ledger is not used: the sandbox forgets its customers when the command ends"
 )
 SHORT_KEY_LENGTH = 12  # characters; enough to be unique, and the same as in error messages
 _MIN_KEY_LENGTH = 4  # characters of a key that an argument must have
-# Classes by the scheme of their addresses. Each names the extra that it needs.
-_SERVERS: Mapping[str, type[StoredLedger]] = {
-    scheme: kind for kind in BACKENDS if kind is not SqliteLedger for scheme in kind.address.schemes
-}
-_CREATED_BY_CLIENT = "; a client creates the ledger at its first approval"
+_UNKNOWN_CAUSE = "check --ledger, the disk, and that the server can be reached"
 _PAGE_SIZE = 500  # entries
+
+LEDGER_HELP = "a file's path, redis://...?prefix=... or postgresql://...?table=..."
+
+
+def _cipher(group: str | None = None) -> object:
+    """Return the option ``--cipher`` in a group of the help."""
+    return typer.Option(
+        "--cipher",
+        metavar="MODULE:OBJECT",
+        envvar=LEDGER_CIPHER,
+        help="Cipher of the responses in the ledger, as in LedgerPolicy(encrypt=...).",
+        rich_help_panel=group,
+    )
+
+
+def _orphan_folder(group: str | None = None) -> object:
+    """Return the option ``--orphan-folder`` in a group of the help."""
+    return typer.Option(
+        "--orphan-folder",
+        file_okay=False,
+        help="Folder of clients with LedgerPolicy(orphan_folder=...).",
+        rich_help_panel=group,
+    )
+
+
+SERVICE_GROUP = "Service and ledger"
+CipherName: TypeAlias = Annotated[str | None, _cipher()]
+OrphanFolder: TypeAlias = Annotated[Path | None, _orphan_folder()]
+GroupedCipherName: TypeAlias = Annotated[str | None, _cipher(SERVICE_GROUP)]
+GroupedOrphanFolder: TypeAlias = Annotated[Path | None, _orphan_folder(SERVICE_GROUP)]
 
 T = TypeVar("T")
 
@@ -52,137 +71,20 @@ def short(key: str) -> str:
     return key[:SHORT_KEY_LENGTH]
 
 
-def ledger_at(name: str) -> StoredLedger:
-    """Return the ledger of a name: a path, ``sqlite:///path``, or the address of a server.
-
-    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address are removed from the
-    address and passed to the ledger.
+def settings_of(name: str, cipher: str | None = None, orphan_folder: Path | None = None) -> LedgerSettings:
+    """Return the ledger and the policy of a command. Options have precedence over variables.
 
     Args:
         name: Value of ``--ledger``.
+        cipher: Value of ``--cipher``.
+        orphan_folder: Value of ``--orphan-folder``.
 
     Raises:
-        ConfigurationError: The name is not a valid path or address.
+        ConfigurationError: An option or a variable is invalid, or the name of a variable is mistyped.
     """
-    scheme, found, _ = name.partition("://")
-    if not found and (start := name.partition(":")[0]) in _SERVERS:  # mistyped, and it may contain a password
-        raise ConfigurationError("ledger", f"the address of a server must begin with {start}://")
-    if not found or scheme == "sqlite":
-        file = _file_of(name)
-        if file.is_dir():
-            raise ConfigurationError("ledger", f"{file} is a directory; name a file")
-        if not file.parent.exists():
-            raise ConfigurationError("ledger", f"the folder {file.parent} does not exist")
-        return SqliteLedger(file)
-    if scheme not in _SERVERS:
-        schemes = ", ".join(f"{each}://" for each in _SERVERS)
-        raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
-    kind = _SERVERS[scheme]
-    own = kind.address.parameter
-    address, arguments = _split_address(name)
-    if others := arguments.keys() - {own}:
-        raise ConfigurationError("ledger", f"{scheme}:// accepts {own}=, not {min(others)}=")
-    opener: Callable[..., StoredLedger] = kind
-    return opener(address, **arguments)
-
-
-def _split_address(name: str) -> tuple[str, dict[str, str]]:
-    """Return the address of a server without the ledger's own parameters, and these parameters."""
-    parameters = {kind.address.parameter for kind in _SERVERS.values()}
-    address, _, query = name.partition("?")
-    own, others = {}, []
-    for part in query.split("&"):
-        parameter, _, value = part.partition("=")
-        if parameter in parameters:
-            own[parameter] = unquote(value)
-        elif part:
-            others.append(part)
-    return "?".join((address, "&".join(others))) if others else address, own
-
-
-def client_options(name: str | None, *, only_reads: bool = False) -> dict[str, Any]:
-    """Return the options of a client for the ledger of a name. Without a name there are no options.
-
-    Args:
-        name: Value of ``--ledger``.
-        only_reads: If the ledger does not exist, use an empty one in memory.
-
-    Raises:
-        ConfigurationError: The name is not valid, the shop is not configured, or the key cannot be used.
-        UnusableError: `only_reads` is set, and the ledger cannot be read.
-    """
-    if name is None:
-        return {}
-    ledger: DecisionLedger = ledger_at(name)
-    if only_reads and not _exists(ledger_at(name)):
-        ledger = MemoryLedger()
-    policy = policy_of(name, shop_from_environment(os.environ), os.environ)
-    return {"ledger": ledger, "ledger_policy": policy}
-
-
-def _exists(ledger: StoredLedger) -> bool:
-    with asyncio.Runner() as runner:
-        try:
-            return OpenLedger(ledger, runner).run(ledger.exists())
-        finally:
-            runner.run(ledger.aclose())
-
-
-def name_without_password(name: str) -> str:
-    """Return a name that identifies the ledger and contains no password."""
-    is_server = name.partition("://")[0] in _SERVERS
-    return repr(ledger_at(name)) if is_server else str(_file_of(name).resolve())
-
-
-def _file_of(name: str) -> Path:
-    return Path(name.removeprefix("sqlite:///")).expanduser()
-
-
-def policy_from_environment(environment: Mapping[str, str]) -> LedgerPolicy:
-    """Return the policy of LOANASYNC_LEDGER_KEY.
-
-    Raises:
-        ConfigurationError: The key is too short.
-    """
-    key = environment.get("LOANASYNC_LEDGER_KEY")
-    return LedgerPolicy(key=None if not key else key.encode())
-
-
-def policy_of(name: str, shop: Shop, environment: Mapping[str, str]) -> LedgerPolicy:
-    """Return the policy whose keys find the customers of a ledger.
-
-    The ledger that ``approve-many`` writes beside its results has its own secret, in ``OUT.resume``. The
-    other ledgers have the policy of the environment. LOANASYNC_LEDGER_KEY has precedence.
-
-    Args:
-        name: Value of ``--ledger``.
-        shop: The shop whose customers are sought.
-        environment: The environment variables.
-
-    Raises:
-        ConfigurationError: The key of the environment is too short, or ``OUT.resume`` cannot be read, is
-            damaged, or belongs to another service or shop.
-    """
-    ledger = _file_of(name)
-    has_secret = ledger.suffix == ".ledger" and not environment.get("LOANASYNC_LEDGER_KEY")
-    if not has_secret or not (file := ledger.with_suffix(".resume")).is_file():
-        return policy_from_environment(environment)
-    try:
-        members = json.loads(file.read_text(encoding="utf-8").partition("\n")[0])
-        service, secret = members["service"], str(members["secret"])
-    except OSError as error:
-        raise ConfigurationError("ledger", f"{file} cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError):
-        raise ConfigurationError(
-            "ledger",
-            f"{file} is damaged: restore it, because it contains the secret that finds customers in {ledger}",
-        ) from None
-    if service != f"{shop.base_url} {shop.shop_id}":
-        raise ConfigurationError(
-            "ledger",
-            f"{ledger} belongs to another service or shop: check LOANASYNC_BASE_URL and LOANASYNC_SHOP_ID",
-        )
-    return LedgerPolicy(key=secret.encode())
+    given = {LEDGER: name} if cipher is None else {LEDGER: name, LEDGER_CIPHER: cipher}
+    settings = ledger_settings({**os.environ, **given})
+    return evolve(settings, policy=evolve(settings.policy, orphan_folder=orphan_folder))
 
 
 def shop_from_environment(environment: Mapping[str, str]) -> Shop:
@@ -194,34 +96,66 @@ def shop_from_environment(environment: Mapping[str, str]) -> Shop:
     return configure(**from_environment(environment))
 
 
+def client_without_ledger() -> LoanClient:
+    """Return a client for calls that need no ledger.
+
+    Raises:
+        ConfigurationError: A variable is not set, or its value is invalid.
+    """
+    shop = from_environment(os.environ)
+    return LoanClient(shop["base_url"], shop_id=shop["shop_id"], auth_token=shop["auth_token"])
+
+
 @frozen
 class OpenLedger:
-    """A ledger in use by a command. The event loop runs only during an operation, so prompts may block."""
+    """A ledger in use by a command. The event loop runs only during an operation, so prompts may block.
 
-    ledger: DecisionLedger
+    Args:
+        ledger: The ledger.
+        runner: The event loop.
+        policy: The policy of the command.
+    """
+
+    ledger: Ledger
     _runner: asyncio.Runner
+    policy: LedgerPolicy
 
     def run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run a ledger operation and return its result.
 
         Raises:
             ConfigurationError: The ledger's library does not know an option of the address, or is too old.
-            UnusableError: The operation failed for another reason.
+            UnusableError: The ledger does not fit, or cannot be used.
         """
         try:
             return self._runner.run(operation)
         except ConfigurationError:  # its text is for the user
             raise
+        except LedgerMismatchError as error:
+            raise UnusableError(f"the ledger {error.ledger} {error.reason}") from None
         except Exception as error:
             if isinstance(error, OSError) and error.filename is not None:  # the caller prints file and reason
                 raise
             if (wrong := unsuitable_driver_error(self.ledger, error)) is not None:
                 raise wrong from None
             # The texts of other errors come from the server's library and may contain a password.
-            raise UnusableError(
-                f"the ledger is not available ({type(error).__name__}): check --ledger, the disk, and "
-                "that the server can be reached"
-            ) from None
+            reason = self.ledger.reason(error) or _UNKNOWN_CAUSE
+            raise UnusableError(f"the ledger is not available ({type(error).__name__}): {reason}") from None
+
+    def secrets(self, shop: Shop) -> tuple[bytes, ...]:
+        """Return the keys under which the ledger has entries, the present one first.
+
+        Raises:
+            UnusableError: The ledger belongs to another service, or LOANASYNC_LEDGER_KEY is not its key.
+        """
+        return self.run(self._secrets(shop))
+
+    async def _secrets(self, shop: Shop) -> tuple[bytes, ...]:
+        header = await self.ledger.header()
+        check_service(header, shop.base_url)
+        # LOANASYNC_LEDGER_KEY may be set for another ledger than one with its own secret.
+        policy = evolve(self.policy, key=None, old_keys=()) if header.secrets else self.policy
+        return keys_of(header, policy)
 
     def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:
         """Yield entries, reading one page at a time.
@@ -271,21 +205,22 @@ async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
 
 
 @contextmanager
-def open_ledger(name: str) -> Iterator[OpenLedger]:
+def open_ledger(
+    name: str, cipher: str | None = None, orphan_folder: Path | None = None, *, must_exist: bool = True
+) -> Iterator[OpenLedger]:
     """Open a ledger, and close it afterwards. A ledger that does not exist is not created.
 
     Raises:
-        ConfigurationError: The name is not valid, or the ledger does not exist.
-        UnusableError: The ledger is not available.
+        ConfigurationError: An option or a variable is invalid.
+        UnusableError: The ledger does not exist or is not available.
     """
-    ledger = ledger_at(name)
+    settings = settings_of(name, cipher, orphan_folder)
+    ledger = settings.ledger
     with asyncio.Runner() as runner:
-        use = OpenLedger(ledger, runner)
+        use = OpenLedger(ledger, runner, settings.policy)
         try:
-            if not use.run(ledger.exists()):
-                message = ledger.address.absent.format(file=_file_of(name))
-                raise ConfigurationError("ledger", message + _CREATED_BY_CLIENT)
-            use.run(ledger.get(""))  # fail early if the ledger cannot be read
+            if must_exist:
+                use.run(ledger.header())
             yield use
         finally:
             runner.run(ledger.aclose())

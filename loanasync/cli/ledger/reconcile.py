@@ -12,20 +12,19 @@ from typing import Annotated
 import typer
 from attrs import define, evolve, field, frozen
 
-from loanasync._config import Shop
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.commands import Name, opened
-from loanasync.cli.ledger.open import name_without_password, policy_of, shop_from_environment
+from loanasync.cli.ledger.open import OpenLedger, OrphanFolder, shop_from_environment
 from loanasync.cli.ledger.resolve import TO_RESOLVE
 from loanasync.cli.ledger.statements import FIELDS, StatedRow, Statements
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile
 from loanasync.cli.rows.mapping import field_mapping
 from loanasync.cli.rows.parse import Table
 from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
-from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy
+from loanasync.ledger import Entry, Ledger, LedgerPolicy
+from loanasync.ledger.address import name_without_password
 from loanasync.ledger.keys import places_of
-from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.resolution import (
     Statement,
     find_entry,
@@ -60,11 +59,7 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "invalid": ("invalid", "correct these rows, and run the command again"),
 }
-_NO_ENTRY_AT_ALL = (
-    "the ledger has no entry of any customer in the file: check --ledger, LOANASYNC_BASE_URL, "
-    "LOANASYNC_SHOP_ID, and the secret: LOANASYNC_LEDGER_KEY, or "
-    "LOANASYNC_AUTH_TOKEN if the clients have no key"
-)
+_NO_ENTRY_AT_ALL = "the ledger has no entry of any customer in the file: check --ledger and LOANASYNC_SHOP_ID"
 
 
 @frozen
@@ -121,6 +116,7 @@ def reconcile(
             metavar="FILE", help="Write the results as JSON, with line numbers; - is standard output."
         ),
     ] = None,
+    orphan_folder: OrphanFolder = None,
     *,
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="Skip unknown columns and JSON members.")
@@ -143,17 +139,17 @@ def reconcile(
     if (problem := problem_of_source(source)) is not None:
         raise typer.BadParameter(problem, param_hint="--source")
     columns = field_mapping(column or (), fields=FIELDS).columns
-    with opened(ledger) as use:
+    with opened(ledger, orphan_folder=orphan_folder) as use:
         if report not in (None, STANDARD_OUTPUT) and name_without_password(report) in map(
             name_without_password, (file, ledger)
         ):
             raise typer.BadParameter("is also the file of outcomes or the ledger", param_hint="--report")
         shop = shop_from_environment(os.environ)
-        policy = policy_of(ledger, shop, os.environ)
+        policy, secrets = use.policy, use.secrets(shop)
         rows, results = _read_rows(file, encoding, columns, source.strip(), ignore_unknown=ignore_unknown)
         with closing(AppendFile(report or os.devnull, overwrite_with="")) as report_file:
-            matches = use.run(_match(use.ledger, shop, policy, rows, results))
-            use.run(_settle(use.ledger, matches, results, dry_run=dry_run))
+            matches = use.run(_match(use, shop.shop_id, secrets, rows, results))
+            use.run(_settle(use.ledger, policy, matches, results, dry_run=dry_run))
             left = sum(1 for _ in use.entries(*TO_RESOLVE))
             if dry_run:
                 left -= sum(match.entry is not None and match.entry.state in TO_RESOLVE for match in matches)
@@ -205,9 +201,9 @@ def _read_rows(
 
 
 async def _match(
-    ledger: DecisionLedger,
-    shop: Shop,
-    policy: LedgerPolicy,
+    use: OpenLedger,
+    shop_id: str,
+    secrets: Sequence[bytes],
     rows: Sequence[tuple[StatedRow, Statement]],
     results: _Results,
 ) -> list[_Match]:
@@ -215,8 +211,8 @@ async def _match(
 
     async def match(row: StatedRow, statement: Statement) -> _Match | None:
         by_order = row.order_token is not None
-        places = places_of(shop, row.fiscal_code, policy, row.scope, row.order_token)
-        found = await find_entry(ledger, places, by_order=by_order)
+        places = places_of(shop_id, row.fiscal_code, secrets, use.policy, row.scope, row.order_token)
+        found = await find_entry(use.ledger, places, by_order=by_order)
         if not isinstance(found, Entry):
             results.add(found, [row.line])
             return None
@@ -245,10 +241,15 @@ async def _match(
 
 
 async def _settle(
-    ledger: DecisionLedger, matches: Sequence[_Match], results: _Results, *, dry_run: bool
+    ledger: Ledger,
+    policy: LedgerPolicy,
+    matches: Sequence[_Match],
+    results: _Results,
+    *,
+    dry_run: bool,
 ) -> None:
     """Settle the entries of the matches, and add them to the results."""
-    folders = () if dry_run else await asyncio.to_thread(default_orphan_folders)
+    folders = () if dry_run else await asyncio.to_thread(lambda: policy.orphan_folders)
 
     async def settle(match: _Match) -> None:
         result = match.result or "settled"

@@ -13,7 +13,6 @@ from loanasync.cli.ledger.display import entry_line
 from loanasync.cli.ledger.open import OpenLedger, short
 from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphan_files
-from loanasync.ledger.policy import default_orphan_folders
 from loanasync.ledger.resolution import problem_of_note
 
 TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
@@ -59,7 +58,7 @@ def checked_note(note: str) -> str:
 def resolve_entry(use: OpenLedger, entry: Entry, resolution: Resolution, note: str) -> Exit:
     """Write a person's resolution of an entry. It replaces an earlier one, but no decision of the service."""
     state = State(resolution.value)
-    if state not in _NOT_FINAL and (file := _orphan_file(entry)) is not None:
+    if state not in _NOT_FINAL and (file := _orphan_file(use, entry)) is not None:
         print_message(f"{short(entry.key)} stays {entry.state.value}: {_RESPONSE_IN_FILE.format(file=file)}")
         return Exit.FAILED
     is_correction = entry.is_correctable and entry.state is not state
@@ -87,9 +86,9 @@ def _reason_not_resolvable(entry: Entry) -> str | None:
     }.get(entry.state, "a decision of the service is never overwritten")
 
 
-def _orphan_file(entry: Entry) -> Path | None:
-    """Return an orphan file for an entry from this machine's default folders."""
-    for folder in default_orphan_folders():
+def _orphan_file(use: OpenLedger, entry: Entry) -> Path | None:
+    """Return an orphan file for an entry on this machine."""
+    for folder in use.policy.orphan_folders:
         with suppress(OSError):
             for file in orphan_files(folder, entry.key):
                 return file
@@ -108,7 +107,7 @@ def resolve_interactively(use: OpenLedger, entries: Sequence[Entry], note: str) 
     for number, listed in enumerate(entries, 1):
         entry = use.run(use.ledger.get(listed.key)) or listed  # it may have changed since it was listed
         print_message(f"{number} of {len(entries)}: {entry_line(entry)}")
-        file = _orphan_file(entry)
+        file = _orphan_file(use, entry)
         if reason := _reason_not_resolvable(entry) or (file and _RESPONSE_IN_FILE.format(file=file)):
             print_message(f"{short(entry.key)} stays {entry.state.value}: {reason}")
             worst = max(worst, Exit.FAILED)

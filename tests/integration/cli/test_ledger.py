@@ -318,13 +318,13 @@ def test_import_orphans_leaves_a_contradicting_file(file: Path, tmp_path: Path) 
     for name in ("unknown", "approved"):
         refused = Settlement(state=State.REFUSED, status=422)
         write_orphan([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
-    done = run_ledger("import-orphans", file, "--folder", folder)
+    done = run_ledger("import-orphans", file, "--orphan-folder", folder)
     assert done.exit_code == 1
     assert done.stderr.endswith("1 response imported, 1 file left in place\n")
     assert (states(file)["unknown"], states(file)["approved"]) == ("refused", "approved")
     (left,) = folder.iterdir()
     left.unlink()
-    assert run_ledger("import-orphans", file, "--folder", folder).exit_code == 0
+    assert run_ledger("import-orphans", file, "--orphan-folder", folder).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["ls", "sweep", "export", "import-orphans", "resolve"])
@@ -335,10 +335,10 @@ def test_invalid_ledger_name_is_refused_and_creates_nothing(
     other = tmp_path / "rows.jsonl"
     other.write_text("{}\n" * 2000, encoding="utf-8")
     for name, message in (
-        (tmp_path / "typo.db", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
-        (f"sqlite:///{tmp_path / 'typo.db'}", f"ledger: {tmp_path / 'typo.db'} does not exist or is empty"),
+        (tmp_path / "typo.db", f"the ledger {tmp_path / 'typo.db'} does not exist"),
+        (f"sqlite:///{tmp_path / 'typo.db'}", f"the ledger {tmp_path / 'typo.db'} does not exist"),
         (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
-        (other, "the ledger is not available (DatabaseError)"),
+        (other, f"the ledger {other} is damaged, truncated, or not an SQLite file"),
         ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
         ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
     ):
@@ -361,7 +361,7 @@ def test_show_customer_reads_the_fiscal_code_from_standard_input(
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
     done = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
     assert done.exit_code == 2
-    assert "no entry of this customer found: check LOANASYNC_BASE_URL" in done.stderr
+    assert "no entry of this customer found: check LOANASYNC_SHOP_ID" in done.stderr
     assert "TSTXYZ" not in done.output
     wrong = run_ledger("show", file, "--customer", stdin="unknown\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")

@@ -10,12 +10,12 @@ import pytest
 from redis.asyncio import Redis
 
 from loanasync import ConfigurationError
-from loanasync.cli.ledger.open import ledger_at, name_without_password
-from loanasync.ledger import PostgresLedger, RedisLedger, State
+from loanasync.ledger import RedisLedger, State
+from loanasync.ledger.address import ledger_at, name_without_password
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, run, write
-from support.ledger_file import listed, put, run_ledger
-from support.servers import Postgres, Server
+from support.ledger_clients import KEY
+from support.ledger_file import create_at, listed, name_on, put, run_ledger
 
 COMMANDS = {
     "ls": (),
@@ -33,12 +33,7 @@ def ledger_name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The name of a ledger that does not exist yet."""
     if request.param == "file":
         return str(tmp_path / "decisions.db")
-    server: Server = request.getfixturevalue(request.param)
-    return f"{server.url}?{own_parameter(server)}"
-
-
-def own_parameter(server: Server) -> str:
-    return f"table=t{token_hex(4)}" if isinstance(server, Postgres) else f"prefix={token_hex(4)}%3A"
+    return name_on(request.getfixturevalue(request.param))
 
 
 def exists(ledger_name: str) -> bool:
@@ -59,6 +54,7 @@ def exists(ledger_name: str) -> bool:
 
 
 def fill(ledger_name: str, key: str) -> None:
+    create_at(ledger_name)
     opened = ledger_at(ledger_name)
 
     async def filled() -> None:
@@ -75,8 +71,7 @@ def test_command_without_a_ledger_fails_and_creates_nothing(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     done = run_ledger(command, ledger_name, *COMMANDS[command])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "that your clients use" in done.stderr
-    assert "a client creates the ledger at its first approval" in done.stderr
+    assert "does not exist: check the name, or run loanasync ledger create" in done.stderr
     assert not exists(ledger_name)
 
 
@@ -99,20 +94,24 @@ def test_command_uses_the_named_table_or_prefix(ledger_name: str) -> None:
     assert run_ledger("show", ledger_name, key[:12]).exit_code == 0
 
 
-def test_dry_run_without_a_ledger_plans_and_creates_nothing(
-    ledger_name: str, tmp_path: Path, served: Sandbox
+@pytest.mark.parametrize("options", [("--dry-run",), ("-o", "-")])
+def test_approve_many_without_its_ledger_is_refused_and_creates_nothing(
+    ledger_name: str, tmp_path: Path, served: Sandbox, options: tuple[str, ...]
 ) -> None:
     file = write(tmp_path / "rows.jsonl", [make_row("approved")])
-    done = run(served, "approve-many", file, "--dry-run", "--ledger", ledger_name)
-    assert done.returncode == 0, done.stderr
+    done = run(served, "approve-many", file, *options, "--ledger", ledger_name)
+    assert (done.returncode, served.journal.calls(operation="approve")) == (2, [])
+    assert "does not exist: check the name, or run loanasync ledger create" in done.stderr
     assert not exists(ledger_name)
 
 
 def test_approve_many_writes_to_the_named_table_or_prefix(
-    ledger_name: str, tmp_path: Path, served: Sandbox
+    ledger_name: str, tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [make_row("approved")]
     create(served, rows)
+    create_at(ledger_name, served.base_url, key=KEY)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
     file = write(tmp_path / "rows.jsonl", rows)
     done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--ledger", ledger_name)
     assert done.returncode == 0, done.stderr
@@ -137,22 +136,13 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     ("name", "message"),
     [
         ("redis://host/0?table=t", "redis:// accepts prefix=, not table="),
-        ("postgresql://host/shop?prefix=p", "postgresql:// accepts table=, not prefix="),
+        (
+            "postgresql://host/shop?prefix=p",
+            "postgresql:// accepts table= and statement_cache_size=, not prefix=",
+        ),
         ("postgresql://host/shop?table=A", "lower-case letters"),
     ],
 )
 def test_ledger_name_with_a_wrong_parameter_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ledger_at(name)
-
-
-async def test_postgres_table_of_another_program_is_not_changed(postgres: Postgres) -> None:
-    table = f"t{token_hex(4)}"
-    connection = await asyncpg.connect(postgres.url)
-    await connection.execute(f"CREATE TABLE {table} (version text)")
-    async with PostgresLedger(postgres.url, table=table) as ledger:
-        with pytest.raises(ConfigurationError, match="is not a table of a ledger"):
-            await ledger.get("k")
-    rows = await connection.fetch(f"SELECT version FROM {table}")  # noqa: S608  (made up above)
-    assert rows == []
-    await connection.close()

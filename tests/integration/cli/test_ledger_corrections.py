@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loanasync.ledger import DecisionLedger, Settlement, SqliteLedger, State, Subject
+from loanasync.ledger import Ledger, Settlement, SqliteLedger, State, Subject
 from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
 
 CORRECTED = "corrected; the earlier state is kept in the history"
@@ -112,7 +112,7 @@ def test_ls_without_redirect_lists_approvals_without_a_redirect(tmp_path: Path) 
         "encrypted": b"gAAAAAB",
     }
 
-    async def fill(ledger: DecisionLedger) -> None:
+    async def fill(ledger: Ledger) -> None:
         for name, body in bodies.items():
             note = "no redirect" if name in {"cut off", "empty"} else ""
             await put(ledger, name, State.APPROVED, status=201, body=body, note=note)

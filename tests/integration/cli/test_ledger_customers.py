@@ -1,7 +1,6 @@
 """``loanasync ledger show`` and ``resolve`` with ``--customer``: the fiscal code is read, not an argument."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, connection_lost
 from support.builders import FISCAL_CODE
 from support.cli import create, make_row, run, write
-from support.ledger_clients import Shop
+from support.ledger_clients import KEY, Shop
 from support.ledger_file import run_ledger
 
 SHOP = {"auth_token": "token", "shop_id": "shop"}
@@ -22,6 +21,7 @@ def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
     monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
@@ -96,7 +96,7 @@ def test_resolve_customer_of_an_order_in_two_scopes_needs_the_scope(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
-        (AS_REFUSED, "TSTXYZ00A00A000B\n", "no entry of this customer found: check LOANASYNC_BASE_URL"),
+        (AS_REFUSED, "TSTXYZ00A00A000B\n", "no entry of this customer found: check LOANASYNC_SHOP_ID"),
         ((*AS_REFUSED, "--scope", "autumn"), f"{FISCAL_CODE}\n", "--scope and --order-token"),
         (AS_REFUSED, "RSSMRA\n", "the fiscal code must be 16 letters and digits"),
         (("--as", "refused"), "", 'ledger resolve --customer --as refused --note "ticket 17"'),
@@ -137,54 +137,11 @@ def test_commands_find_customers_of_a_ledger_beside_results(tmp_path: Path, serv
     assert "is refused: corrected" in resolved.stderr
 
 
-def test_ledger_beside_other_results_repeats_no_request(tmp_path: Path, served: Sandbox) -> None:
+def test_ledger_beside_other_results_repeats_no_request(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOANASYNC_LEDGER_KEY")  # of another ledger
     out, customer = results_of(tmp_path, served)
     again = ("approve-many", tmp_path / "rows.jsonl", "-o", tmp_path / "again.jsonl")
     assert run(served, *again, "--ledger", f"{out}.ledger").returncode == 3
     assert len(served.journal.calls(operation="approve", fiscal_code=customer)) == 1
-
-
-def test_ledger_beside_results_is_read_with_the_key_of_the_environment(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, customer = results_of(tmp_path, served)
-    resume = out.with_name("out.jsonl.resume")
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", json.loads(resume.read_text(encoding="utf-8"))["secret"])
-    resume.write_text("{", encoding="utf-8")
-    show = ("ledger", "show", "--customer", "--ledger", f"{out}.ledger")
-    assert "state               unknown" in run(served, *show, stdin=f"{customer}\n").stdout
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "out.jsonl.resume is damaged: restore it"),
-        (b"\xff", "out.jsonl.resume is damaged: restore it"),
-        (b"[]", "out.jsonl.resume is damaged: restore it"),
-        (b'{"service": "x"}', "out.jsonl.resume is damaged: restore it"),
-        (
-            b'{"service": "https://a.example shop", "secret": "s"}',
-            "out.jsonl.ledger belongs to another service or shop: check LOANASYNC_BASE_URL and",
-        ),
-    ],
-)
-def test_ledger_beside_results_with_a_wrong_resume_file_is_not_used(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
-    file = file_of(tmp_path, ("", None)).rename(tmp_path / "out.jsonl.ledger")
-    (tmp_path / "out.jsonl.resume").write_bytes(content)
-    order = write(tmp_path / "order.json", [make_row("x")])
-    done = run(None, "approve", order, "--ledger", file)
-    assert (done.returncode, message in done.stderr) == (2, True)
-    code, printed = resolve(file, *AS_REFUSED)
-    assert (code, states(file)) == (2, {"": "unknown"})
-    assert message in printed
-
-
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that cannot be read")
-def test_ledger_beside_results_with_an_unreadable_resume_file_is_not_used(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("", None)).rename(tmp_path / "out.jsonl.ledger")
-    (tmp_path / "out.jsonl.resume").symlink_to("/proc/self/mem")
-    code, printed = resolve(file, *AS_REFUSED)
-    assert (code, states(file)) == (2, {"": "unknown"})
-    assert "out.jsonl.resume cannot be read (Input/output error)" in printed

@@ -1,6 +1,7 @@
 """Ledger commands read only the entries that they list, not the whole ledger."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ def test_commands_read_only_the_entries_that_they_list(
     using(file, lambda ledger: put(ledger, "stated", State.APPROVED, note="ticket 17", source="person"))
     read: list[object] = []
 
-    def counted(row: tuple[Any, ...]) -> Entry:
+    def counted(row: Sequence[Any], now: float) -> Entry:
         read.append(row)
-        return _entry(row)
+        return _entry(row, now)
 
     monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
     assert run_ledger("sweep", file).exit_code == 3

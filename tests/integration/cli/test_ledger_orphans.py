@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loanasync.ledger import DecisionLedger, Settlement, State
+from loanasync.ledger import Ledger, Settlement, State
 from loanasync.ledger.orphans import Orphan, write_orphan
 from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
 
@@ -46,7 +46,7 @@ def test_import_prints_its_folders_and_the_option_for_others(
         f"folders searched: {folder} (does not exist), {spare} (does not exist)",
         (
             "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
-            " name them with --folder"
+            " name them with --orphan-folder"
         ),
         "0 responses imported",
     ]
@@ -54,7 +54,7 @@ def test_import_prints_its_folders_and_the_option_for_others(
     for each, name in zip(others, ("unknown", "lost"), strict=True):
         orphan(each, file, name)
     done = run_ledger(
-        "import-orphans", file, *(argument for each in others for argument in ("--folder", each))
+        "import-orphans", file, *(argument for each in others for argument in ("--orphan-folder", each))
     )
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
@@ -117,7 +117,7 @@ def test_import_lists_the_folder_of_another_user(
     assert done.exit_code == 1
     assert done.stdout.startswith(f"{spare}: belongs to another user")
     assert done.stderr.startswith(f"folders searched: {folder} (does not exist)\n")
-    assert run_ledger("import-orphans", file, "--folder", spare).exit_code == 0
+    assert run_ledger("import-orphans", file, "--orphan-folder", spare).exit_code == 0
     assert states(file)["unknown"] == "refused"
 
 
@@ -125,18 +125,12 @@ def test_import_stops_when_the_ledger_fails(
     file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphan(folder, file, "unknown")
-    reads: list[str] = []
 
-    async def get(_: object, name: str) -> None:
-        reads.append(name)
-        if len(reads) > 1:
-            raise ConnectionError
-
-    async def settle(*_: object, **__: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise ConnectionError
 
-    monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", get)
-    monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", settle)
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", fail)
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", fail)
     done = run_ledger("import-orphans", file)
     assert done.exit_code == 2
     assert done.stderr.startswith("the ledger is not available (ConnectionError): check --ledger")
@@ -185,7 +179,7 @@ def test_resolve_does_not_prompt_for_an_entry_decided_meanwhile(
 
     late = Settlement(state=State.APPROVED, status=201, body=b"{}")
 
-    async def decide(ledger: DecisionLedger) -> None:
+    async def decide(ledger: Ledger) -> None:
         async for entry in ledger.scan():
             await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=late)
 

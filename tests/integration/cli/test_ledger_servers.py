@@ -8,22 +8,21 @@ from secrets import token_hex
 
 import pytest
 
-from loanasync.cli.ledger.open import ledger_at
-from loanasync.ledger import DecisionLedger, Entry, State
+from loanasync.ledger import Entry, Ledger, State
+from loanasync.ledger.address import ledger_at
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, statuses, write
-from support.ledger_file import listed, put, run_ledger
-from support.servers import Postgres, Server, Valkey
+from support.ledger_clients import KEY
+from support.ledger_file import create_at, listed, name_on, put, run_ledger
 
 
 @pytest.fixture(params=["valkey", "postgres"])
-def server(request: pytest.FixtureRequest) -> Server:
-    """Return a server of each kind, shared with other tests."""
-    found: Valkey | Postgres = request.getfixturevalue(request.param)
-    return found
+def url(request: pytest.FixtureRequest) -> str:
+    """Return the name of a new ledger on a server of each kind."""
+    return name_on(request.getfixturevalue(request.param))
 
 
-def using(url: str, work: Callable[[DecisionLedger], Awaitable[Entry]]) -> Entry:
+def using(url: str, work: Callable[[Ledger], Awaitable[Entry]]) -> Entry:
     async def done() -> Entry:
         ledger = ledger_at(url)
         try:
@@ -38,45 +37,46 @@ def state(url: str, key: str) -> str:
     return str(json.loads(run_ledger("show", url, key, "--json").stdout)["state"])
 
 
-def test_ledger_on_a_server_show_resolve_and_sweep(server: Server) -> None:
+def test_ledger_on_a_server_show_resolve_and_sweep(url: str) -> None:
+    create_at(url)
     unknown, expired = token_hex(32), token_hex(32)
-    using(server.url, lambda ledger: put(ledger, "x", State.UNKNOWN, under=unknown, note="ReadTimeoutError"))
-    using(server.url, lambda ledger: put(ledger, "x", State.INFLIGHT, under=expired, lease=0.0))
-    assert state(server.url, unknown[:12]) == "unknown"
-    swept = run_ledger("sweep", server.url, "--json")
+    using(url, lambda ledger: put(ledger, "x", State.UNKNOWN, under=unknown, note="ReadTimeoutError"))
+    using(url, lambda ledger: put(ledger, "x", State.INFLIGHT, under=expired, lease=0.0))
+    assert state(url, unknown[:12]) == "unknown"
+    swept = run_ledger("sweep", url, "--json")
     assert swept.exit_code == 3
     assert json.loads(swept.stdout)["swept"].count(expired) == 1
-    assert expired not in json.loads(run_ledger("sweep", server.url, "--json").stdout)["swept"]
-    done = run_ledger(
-        "resolve", server.url, unknown[:12], expired[:12], "--as", "refused", "--note", "ticket 17"
-    )
+    assert expired not in json.loads(run_ledger("sweep", url, "--json").stdout)["swept"]
+    done = run_ledger("resolve", url, unknown[:12], expired[:12], "--as", "refused", "--note", "ticket 17")
     assert done.exit_code == 0, done.output
-    assert state(server.url, unknown) == state(server.url, expired) == "refused"
-    corrected = run_ledger("resolve", server.url, expired, "--as", "released", "--note", "x")
+    assert state(url, unknown) == state(url, expired) == "refused"
+    corrected = run_ledger("resolve", url, expired, "--as", "released", "--note", "x")
     assert (corrected.exit_code, corrected.stderr.split(": ")[1]) == (
         0,
         "corrected; the earlier state is kept in the history\n",
     )
-    assert state(server.url, expired) == "released"
-    history = json.loads(run_ledger("show", server.url, expired, "--json").stdout)["history"]
+    assert state(url, expired) == "released"
+    history = json.loads(run_ledger("show", url, expired, "--json").stdout)["history"]
     assert [(each["state"], each["note"]) for each in history][-1] == ("refused", "ticket 17")
-    exported = [each["key"] for each in listed(server.url)]
+    exported = [each["key"] for each in listed(url)]
     assert {unknown, expired} <= {*exported}
 
 
 def test_approve_many_resumes_from_a_ledger_on_a_server(
-    tmp_path: Path, server: Server, served: Sandbox
+    tmp_path: Path, url: str, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [make_row(tag) for tag in ("approved", "refused", "resetafter")]
     create(served, rows)
+    create_at(url, served.base_url)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
     out, file = tmp_path / "out.jsonl", write(tmp_path / "rows.jsonl", rows)
-    command = ("approve-many", file, "-o", out, "--ledger", server.url)
+    command = ("approve-many", file, "-o", out, "--ledger", url)
     assert run(served, *command).returncode == 3
     first = statuses(out)
     unknown = next(line["entry"] for line in read(out) if line["status"] == "unknown")
-    run_ledger("resolve", server.url, unknown, "--as", "approved", "--note", "ticket 17")
+    run_ledger("resolve", url, unknown, "--as", "approved", "--note", "ticket 17")
     elsewhere = tmp_path / "elsewhere.jsonl"
-    done = run(served, "approve-many", file, "-o", elsewhere, "--ledger", server.url)
+    done = run(served, "approve-many", file, "-o", elsewhere, "--ledger", url)
     assert done.returncode == 0
     settled = {code: "approved" if status == "unknown" else status for code, status in first.items()}
     assert statuses(elsewhere) == settled

@@ -11,6 +11,7 @@ from loanasync.cli.approve_many.final_lines import keep_final_lines
 from loanasync.cli.approve_many.results import Format
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, run_process, small_files, statuses, write
+from support.ledger_file import create_at
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
@@ -18,13 +19,16 @@ pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device
 def test_results_on_a_full_disk_go_to_a_fallback_file(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("approved") for _ in range(50)]
     create(served, rows)
-    file = write(tmp_path / "rows.jsonl", rows)
+    file, ledger = write(tmp_path / "rows.jsonl", rows), tmp_path / "decisions.db"
+    create_at(ledger, served.base_url)
     done = run(
         served,
         "approve-many",
         file,
         "-o",
         "/dev/full",
+        "--ledger",
+        ledger,
         "--concurrency",
         "3",
         "--dead-letters",

@@ -11,7 +11,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, start, statuses, wait_for, write
-from support.ledger_file import change, listed, run_ledger
+from support.ledger_file import change, create_at, listed, run_ledger
 
 ROWS = 10_000 if os.environ.get("LOANASYNC_SOAK") else 160  # `nox -s soak` sets it
 CONCURRENCY = 16
@@ -42,7 +42,7 @@ def interrupted_and_killed(
     second.communicate()
     killed = {each["key"][:12] for each in listed(ledger) if each["state"] == "inflight"}
     assert len(killed) <= CONCURRENCY
-    change(ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their leases expire
+    change(ledger, "UPDATE entries SET lease_end = 0 WHERE state = 'inflight'")  # their leases expire
     return killed
 
 
@@ -58,6 +58,7 @@ def test_interrupted_runs_keep_every_decision_and_mark_lost_ones_unknown(
     command = ("approve-many", file, "-o", out, "--ledger", ledger, "--concurrency", CONCURRENCY)
     with Sandbox.in_thread(customers=2 * ROWS, journal=4 * ROWS) as sandbox:
         create(sandbox, rows)
+        create_at(ledger, sandbox.base_url)
 
         killed = interrupted_and_killed(sandbox, command, out, ledger)
         done = run(sandbox, *command, "--report", tmp_path / "report.json")

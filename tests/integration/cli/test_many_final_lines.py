@@ -12,7 +12,7 @@ from loanasync.cli.approve_many.results import Format, format_of
 from loanasync.cli.rows.append import read_lines
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, write
-from support.ledger_file import run_ledger
+from support.ledger_file import create_at, run_ledger
 
 NAMES = ["out.jsonl", "out.jsonl.gz", "out.csv", "out.csv.gz"]
 
@@ -121,7 +121,9 @@ def test_results_that_cannot_be_replaced_keep_all_lines(tmp_path: Path, served: 
     create(served, rows)
     # The name of the file that replaces the results would be too long.
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / ("x" * 239 + ".jsonl")
-    command = ("approve-many", file, "--ledger", tmp_path / "decisions.db", "-o", out)
+    ledger = tmp_path / "decisions.db"
+    create_at(ledger, served.base_url)
+    command = ("approve-many", file, "--ledger", ledger, "-o", out)
     assert run(served, *command).returncode == 1
     done = run(served, *command)
     message = f"{out} keeps earlier lines (File name too long)"

@@ -4,7 +4,6 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -19,13 +18,13 @@ from support.cli import (
     meanwhile,
     read,
     run,
-    service,
     start,
     statuses,
     wait_for,
     write,
 )
-from support.ledger_file import change, listed, run_ledger
+from support.ledger_clients import KEY
+from support.ledger_file import change, create_at, listed, run_ledger
 
 
 def approve_calls(sandbox: Sandbox) -> int:
@@ -35,12 +34,13 @@ def approve_calls(sandbox: Sandbox) -> int:
 class Bulk:
     """A file of rows for a sandbox that knows their customers, and the command that requests them."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, rows: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, sandbox: Sandbox, rows: list[dict[str, Any]], **policy: Any) -> None:
         create(sandbox, rows)
         self.sandbox = sandbox
         self.rows = rows
         self.out = folder / "out.jsonl"
         self.ledger = folder / "decisions.db"
+        create_at(self.ledger, sandbox.base_url, **policy)
         self.file = write(folder / "rows.jsonl", rows)
 
     def command(self, *options: object, out: object = None, ledger: object = None) -> tuple[object, ...]:
@@ -115,7 +115,7 @@ def test_dry_run_counts_ledger_entries_and_creates_no_files(tmp_path: Path, serv
     code, output = bulk.run("--dry-run")
     assert code == 0
     assert cells(output)[0] == ["to", "be", "requested", "3", "2,134.56"]
-    assert sorted(tmp_path.iterdir()) == [bulk.file], "no file was created"
+    assert {path.name for path in tmp_path.iterdir()} == {"decisions.db", "rows.jsonl"}, "no file was created"
     write(bulk.file, rows[:2])
     bulk.run()
     write(bulk.file, rows)
@@ -172,7 +172,7 @@ def test_kill_loses_no_recorded_decision(tmp_path: Path, served: Sandbox) -> Non
         wait_for(partial(lambda before: approve_calls(served) >= before + 8, before))
         process.kill()
         process.communicate()
-    change(bulk.ledger, "UPDATE decisions SET expires = 0 WHERE state = 'inflight'")  # their leases expire
+    change(bulk.ledger, "UPDATE entries SET lease_end = 0 WHERE state = 'inflight'")  # their leases expire
     code, _ = bulk.run()
     found = statuses(bulk.out)
     decided = {
@@ -241,7 +241,7 @@ def test_results_of_another_ledger_are_not_resumed(tmp_path: Path, served: Sandb
     [
         ("nowhere/decisions.db", "nowhere does not exist"),
         (".", "is a directory"),
-        ("other.jsonl", "the ledger is not available (DatabaseError)"),
+        ("other.jsonl", "is damaged, truncated, or not an SQLite file"),
         ("mongodb://host", "unknown scheme mongodb://"),
     ],
 )
@@ -262,7 +262,7 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     # The first request is still in progress when the table is removed.
     tags = ["slow3000", *["slow100"] * 39]
     bulk = Bulk(tmp_path, served, [make_row(tag) for tag in tags])
-    rename = partial(change, bulk.ledger, "ALTER TABLE decisions RENAME TO away")
+    rename = partial(change, bulk.ledger, "ALTER TABLE entries RENAME TO away")
     with meanwhile(lambda: approve_calls(served) >= 4, rename):
         code, errors = bulk.run("--concurrency", "2")
     assert code == 130
@@ -275,7 +275,7 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     assert len(calls) < 40
     found = statuses(bulk.out)
     assert {code: status for code, status in found.items() if status != "error"} == calls
-    change(bulk.ledger, "ALTER TABLE away RENAME TO decisions")
+    change(bulk.ledger, "ALTER TABLE away RENAME TO entries")
     done = run_ledger("import-orphans", bulk.ledger)
     assert done.exit_code == 0
     assert [each["state"] for each in listed(bulk.ledger)] == ["approved"] * len(calls)
@@ -309,8 +309,8 @@ def test_configuration_error_of_a_row_stops_the_run(
 def test_ledger_key_finds_entries_after_a_token_change(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "0123456789abcdef")
-    bulk = Bulk(tmp_path, served, [make_row("approved")])
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    bulk = Bulk(tmp_path, served, [make_row("approved")], key=KEY)
     bulk.run()
     monkeypatch.setenv("LOANASYNC_LEDGER", str(bulk.ledger))
     (line,) = read(bulk.out)
@@ -320,28 +320,6 @@ def test_ledger_key_finds_entries_after_a_token_change(
     done = run_ledger("show", bulk.ledger, "--customer", stdin=line["fiscal_code"])
     assert line["entry"] in done.stdout
     assert "approved since" in done.stdout
-
-
-def test_resume_with_another_secret_of_the_ledger_is_refused(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, [make_row("approved"), make_row("refused")])
-    code, output = bulk.run()
-    assert code == 0
-    assert "LOANASYNC_AUTH_TOKEN: with a new token their customers would be sent again; set" in output
-    bulk.out.unlink()  # a killed run may leave rows without a result
-    changed = {**service(served), "LOANASYNC_AUTH_TOKEN": "new"}
-    with mock.patch("support.cli.service", return_value=changed):
-        code, output = bulk.run()
-    assert (code, approve_calls(served)) == (2, 2)
-    assert "set LOANASYNC_AUTH_TOKEN as in the first run" in output
-
-
-def test_run_with_a_ledger_key_prints_nothing_about_the_token(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "0123456789abcdef")
-    bulk = Bulk(tmp_path, served, [make_row("approved")])
-    code, output = bulk.run()
-    assert (code, "LOANASYNC_AUTH_TOKEN" in output) == (0, False)
 
 
 def test_sandbox_option_creates_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, environment, make_row, read, run, service, start, statuses, wait_for, write
-from support.ledger_file import change, listed, run_ledger
+from support.ledger_file import change, create_at, listed, run_ledger
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -55,21 +55,18 @@ def test_resume_after_token_change_requests_no_customer_again(tmp_path: Path, se
     assert statuses(bulk.out) == dict(zip(codes, ("approved", "refused", "unknown"), strict=True))
 
 
-def test_resume_file_is_for_its_owner_and_its_secret_is_not_printed(tmp_path: Path, served: Sandbox) -> None:
+def test_resume_file_is_for_its_owner_and_has_no_secret(tmp_path: Path, served: Sandbox) -> None:
     bulk = Run(tmp_path, served, "approved")
-    done = run(served, *bulk.command, "--report", "-")
+    bulk.run()
     members = json.loads(bulk.resume.read_text(encoding="utf-8"))
-    assert members.keys() == {"format", "service", "ledger", "secret", "begun"}
-    assert len(members["secret"]) == 64
+    assert members.keys() == {"format", "service", "ledger", "ledger_id", "begun"}
     assert served.auth_token not in bulk.resume.read_text(encoding="utf-8")
-    shown = done.stdout + done.stderr + bulk.out.read_text(encoding="utf-8")
-    assert members["secret"] not in shown
     if os.name == "posix":
         assert bulk.resume.stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").mkdir()
     other = Run(tmp_path / "other", served, "approved")
     other.run()
-    assert json.loads(other.resume.read_text(encoding="utf-8"))["secret"] != members["secret"]
+    assert json.loads(other.resume.read_text(encoding="utf-8"))["ledger_id"] != members["ledger_id"]
 
 
 @pytest.mark.parametrize("file", ["ledger", "resume"])
@@ -88,16 +85,14 @@ def test_resume_with_a_file_of_other_results_is_refused(
     (tmp_path / f"out.jsonl.{file}").write_bytes((tmp_path / "other" / f"out.jsonl.{file}").read_bytes())
     code, output = bulk.run()
     assert code == 2
-    assert "so OUT.ledger or OUT.resume belongs to other results: restore the right file" in output
+    assert "so one of them belongs to other results: restore the right file" in output
     (tmp_path / f"out.jsonl.{file}").write_bytes(own)
     assert bulk.run()[0] == 0
     assert bulk.requested == 3
 
 
 @pytest.mark.parametrize("keeps_results", [True, False])
-def test_resume_with_other_rows_needs_the_earlier_results(
-    tmp_path: Path, served: Sandbox, *, keeps_results: bool
-) -> None:
+def test_resume_with_other_rows_sends_them(tmp_path: Path, served: Sandbox, *, keeps_results: bool) -> None:
     bulk = Run(tmp_path, served, "approved")
     assert bulk.run()[0] == 0
     if not keeps_results:
@@ -105,13 +100,12 @@ def test_resume_with_other_rows_needs_the_earlier_results(
     bulk.rows = [make_row("approved")]
     create(served, bulk.rows)
     write(tmp_path / "rows.jsonl", bulk.rows)
-    assert bulk.run()[0] == (0 if keeps_results else 2)
-    assert bulk.requested == (2 if keeps_results else 1)
+    assert (bulk.run()[0], bulk.requested) == (0, 2)
 
 
 @pytest.mark.parametrize("left", [None, "", '{"service"', "{}\n", "[]\n", "half\n"])
 @pytest.mark.parametrize("keeps_results", [True, False])
-def test_resume_without_its_secret_is_refused(
+def test_resume_without_its_file_is_refused(
     tmp_path: Path, served: Sandbox, left: str | None, *, keeps_results: bool
 ) -> None:
     bulk = Run(tmp_path, served, "approved")
@@ -221,7 +215,7 @@ def test_resume_decision_that_only_the_results_have_stays_decided(tmp_path: Path
     bulk.run()
     before = bulk.out.read_bytes()
     for state in ("inflight", "unknown"):
-        statement = f"UPDATE decisions SET state = '{state}', source = '', body = NULL"  # noqa: S608  (a constant)
+        statement = f"UPDATE entries SET state = '{state}', part = '{state}', source = '', body = NULL"  # noqa: S608  (a constant)
         change(bulk.ledger, statement)
         assert bulk.run()[0] == 0
         assert (bulk.out.read_bytes(), bulk.requested) == (before, 1)
@@ -242,7 +236,7 @@ INVALID = '{"fiscal_code": "TSTX"}\n'
 @pytest.mark.parametrize(
     ("options", "variables", "added"),
     [
-        *(((), {}, INVALID), (("--sandbox",), {}, INVALID), (("--ledger", "d.db"), {}, INVALID)),
+        *(((), {}, INVALID), (("--sandbox",), {}, INVALID), (("--ledger", "d.db"), {}, "")),
         (("--ledger", "d.db"), {"LOANASYNC_LEDGER_KEY": "short"}, ""),
         (("--ledger", "missing/d.db"), {}, ""),
         (("--dead-letters", "missing/dead.jsonl"), {}, ""),
@@ -275,14 +269,15 @@ def test_run_that_sends_nothing_keeps_the_file_of_an_earlier_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bulk = Run(tmp_path, served, "approved")
+    create_at("d.db", served.base_url)
     bulk.command = (*bulk.command, *options)
     assert bulk.run()[0] == 0
     bulk.out.unlink()
-    secret = bulk.resume.read_bytes()
+    before = bulk.resume.read_bytes()
     rows = tmp_path / "rows.jsonl"
     rows.write_text(rows.read_text(encoding="utf-8") + INVALID, encoding="utf-8")
     assert bulk.run()[0] == 2
-    assert bulk.resume.read_bytes() == secret
+    assert bulk.resume.read_bytes() == before
 
 
 @posix
@@ -312,11 +307,11 @@ def test_resume_file_that_another_run_removes_is_created_again(
 def test_resume_file_of_another_service_or_format_is_named(tmp_path: Path, served: Sandbox) -> None:
     bulk = Run(tmp_path, served, "approved")
     for members, message in (
-        ('{"format": 3, "service": "other", "ledger": "", ', "was written for another service or shop"),
-        ('{"format": 3, "service": "sandbox", "ledger": "other", ', "was begun with another ledger"),
+        ('{"format": 4, "service": "other", "ledger": "", ', "was written for another service or shop"),
+        ('{"format": 4, "service": "sandbox", "ledger": "other", ', "was begun with another ledger"),
         ('{"service": "sandbox", "ledger": "", ', "has the format of another version of loanasync"),
     ):
-        file = f'{members}"secret": "s", "begun": true}}\n'
+        file = f'{members}"begun": true}}\n'
         bulk.resume.write_text(file, encoding="utf-8")
         done = run(served, *bulk.command, "--sandbox")
         assert (done.returncode, f"{bulk.resume} {message}: " in done.stderr) == (2, True), done.stderr
@@ -385,7 +380,7 @@ POINTS = [
         for when in ("before", "after")
         for number in (1, 2)
     ),
-    *(("loanasync.cli.approve_many.resume _is_empty", when, 1) for when in ("before", "after")),
+    *((f"{_SQLITE}open", when, 1) for when in ("before", "after")),
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     *((f"{_SQLITE}settle", when, 2) for when in ("before", "after")),
     ("loanasync.cli.rows.append AppendFile.add", "after", 2),

@@ -8,6 +8,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, statuses, write
+from support.ledger_file import create_at
 
 
 def approve_calls(sandbox: Sandbox) -> int:
@@ -150,12 +151,27 @@ def test_results_on_standard_output_are_the_only_output_there(
     monkeypatch.chdir(tmp_path)
     rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
+    create_at("decisions.db", served.base_url)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    done = run(served, "approve-many", "-", "-o", "-", stdin=lines)
+    done = run(served, "approve-many", "-", "-o", "-", "--ledger", "decisions.db", stdin=lines)
     assert (done.returncode, done.stdout) == (0, "")
     printed = capfd.readouterr().out.splitlines()
     assert [json.loads(line)["status"] for line in printed] == ["approved"] * 5
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        f"decisions.db{end}" for end in ("", "-shm", "-wal")
+    }
+
+
+@pytest.mark.parametrize("out", ["-", os.devnull])
+def test_run_without_a_lasting_ledger_is_refused(served: Sandbox, out: str) -> None:
+    row = make_row("approved")
+    create(served, [row])
+    done = run(served, "approve-many", "-", "-o", out, stdin=json.dumps(row))
+    assert done.returncode == 2
+    assert "--ledger" in done.stderr
+    assert not served.journal.calls(operation="approve")
+    plan = run(served, "approve-many", "-", "-o", out, "--dry-run", stdin=json.dumps(row))
+    assert plan.returncode == 0
 
 
 def test_sandbox_option_starts_a_sandbox(tmp_path: Path) -> None:
@@ -277,9 +293,9 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
         f"ledger: {out}.ledger"
     )
     text = "".join(json.dumps(row) + "\n" for row in rows)
+    create_at(tmp_path / "decisions.db", served.base_url)
     for options, ledger in (
         (("--sandbox",), "none"),
-        ((), "none"),
         (("--ledger", tmp_path / "decisions.db"), f"{tmp_path}/decisions.db"),
     ):
         done = run(served, "approve-many", "-", "-o", "-", *options, stdin=text)

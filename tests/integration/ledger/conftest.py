@@ -1,4 +1,4 @@
-"""The fork server of the conformance tests, which start many processes."""
+"""The fork server of the tests that start processes."""
 
 import pytest
 

@@ -10,6 +10,7 @@ import pytest
 
 from loanasync.ledger import MemoryLedger, Settlement, SqliteLedger, State, import_orphans
 from loanasync.ledger.orphans import Orphan, write_orphan
+from support.ledger_clients import create
 
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
 ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED)
@@ -60,6 +61,7 @@ for number in range(50):
 
 async def test_orphans_of_two_processes_are_imported_once_by_two_imports(tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
+    await create(SqliteLedger(tmp_path / "decisions.db"))
     processes = [await started(WRITER, str(folder), name) for name in "ab"]
     ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
 

@@ -1,74 +1,133 @@
-"""The Redis ledger: conformance, server settings, access rights, memory and replicas."""
+"""The Redis ledger: server settings, lost writes, other data, access rights, memory and replicas."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import pytest
+from redis import exceptions
 from redis.asyncio import Redis
 
-from loanasync import Approved, ConfigurationError, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import RedisLedger, Settlement, State, import_orphans
-from loanasync.testing import SharedLedgerConformance, approved
-from support.ledger_clients import Shop, held_response
+from loanasync import (
+    Approved,
+    DecisionNotRecordedError,
+    LedgerMismatchError,
+    LedgerUnavailableError,
+)
+from loanasync.ledger import RedisLedger, Settlement, State, import_orphans, redis
+from loanasync.ledger.administration import confirm
+from loanasync.testing import approved
+from support.ledger_clients import Shop, create, held_response
 from support.servers import Valkey
 from support.servers.fixtures import skip_missing_server
 
-OTHER = "TSTXYZ00A00A000B"
-REFUSED = Settlement(state=State.REFUSED, status=422)
-
-
-class TestRedisLedger(SharedLedgerConformance):
-    keys = 1000
-
-    @pytest.mark.scheduled
-    async def test_very_large_ledger_returns_all_entries(self) -> None:
-        self.keys = 100_000
-        await self.test_large_ledger_returns_all_entries()
-
-    @pytest.fixture(autouse=True)
-    def _one_for_each_test(self, valkey: Valkey) -> None:
-        self.opener = partial(RedisLedger, valkey.url, prefix=f"{token_hex(4)}:")
+OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
 
 
 @contextmanager
-def ledger_on(**settings: str) -> Iterator[tuple[Valkey, Callable[..., RedisLedger]]]:
-    """Start a server with other settings, and return an opener for a ledger on it."""
+def server_with(**settings: str) -> Iterator[Valkey]:
+    """Start a server with other settings."""
     with skip_missing_server(), Valkey(**settings) as server:
-        yield server, partial(RedisLedger, server.url)
+        yield server
 
 
-async def run(server: Valkey, *command: str) -> Any:
+@asynccontextmanager
+async def ledger_on(server: Valkey, **options: Any) -> AsyncIterator[RedisLedger]:
+    """Create a ledger on a server, and open it."""
+    async with RedisLedger(server.url, **{"prefix": f"{token_hex(4)}:", **options}) as ledger:
+        await create(ledger)
+        yield ledger
+
+
+async def claim(ledger: RedisLedger, key: str = "k") -> bool:
+    return (await ledger.claim(key, token="t", payload="p", lease=60)).is_claimed_by("t")
+
+
+async def run(server: Valkey, *command: Any) -> Any:
     async with Redis.from_url(server.url) as client:
         return await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
+async def names_of(server: Valkey, prefix: str) -> list[bytes]:
+    return sorted(name for name in await run(server, "KEYS", "*") if name.startswith(prefix.encode()))
+
+
+# Settings of the server
+
 FORGETFUL = [
-    ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100mb"}, "maxmemory-policy to noeviction"),
-    ({"maxmemory_policy": "allkeys-random"}, "maxmemory-policy to noeviction"),
+    ({"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"}, "maxmemory-policy to noeviction"),
+    ({"maxmemory-policy": "allkeys-random"}, "maxmemory-policy to noeviction"),
     ({"appendonly": "no"}, "appendonly to yes"),
 ]
 
 
+@pytest.fixture
+def every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the server's settings as if a minute passed between two uses."""
+    monkeypatch.setattr(redis, "_CHECK_INTERVAL", 0.0)
+
+
 @pytest.mark.parametrize(("settings", "advice"), FORGETFUL)
-async def test_unsafe_server_is_rejected_with_the_setting_to_change(
+async def test_unsafe_server_is_refused_with_the_setting_to_change(
     settings: dict[str, str], advice: str
 ) -> None:
-    with ledger_on(**settings) as (_, opener):
-        shop = Shop(approved(), ledger=opener())
-        for _ in range(2):
-            with pytest.raises(ConfigurationError, match=advice):
-                await shop.approve()
-        assert shop.script.left == 1
-        await shop.ledger.aclose()
-        async with opener(durable=False) as ledger:
-            assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+    with server_with(**settings) as server:
+        async with RedisLedger(server.url) as ledger:
+            with pytest.raises(LedgerMismatchError, match=advice):
+                await create(ledger)
+            async with RedisLedger(server.url, durable=False) as other:
+                await create(other)
+                assert await claim(other)
+            shop = Shop(approved(), ledger=ledger)
+            for _ in range(2):
+                with pytest.raises(LedgerMismatchError, match=f"{advice}.*; request not sent"):
+                    await shop.approve()
+            assert shop.script.left == 1
+            assert len(await shop.entries()) == 1
 
 
+@pytest.mark.usefixtures("every_use")
+@pytest.mark.parametrize(("settings", "advice"), FORGETFUL)
+async def test_server_that_becomes_unsafe_settles_and_claims_nothing(
+    settings: dict[str, str], advice: str
+) -> None:
+    with server_with() as server:
+        async with ledger_on(server) as ledger:
+            step, arrived, go = held_response(approved())
+            shop = Shop(step, approved(), ledger=ledger)
+            call = asyncio.create_task(shop.approve())
+            await arrived.wait()
+            for name, value in settings.items():
+                await run(server, "CONFIG", "SET", name, value)
+            go.set()
+            assert isinstance(await call, Approved)
+            assert (await shop.entry()).state is State.APPROVED
+            with pytest.raises(LedgerMismatchError, match=advice):
+                await shop.approve(code=OTHER)
+            assert shop.script.left == 1
+            await run(server, "CONFIG", "SET", "maxmemory-policy", "volatile-lru", "appendonly", "yes")
+            assert isinstance(await shop.approve(code=OTHER), Approved)
+
+
+async def test_settings_are_read_once_a_minute(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def info_calls() -> int:
+        calls = (await run(valkey, "INFO", "commandstats")).get("cmdstat_info")
+        return int(calls["calls"]) if calls else 0
+
+    async with ledger_on(valkey) as ledger:
+        before = await info_calls()
+        await asyncio.gather(*(claim(ledger, f"k{number}") for number in range(20)))
+        assert await info_calls() - before == 1, "the call that counts"
+        monkeypatch.setattr(redis, "_CHECK_INTERVAL", 0.0)
+        await claim(ledger, "another")
+        assert await info_calls() - before == 3
+
+
+@pytest.mark.usefixtures("every_use")
 @pytest.mark.parametrize(
     ("settings", "warnings"),
     [({"appendfsync": "everysec"}, 1), ({"appendfsync": "always", "maxmemory_policy": "volatile-lru"}, 0)],
@@ -76,23 +135,25 @@ async def test_unsafe_server_is_rejected_with_the_setting_to_change(
 async def test_server_that_writes_with_a_delay_is_logged_once(
     settings: dict[str, str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ledger_on(**settings) as (_, opener):
-        async with opener() as ledger:
-            await asyncio.gather(*(ledger.get(f"k{number}") for number in range(20)))
+    with server_with(**settings) as server:
+        async with ledger_on(server) as ledger:
+            await asyncio.gather(*(claim(ledger, f"k{number}") for number in range(20)))
             assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
             assert caplog.text.count("appendfsync everysec") == warnings
 
 
 async def test_server_that_loads_its_data_is_unavailable() -> None:
     """While it loads, INFO says that append-only files are off."""
-    with ledger_on(key_load_delay="200") as (server, opener):
+    with server_with(key_load_delay="200") as server:
+        async with RedisLedger(server.url) as ledger:
+            await create(ledger)
         async with Redis.from_url(server.url) as client, client.pipeline() as many:
             for number in range(20_000):
                 many.set(f"other {number}", "x")
             await many.execute()
         await asyncio.to_thread(server.kill)
         starting = asyncio.ensure_future(asyncio.to_thread(server.start))
-        shop, results = Shop(approved(), ledger=opener()), set()
+        shop, results = Shop(approved(), ledger=RedisLedger(server.url)), set()
         while not starting.done():
             ended = await shop.result()
             results.add(getattr(ended, "cause_type", type(ended).__name__))
@@ -104,7 +165,7 @@ async def test_server_that_loads_its_data_is_unavailable() -> None:
 
 
 async def test_server_that_synchronizes_as_a_replica_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a replica that synchronizes, the setting is on, but the append-only file is off."""
     info = Redis.info
@@ -112,14 +173,14 @@ async def test_server_that_synchronizes_as_a_replica_is_unavailable(
     async def without_file(self: Any, *args: Any) -> Any:
         return {**await info(self, *args), "aof_enabled": 0}
 
-    with ledger_on() as (_, opener):
-        shop = Shop(approved(), ledger=opener())
+    prefix = f"{token_hex(4)}:"
+    async with ledger_on(valkey, prefix=prefix), RedisLedger(valkey.url, prefix=prefix) as ledger:
+        shop = Shop(approved(), ledger=ledger)
         with monkeypatch.context() as patch:
             patch.setattr(Redis, "info", without_file)
-            with pytest.raises(LedgerUnavailableError, match="BusyLoadingError"):
+            with pytest.raises(LedgerUnavailableError, match="BusyLoadingError: the server is loading"):
                 await shop.approve()
         assert isinstance(await shop.approve(), Approved)
-        await shop.ledger.aclose()
 
 
 @pytest.mark.parametrize("forbidden", [["-config"], ["-config", "-info"]])
@@ -130,7 +191,8 @@ async def test_server_with_unreadable_settings_is_accepted(
     await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", *forbidden)
     url = valkey.url.replace("redis://", f"redis://{user}:word@")
     async with RedisLedger(url, prefix=f"{token_hex(4)}:") as ledger:
-        assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+        await create(ledger)
+        assert await claim(ledger)
     assert caplog.records == []
 
 
@@ -139,86 +201,205 @@ async def test_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> Non
     await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", "-@scripting")
     url = valkey.url.replace("redis://", f"redis://{user}:word@")
     shop = Shop(approved(), ledger=RedisLedger(url))
-    with pytest.raises(LedgerUnavailableError, match="NoPermissionError"):
+    with pytest.raises(LedgerUnavailableError, match="NoPermissionError: the user may not run"):
         await shop.approve()
     assert shop.script.left == 1
     await shop.ledger.aclose()
 
 
 async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> None:
-    with ledger_on() as (server, opener):
-        step, arrived, go = held_response(approved())
-        shop = Shop(step, approved(), ledger=opener(), orphan_folder=tmp_path)
-        call = asyncio.create_task(shop.result())
-        await arrived.wait()
-        before = await shop.entry()
-        await run(server, "CONFIG", "SET", "maxmemory", "1")
-        go.set()
-        assert isinstance(await call, DecisionNotRecordedError)
-        assert await shop.entry() == before
-        with pytest.raises(LedgerUnavailableError, match="OutOfMemoryError"):
-            await shop.approve(code=OTHER)
-        assert shop.script.left == 1
-        await run(server, "CONFIG", "SET", "maxmemory", "0")
-        assert await import_orphans(shop.ledger, tmp_path) == 1
-        assert isinstance(await shop.approve(code=OTHER), Approved)
-        assert {entry.state for entry in await shop.entries()} == {State.APPROVED}
-        await shop.ledger.aclose()
+    with server_with() as server:
+        async with ledger_on(server) as ledger:
+            step, arrived, go = held_response(approved())
+            shop = Shop(step, approved(), ledger=ledger, orphan_folder=tmp_path)
+            call = asyncio.create_task(shop.result())
+            await arrived.wait()
+            before, number = await shop.entry(), ledger.number
+            await run(server, "CONFIG", "SET", "maxmemory", "1")
+            go.set()
+            assert isinstance(await call, DecisionNotRecordedError)
+            assert await shop.entry() == before
+            with pytest.raises(LedgerUnavailableError, match=r"OutOfMemoryError: .* raise its maxmemory"):
+                await shop.approve(code=OTHER)
+            assert (shop.script.left, ledger.number) == (1, number)
+            await run(server, "CONFIG", "SET", "maxmemory", "0")
+            assert await import_orphans(shop.ledger, tmp_path) == 1
+            assert isinstance(await shop.approve(code=OTHER), Approved)
+            assert {entry.state for entry in await shop.entries()} == {State.APPROVED}
 
 
 async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
     prefix = f"{token_hex(4)}:"
     await run(valkey, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    async with RedisLedger(valkey.url, prefix=prefix) as first:
-        await first.claim("k", token="t", payload="p", lease=60)
-        with ledger_on(replicaof=f"127.0.0.1 {valkey.port}") as (_, opener):
-            shop = Shop(approved(), ledger=opener(prefix=prefix))
-            while await shop.ledger.get("k") is None:  # noqa: ASYNC110  (until the replica has it)
+    async with ledger_on(valkey, prefix=prefix) as first:
+        await claim(first)
+        with server_with(replicaof=f"127.0.0.1 {valkey.port}") as replica:
+            while not await names_of(replica, prefix):  # noqa: ASYNC110  (until the replica has it)
                 await asyncio.sleep(0.01)
-            with pytest.raises(LedgerUnavailableError, match="ReadOnlyError"):
-                await shop.approve()
-            assert shop.script.left == 1
-            await shop.ledger.aclose()
+            async with RedisLedger(replica.url, prefix=prefix) as ledger:
+                assert await ledger.get("k") == await first.get("k")
+                shop = Shop(approved(), ledger=ledger)
+                with pytest.raises(LedgerUnavailableError, match="ReadOnlyError: the server is a replica"):
+                    await shop.approve()
+                assert shop.script.left == 1
 
 
-async def test_entries_never_expire_and_other_data_is_unchanged(valkey: Valkey) -> None:
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left"), "disk space"),
+        # as Redis 6.2 reports errors of scripts
+        (
+            exceptions.ResponseError("ERR Error running script: @user_script:9: -READONLY You can't"),
+            "primary",
+        ),
+        (exceptions.ResponseError("ERR Error running script: @user_script:9: -OOM command not"), "maxmemory"),
+        (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "wait until it has started"),
+        (exceptions.AuthenticationError("Authentication required."), "correct the address"),
+        (exceptions.AuthenticationError("WRONGPASS invalid username-password pair"), "correct the address"),
+        (exceptions.TimeoutError("Timeout reading from 127.0.0.1:6379"), "did not respond in time"),
+        (TimeoutError(), "did not respond in time"),
+        (exceptions.ConnectionError("Error 111 connecting to 127.0.0.1:6379."), "cannot be reached"),
+        (exceptions.ConnectionError("No connection available."), "raise connections="),
+        (ValueError("another"), ""),
+    ],
+)
+def test_reason_of_an_error_names_cause_and_remedy(error: Exception, advice: str) -> None:
+    reason = RedisLedger("redis://127.0.0.1").reason(error)
+    assert advice in reason
+    assert bool(reason) is bool(advice)
+
+
+# Lost data
+
+
+async def test_restored_copy_is_refused_until_a_person_confirms(tmp_path: Path) -> None:
+    with server_with() as server:
+        async with (
+            ledger_on(server, prefix="own:") as ledger,
+            RedisLedger(server.url, prefix="own:") as other,
+        ):
+            shop = Shop(approved(), approved(), approved(), ledger=ledger, orphan_folder=tmp_path / "one")
+            late = Shop(approved(), ledger=other, orphan_folder=tmp_path / "other")
+            await shop.approve()
+            await asyncio.to_thread(restart, server, save=tmp_path / "copy")
+            for number in range(4):
+                await claim(ledger, f"k{number}")
+            await asyncio.to_thread(restart, server, restore=tmp_path / "copy")
+
+            for each in (shop, shop, late):
+                with pytest.raises(LedgerMismatchError, match="has lost writes"):
+                    await each.approve(code=OTHER)
+            assert (shop.script.left, late.script.left) == (2, 1)
+            await confirm(ledger)
+            assert isinstance(await late.approve(code=THIRD), Approved)
+            assert isinstance(await shop.approve(code=OTHER), Approved)
+
+
+def restart(server: Valkey, *, save: Path | None = None, restore: Path | None = None) -> None:
+    """Kill the server, copy its data or restore a copy, and start it again."""
+    server.kill()
+    data = server.folder / "appendonlydir"
+    if save is not None:
+        shutil.copytree(data, save)
+    if restore is not None:
+        shutil.rmtree(data)
+        shutil.copytree(restore, data)
+    server.start()
+
+
+async def test_missing_entry_is_not_claimed_again(valkey: Valkey) -> None:
+    """An entry is missing if the server evicted it, or somebody deleted it."""
+    prefix = f"{token_hex(4)}:"
+    async with ledger_on(valkey, prefix=prefix) as ledger:
+        shop = Shop(approved(), approved(), ledger=ledger)
+        await shop.approve()
+        key = (await shop.entry()).key
+        await run(valkey, "DEL", f"{prefix}entry:{key}")
+        for operation in (shop.approve, shop.entries):
+            with pytest.raises(LedgerMismatchError, match=r"has lost entries: .* restore a complete copy"):
+                await operation()
+        assert shop.script.left == 1
+        assert isinstance(await shop.approve(code=OTHER), Approved)
+        await ledger.settle(key, token="t", payload="p", settlement=Settlement(state=State.APPROVED))
+        assert len(await shop.entries()) == 2
+
+
+async def test_missing_header_is_refused_while_and_before_the_ledger_is_used(valkey: Valkey) -> None:
+    prefix = f"{token_hex(4)}:"
+    async with ledger_on(valkey, prefix=prefix) as ledger, RedisLedger(valkey.url, prefix=prefix) as other:
+        assert await claim(ledger)
+        await run(valkey, "DEL", f"{prefix}header")
+        with pytest.raises(LedgerMismatchError, match="was replaced by another ledger, or deleted"):
+            await claim(ledger, "another")
+        for use in (other.get("k"), create(other)):
+            with pytest.raises(LedgerMismatchError, match="or a part of one: restore a complete copy"):
+                await use
+
+
+# Other data
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("ZADD", "entries", 0, "k"), "has an earlier format"),  # format 1
+        (("SET", "entries", "2.0"), "has an earlier format"),
+        (("SET", "entries", "2.1"), "has an earlier format"),
+        (("SET", "entries", "3"), "has an earlier format"),
+        (("HSET", "header", "document", '{"format": 5}'), "was written by a later version"),
+        (("RPUSH", "entries", "an order"), "is not a ledger"),
+        (("RPUSH", "header", "an order"), "is not a ledger"),
+        (("HSET", "header", "an", "order"), "is not a ledger"),
+        (("RPUSH", "index", "an order"), "is not a ledger"),
+    ],
+)
+async def test_prefix_with_other_data_is_refused_unchanged(
+    valkey: Valkey, command: tuple[Any, ...], message: str
+) -> None:
+    prefix = f"{token_hex(4)}:"
+    name = f"{prefix}{command[1]}"
+    await run(valkey, command[0], name, *command[2:])
+    before = await run(valkey, "DUMP", name)
+    async with RedisLedger(valkey.url, prefix=prefix) as ledger:
+        shop = Shop(approved(), ledger=ledger)
+        for operation in (shop.approve, shop.entries, lambda: create(ledger), lambda: ledger.purge(0)):
+            with pytest.raises(LedgerMismatchError, match=f"{prefix} {message}"):
+                await operation()
+        assert shop.script.left == 1
+    assert await run(valkey, "DUMP", name) == before
+    assert await names_of(valkey, prefix) == [name.encode()]
+
+
+async def test_purge_removes_all_names_and_no_other_data(valkey: Valkey) -> None:
     own, others = f"{token_hex(4)}[*]?:", f"{token_hex(4)}:"
-    async with (
-        RedisLedger(valkey.url, prefix=own) as ledger,
-        RedisLedger(valkey.url, prefix=others) as other,
-    ):
+    decision = Settlement(state=State.APPROVED, note="ticket 17", source="person")
+    async with ledger_on(valkey, prefix=own) as ledger, ledger_on(valkey, prefix=others) as other:
         for each in (ledger, other):
-            await each.claim("k", token="t", payload="p", lease=60)
-            await each.settle("k", token="t", payload="p", settlement=Settlement(state=State.REFUSED))
-        assert await run(valkey, "TTL", f"{own}entry:k") == -1
-        assert await ledger.purge(0) == 1
-        assert [entry async for entry in ledger.scan()] == []
-        assert len([entry async for entry in other.scan()]) == 1
-        names = await run(valkey, "KEYS", "*")
-        # the string that contains the format stays
-        assert [name for name in names if name.startswith(own.encode())] == [f"{own}entries".encode()]
+            await Shop(approved(), ledger=each).approve()
+            await each.settle("k", token="t", payload="p", settlement=decision)
+        names = await names_of(valkey, own)
+        assert {await run(valkey, "TTL", name) for name in names} == {-1}
+        assert await ledger.purge(0) == 2
+        assert await names_of(valkey, own) == [f"{own}header".encode()]
+        assert len([entry async for entry in other.scan()]) == 2
 
 
 async def test_flushed_scripts_are_loaded_again(valkey: Valkey) -> None:
-    async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
-        await ledger.claim("k", token="t", payload="p", lease=60)
+    async with ledger_on(valkey) as ledger:
+        assert await claim(ledger)
         await run(valkey, "SCRIPT", "FLUSH")
-        assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
+        assert await claim(ledger, "another")
 
 
-async def test_pages_contain_every_entry_once(valkey: Valkey) -> None:
-    async with RedisLedger(valkey.url, prefix=f"{token_hex(4)}:") as ledger:
-        for number in range(1000):  # two pages
-            await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
-            await ledger.settle(f"k{number}", token="t", payload="p", settlement=REFUSED)
-        assert len([entry async for entry in ledger.scan(State.REFUSED)]) == 1000
-        assert await ledger.purge(0) == 1000
+async def test_lists_read_only_their_entries(valkey: Valkey) -> None:
+    async def reads() -> int:
+        return int((await run(valkey, "INFO", "commandstats"))["cmdstat_get"]["calls"])
 
-
-async def test_purge_removes_all_names(valkey: Valkey) -> None:
-    prefix = f"{token_hex(4)}:"
-    decision = Settlement(state=State.APPROVED, note="ticket 17", source="person")
-    async with RedisLedger(valkey.url, prefix=prefix) as ledger:
-        await ledger.settle("k", token="t", payload="p", settlement=decision)
-        assert await ledger.purge(0) == 1
-    assert await run(valkey, "KEYS", f"{prefix}*") == [f"{prefix}entries".encode()]
+    async with ledger_on(valkey) as ledger:
+        for number in range(50):
+            await claim(ledger, f"k{number:02}")
+        await ledger.settle("k07", token="t", payload="p", settlement=Settlement(state=State.LOST))
+        before = await reads()
+        assert [entry.key async for entry in ledger.scan(State.LOST)] == ["k07"]
+        assert await reads() - before == 1

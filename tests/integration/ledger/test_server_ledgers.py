@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,36 @@ from loanasync import (
     PayloadMismatchError,
     Refused,
 )
-from loanasync.ledger import PostgresLedger, RedisLedger, Settlement, State, import_orphans
+from loanasync.ledger import (
+    LedgerPolicy,
+    PostgresLedger,
+    RedisLedger,
+    Settlement,
+    State,
+    create_ledger,
+    import_orphans,
+)
+from loanasync.ledger.administration import move_service
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, refused
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import Shop, held_response
+from support.ledger_clients import KEY, Shop, held_response
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Valkey
 
 OTHER = "TSTXYZ00A00A000B"
+POLICY = LedgerPolicy(key=KEY)
 # Seconds of patience with a hanging server; longer than a stall of the machine.
 PATIENCE = 2.5
 
 
 @pytest.fixture(params=["valkey", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[LedgerStore]:
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[LedgerStore]:
     server = request.getfixturevalue(request.param)
-    yield ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
+    found: LedgerStore = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
+    async with found.ledger() as ledger:
+        await create_ledger(ledger, base_url="https://loans.example.com", policy=POLICY)
+    yield found
     if not server.is_running:
         server.start()
 
@@ -160,12 +173,14 @@ async def test_stored_data_contains_no_personal_data(store: LedgerStore) -> None
 
 async def test_two_machines_send_one_request(store: LedgerStore) -> None:
     async with Sandbox() as sandbox:
+        async with store.ledger() as ledger:
+            await move_service(ledger, sandbox.base_url)
         for code in (FISCAL_CODE, OTHER):
             async with sandbox.client() as client:
                 await client.create_request({"fiscalCode": code})
 
         def worker() -> LoanClient:
-            return sandbox.client(ledger=store.ledger())
+            return sandbox.client(ledger=store.ledger(), ledger_policy=POLICY)
 
         request = approval_request(email="anna@example.com")
         async with worker() as one, worker() as other:
@@ -192,7 +207,7 @@ async def test_many_operations_share_a_few_connections(store: LedgerStore) -> No
         await asyncio.sleep(0.01)
 
 
-EXTRAS = [
+EXTRAS: list[tuple[Any, str, str, str]] = [
     (RedisLedger, "redis://127.0.0.1/0", "redis.asyncio.connection", "redis"),
     (PostgresLedger, "postgresql://127.0.0.1/shop", "asyncpg", "postgres"),
 ]

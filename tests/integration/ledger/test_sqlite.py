@@ -1,36 +1,32 @@
-"""The SQLite ledger: conformance, durability, locked files and foreign files."""
+"""The SQLite ledger: transactions, durability, and files that are missing, damaged, locked or foreign."""
 
 import asyncio
+import errno
 import os
+import re
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
 import pytest
 
-from loanasync import ConfigurationError, LedgerUnavailableError
-from loanasync.ledger import Entry, Settlement, SqliteLedger, State, sqlite
-from loanasync.testing import SharedLedgerConformance, approved
+from loanasync import LedgerMismatchError, LedgerUnavailableError
+from loanasync.ledger import SqliteLedger, State
+from loanasync.ledger.header import Header
+from loanasync.ledger.sqlite import _SqliteStore
+from loanasync.testing import approved
 from support.ledger_clients import Shop
+from support.store_contract import HOUR, created, draft, new, put
 
-
-class TestSqliteLedger(SharedLedgerConformance):
-    keys = 1000
-
-    @pytest.mark.scheduled
-    async def test_very_large_ledger_returns_all_entries(self) -> None:
-        self.keys = 100_000
-        await self.test_large_ledger_returns_all_entries()
-
-    @pytest.fixture(autouse=True)
-    def _one_for_each_test(self, tmp_path: Path) -> None:
-        self.opener = partial(SqliteLedger, tmp_path / "decisions.db")
+OTHER = "TSTXYZ00A00A000B"
+RESTORE = "restore it, or name another file"
 
 
 @pytest.fixture
@@ -38,206 +34,375 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "decisions.db"
 
 
-async def claimed(ledger: SqliteLedger, key: str) -> Entry:
-    return await ledger.claim(key, token="t", payload="p", lease=60)
+@pytest.fixture
+async def store(file: Path) -> AsyncIterator[_SqliteStore]:
+    opened = _SqliteStore(file, 10.0)
+    yield opened
+    await opened.aclose()
 
 
-async def settled(ledger: SqliteLedger, key: str, body: bytes = b"{}") -> Entry:
-    approval = Settlement(state=State.APPROVED, status=201, body=body)
-    return await ledger.settle(key, token="t", payload="p", settlement=approval)
+@pytest.fixture
+async def header(store: _SqliteStore) -> Header:
+    return await created(store)
+
+
+async def run_sql(store: _SqliteStore, statement: str) -> Any:
+    """Run a statement on the store's own connection, and return the first value."""
+    rows = await store._database().read(lambda connection: connection.execute(statement).fetchall())
+    return rows[0][0] if rows else None
 
 
 @asynccontextmanager
-async def thread_held(ledger: SqliteLedger) -> AsyncIterator[None]:
-    """Keep the ledger's thread busy, so that the writes of the block share one commit after it."""
+async def traced(store: _SqliteStore) -> AsyncIterator[list[str]]:
+    """Collect the first words of the statements that the store runs."""
+    statements: list[str] = []
+
+    def trace(statement: str) -> None:
+        statements.append(statement.split(maxsplit=1)[0])
+
+    await store._database().read(lambda connection: connection.set_trace_callback(trace))
+    yield statements
+
+
+@asynccontextmanager
+async def thread_held(store: _SqliteStore) -> AsyncIterator[None]:
+    """Keep the store's thread busy, so that the writes of the block share one commit after it."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def hold(_: sqlite3.Connection) -> None:
+    def hold() -> None:
         begun.set()
         go_on.wait(30)
 
-    reading = asyncio.create_task(ledger._database().read(hold))
+    holding = asyncio.create_task(store._database().run(hold))
     await asyncio.to_thread(begun.wait, 30)
     try:
         yield
         await asyncio.sleep(0)  # the tasks of the block begin to wait
     finally:
         go_on.set()
-        await reading
+        await holding
 
 
-async def test_write_is_synced_before_it_returns(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        pragmas = ("journal_mode", "synchronous", "fullfsync")
-
-        def inspect(connection: sqlite3.Connection) -> list[object]:
-            return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
-
-        full = 2
-        assert await ledger._database().read(inspect) == ["wal", full, 1]
+# Transactions
 
 
-async def test_concurrent_operations_share_one_commit(file: Path) -> None:
-    statements: list[str] = []
-    async with SqliteLedger(file) as ledger:
-        await ledger._database().read(lambda connection: connection.set_trace_callback(statements.append))
-        entries = await asyncio.gather(*(claimed(ledger, f"k{number}") for number in range(200)))
-        assert all(entry.is_claimed_by("t") for entry in entries)
-        assert statements.count("COMMIT") < 20
+async def test_write_is_synced_before_it_returns(store: _SqliteStore, header: Header) -> None:
+    extra = 3
+    pragmas = {"journal_mode": "wal", "synchronous": extra, "fullfsync": 1}
+    assert {name: await run_sql(store, f"PRAGMA {name}") for name in pragmas} == pragmas
+    assert (await store.read("k", header)).entry is None
 
 
-async def test_single_claim_and_its_settlement_are_one_statement_each(file: Path) -> None:
-    statements: list[str] = []
-    async with SqliteLedger(file) as ledger:
-        await ledger._database().read(lambda connection: connection.set_trace_callback(statements.append))
-        claim = await claimed(ledger, "k")
-        entry = await settled(ledger, "k")
-        assert [statement.split()[0] for statement in statements] == ["INSERT", "UPDATE"]
-        assert entry == await ledger.get("k")
-        assert (entry.claimed, entry.expires) == (claim.claimed, claim.expires)
+async def test_claim_and_its_settlement_are_one_transaction_each(store: _SqliteStore, header: Header) -> None:
+    async with traced(store) as statements:
+        claim = draft("k", customer="c")
+        await put(store, header, claim, lease=HOUR)
+        assert statements == ["BEGIN", "SELECT", "INSERT", "UPDATE", "COMMIT"]
+        statements.clear()
+        await put(store, header, draft("k", customer="c", state=State.REFUSED), claim)
+        assert statements == ["BEGIN", "SELECT", "SELECT", "UPDATE", "UPDATE", "COMMIT"]
 
 
-async def test_settlement_of_an_entry_that_another_process_changed_is_refused(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first ledger knows its claim. Another one changes the entry, even at the same time of the clock."""
-    monkeypatch.setattr(sqlite, "_uptime", lambda: 1000.0)
-    monkeypatch.setattr(sqlite, "_time_of_day", lambda: 1_800_000_000.0)
-    async with SqliteLedger(file) as ledger, SqliteLedger(file) as other:
-        await ledger.claim("taken", token="t", payload="p", lease=0)
-        await other.claim("taken", token="t2", payload="p", lease=60, over="t")
-        await claimed(ledger, "decided")
-        await settled(other, "decided")
-        for key in ("taken", "decided"):
-            before = await other.get(key)
-            assert before is not None
-            lost = Settlement(state=State.LOST, note="AlreadyEvaluatedError")
-            assert await ledger.settle(key, token="t", payload="p", settlement=lost) == before
-            assert await other.get(key) == before
+async def test_concurrent_writes_share_one_commit_and_number(store: _SqliteStore, header: Header) -> None:
+    async with traced(store) as statements:
+        async with thread_held(store):
+            claims = asyncio.gather(*(put(store, header, draft(f"{n}"), lease=HOUR) for n in range(200)))
+        swaps = await claims
+        assert all(each.is_written for each in swaps)
+        assert {each.number for each in swaps} == {2}
+        assert statements.count("COMMIT") == 1
 
 
-async def test_settlement_after_the_claim_took_over_itself_is_whole(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        await ledger.claim("k", token="t", payload="p", lease=0)
-        assert (await ledger.claim("k", token="t", payload="p", lease=60, over="t")).takeovers == 1
-        assert await settled(ledger, "k") == await ledger.get("k")
+async def test_claims_of_one_entry_in_one_commit_have_one_owner(store: _SqliteStore, header: Header) -> None:
+    async with thread_held(store):
+        claims = asyncio.gather(*(put(store, header, draft("k", token=f"{n}"), lease=HOUR) for n in range(5)))
+    assert [each.is_written for each in await claims] == [True] + [False] * 4
+    assert {each.entry.token for each in await claims if each.entry} == {"0"}
+    # A number that was not written would look like lost writes to the next reader.
+    assert [each.number for each in await claims] == [2, 1, 1, 1, 1]
 
 
-async def test_claim_older_than_a_thousand_others_is_settled(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        await claimed(ledger, "first")
-        await asyncio.gather(
-            *(ledger.claim(f"k{n}", token=f"t{n}", payload="p", lease=60) for n in range(1001))
+async def test_full_disk_fails_all_writes_of_its_commit(store: _SqliteStore, header: Header) -> None:
+    claims = [draft(f"k{n}") for n in range(5)]
+    for claim in claims:
+        await put(store, header, claim, lease=HOUR)
+    settled = [draft(claim.key, state=State.APPROVED, body=b"x" * 10_000) for claim in claims]
+    await run_sql(store, "PRAGMA max_page_count = 1")
+    async with thread_held(store):
+        writes = asyncio.gather(
+            put(store, header, draft("new"), lease=HOUR),
+            *(put(store, header, *pair) for pair in zip(settled, claims, strict=True)),
+            return_exceptions=True,
         )
-        assert len(ledger._database()._claims) == 1000
-        assert (await settled(ledger, "first")).state is State.APPROVED
+    for error in await writes:
+        assert isinstance(error, sqlite3.OperationalError)
+        assert store.reason(error) == "the disk is full: free some space"
+    assert {entry.state for entry in await store.page("", "", "", header)} == {State.INFLIGHT}
+    assert (await store.read("new", header)).entry is None
+    await run_sql(store, "PRAGMA max_page_count = 10000")
+    for pair in zip(settled, claims, strict=True):
+        assert (await put(store, header, *pair)).is_written
 
 
-async def test_claims_of_one_entry_in_one_commit_have_one_owner(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        async with thread_held(ledger):
-            claims = asyncio.gather(
-                *(ledger.claim("k", token=f"t{n}", payload="p", lease=60) for n in range(5))
-            )
-        assert {entry.token for entry in await claims} == {"t0"}
+async def test_cancelled_write_that_waits_is_not_written(store: _SqliteStore, header: Header) -> None:
+    async with thread_held(store):
+        cancelled, kept = (
+            asyncio.create_task(put(store, header, draft(key), lease=HOUR)) for key in ("cancelled", "kept")
+        )
+        await asyncio.sleep(0)
+        cancelled.cancel()
+    await kept
+    assert cancelled.cancelled()
+    assert [entry.key for entry in await store.page("", "", "", header)] == ["kept"]
 
 
-async def test_full_disk_fails_all_writes_of_its_commit(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        keys = [f"k{n}" for n in range(5)]
-        for key in keys:
-            await claimed(ledger, key)
-        limit = "PRAGMA max_page_count = {}"
-        await ledger._database().read(lambda connection: connection.execute(limit.format(1)))
-        async with thread_held(ledger):
-            writes = asyncio.gather(
-                claimed(ledger, "new"),
-                *(settled(ledger, key, b"x" * 10_000) for key in keys),
-                return_exceptions=True,
-            )
-        assert {type(end) for end in await writes} == {sqlite3.OperationalError}
-        assert {entry.state async for entry in ledger.scan()} == {State.INFLIGHT}
-        assert await ledger.get("new") is None
-        await ledger._database().read(lambda connection: connection.execute(limit.format(10_000)))
-        assert [(await settled(ledger, key)).state for key in keys] == [State.APPROVED] * 5
+async def test_failing_write_does_not_affect_others_in_its_commit(
+    store: _SqliteStore, header: Header
+) -> None:
+    async with thread_held(store):
+        writes = asyncio.gather(
+            put(store, header, draft("a"), lease=HOUR),
+            put(store, header, draft("b", payload=object()), lease=HOUR),
+            put(store, new(store), draft("c"), lease=HOUR),
+            put(store, header, draft("d"), lease=HOUR),
+            return_exceptions=True,
+        )
+    ends = await writes
+    assert isinstance(ends[1], sqlite3.Error)
+    assert isinstance(ends[2], LedgerMismatchError)
+    assert [entry.key for entry in await store.page("", "", "", header)] == ["a", "d"]
 
 
-async def test_cancelled_write_that_waits_is_not_written(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        async with thread_held(ledger):
-            cancelled, kept = (asyncio.create_task(claimed(ledger, key)) for key in ("cancelled", "kept"))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-        await kept
-        assert cancelled.cancelled()
-        assert [entry.key async for entry in ledger.scan()] == ["kept"]
+async def test_file_of_many_entries_is_small(store: _SqliteStore, header: Header, file: Path) -> None:
+    count = 2_000
+    claims = [
+        draft(token_hex(32), payload=token_hex(32), customer=token_hex(32), order=token_hex(32))
+        for _ in range(count)
+    ]
+    body = {"state": State.APPROVED, "status": 201, "body": b"x" * 100}
+    await asyncio.gather(*(put(store, header, claim, lease=HOUR) for claim in claims))
+    settled = (
+        draft(each.key, payload=each.payload, customer=each.customer, order=each.order, **body)
+        for each in claims
+    )
+    await asyncio.gather(
+        *(put(store, header, entry, claim) for entry, claim in zip(settled, claims, strict=True))
+    )
+    await store.aclose()
+    assert file.stat().st_size / count < 800
 
 
-async def test_failing_operation_does_not_affect_others_in_its_commit(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        await claimed(ledger, "d")
-        wrong = {"token": "t", "payload": object()}
-        async with thread_held(ledger):
-            writes = asyncio.gather(
-                claimed(ledger, "a"),
-                ledger.claim("b", lease=60, **wrong),  # type: ignore[arg-type]
-                ledger.settle("d", settlement=Settlement(state=State.REFUSED), **wrong),  # type: ignore[arg-type]
-                claimed(ledger, "c"),
-                return_exceptions=True,
-            )
-        ends = await writes
-        assert isinstance(ends[1], sqlite3.Error)
-        assert isinstance(ends[2], sqlite3.Error)
-        entries = [(entry.key, entry.state) async for entry in ledger.scan()]
-        assert sorted(entries) == [(key, State.INFLIGHT) for key in ("a", "c", "d")]
+# Files
 
 
-async def test_full_disk_raises_and_writes_nothing(file: Path) -> None:
-    async with SqliteLedger(file) as ledger:
-        await claimed(ledger, "k")
-        limit = "PRAGMA max_page_count = {}"
-        await ledger._database().read(lambda connection: connection.execute(limit.format(1)))
-        large = Settlement(state=State.APPROVED, status=201, body=b"x" * 100_000)
-        settle = partial(ledger.settle, "k", token="t", payload="p", settlement=large)
-        with pytest.raises(sqlite3.OperationalError, match="full"):
-            await settle()
-        entry = await ledger.get("k")
-        assert entry is not None
-        assert entry.state is State.INFLIGHT
-        await ledger._database().read(lambda connection: connection.execute(limit.format(10_000)))
-        assert (await settle()).state is State.APPROVED
+async def refusal(file: Path, **options: Any) -> str:
+    """Check that a client sends nothing and leaves the file as it is; return the message."""
+    before = file.read_bytes() if file.exists() else None
+    shop = Shop(approved(), ledger=SqliteLedger(file, **options))
+    with pytest.raises(LedgerMismatchError) as raised:
+        await shop.approve()
+    await shop.ledger.aclose()
+    assert shop.script.left == 1
+    assert (file.read_bytes() if file.exists() else None) == before
+    assert [each.name for each in file.parent.iterdir()] == [file.name] * (before is not None)
+    assert str(file) in str(raised.value)
+    return str(raised.value)
+
+
+async def test_missing_file_that_must_exist_is_not_created(file: Path) -> None:
+    assert "does not exist: check the name, or run loanasync ledger create" in await refusal(
+        file, must_exist=True
+    )
+
+
+async def test_client_creates_a_missing_file(file: Path) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    assert (await shop.approve()).approved
+    await shop.ledger.aclose()
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+async def test_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "missing" / "decisions.db"))
+    with pytest.raises(LedgerMismatchError, match="cannot be created: create its folder, or check the name"):
+        await shop.approve()
+    await shop.ledger.aclose()
+
+
+async def test_file_deleted_without_its_write_ahead_log_is_not_created(
+    store: _SqliteStore, header: Header, file: Path
+) -> None:
+    await put(store, header, draft("k"), lease=HOUR)
+    file.rename(moved := file.with_name("moved.db"))
+    with pytest.raises(LedgerMismatchError, match="was deleted, but not its -wal file: restore it"):
+        await created(_SqliteStore(file, 10.0))
+    assert not file.exists()
+    moved.rename(file)
+    assert not await store.swap_header(new(store), replaces=None)
+    assert (await store.read("k", header)).entry
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def cut_after_a_page(file: Path) -> None:
+    os.truncate(file, 4096)
+
+
+def cut_in_the_header(file: Path) -> None:
+    os.truncate(file, 60)
+
+
+def cut_in_the_first_page(file: Path) -> None:
+    os.truncate(file, 600)
+
+
+def cut_before_the_last_page(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 4096)
+
+
+def write_text(file: Path) -> None:
+    file.write_text("a text file\n" * 1000)
+
+
+def change(*statements: str) -> Callable[[Path], None]:
+    def run(file: Path) -> None:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    return run
+
+
+def create_notes(file: Path) -> None:
+    file.unlink()
+    change("CREATE TABLE notes (text)")(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (empty, "is empty or truncated: " + RESTORE),
+        (cut_in_the_header, "is empty or truncated: " + RESTORE),
+        (cut_in_the_first_page, f"is damaged, truncated, or not an SQLite file: {RESTORE}"),
+        (cut_after_a_page, f"is damaged, truncated, or not an SQLite file: {RESTORE}"),
+        (cut_before_the_last_page, f"is damaged, truncated, or not an SQLite file: {RESTORE}"),
+        (write_text, f"is damaged, truncated, or not an SQLite file: {RESTORE}"),
+        (change("DELETE FROM ledger"), "has no header: " + RESTORE),
+        (change("DROP TABLE ledger"), "has no header: " + RESTORE),
+        (create_notes, "is not a ledger: name another file"),
+    ],
+)
+@pytest.mark.parametrize("must_exist", [True, False])
+async def test_file_that_is_not_a_whole_ledger_is_refused(
+    file: Path, damage: Callable[[Path], None], message: str, *, must_exist: bool
+) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    await shop.approve()
+    await shop.ledger.aclose()
+    damage(file)
+    message_now = await refusal(file, must_exist=must_exist)
+    assert re.search(message, message_now)
+
+
+async def test_creation_that_fails_leaves_no_file(
+    store: _SqliteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step of the creation fails, as on a file system without hard links."""
+
+    def fail(*_: object) -> None:
+        assert not file.exists()
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", fail)
+        with pytest.raises(PermissionError) as raised:
+            await created(store)
+    assert "has no hard links: put the ledger on another local disk" in store.reason(raised.value)
+    assert [*file.parent.iterdir()] == []
+    await created(store)
+    assert [each.name for each in file.parent.iterdir() if each.suffix == ".new"] == []
+
+
+async def test_copy_without_write_ahead_log_is_switched_back(
+    store: _SqliteStore, header: Header, tmp_path: Path
+) -> None:
+    await put(store, header, draft("k"), lease=HOUR)
+    await run_sql(store, f"VACUUM INTO '{tmp_path}/copy.db'")
+    copies = [_SqliteStore(tmp_path / "copy.db", 10.0) for _ in range(4)]
+    founds = await asyncio.gather(*(each.read("k", header) for each in copies))
+    assert all(found.entry for found in founds)
+    assert {await run_sql(each, "PRAGMA journal_mode") for each in copies} == {"wal"}
+    for each in copies:
+        await each.aclose()
 
 
 async def test_file_locked_for_too_long_sends_nothing(file: Path) -> None:
-    shop = Shop(approved(), ledger=SqliteLedger(file, patience=0.05))
-    await shop.ledger.get("k")
+    shop = Shop(approved(), approved(), ledger=SqliteLedger(file, patience=0.05))
+    await shop.approve()
     other = await asyncio.to_thread(sqlite3.connect, file, isolation_level=None, check_same_thread=False)
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
-    with pytest.raises(LedgerUnavailableError, match="OperationalError"):
-        await shop.approve()
+    with pytest.raises(LedgerUnavailableError, match="another process locks the file: end that process"):
+        await shop.approve(code=OTHER)
     await asyncio.to_thread(other.close)
-    assert (await shop.approve()).approved
+    assert (await shop.approve(code=OTHER)).approved
     await shop.ledger.aclose()
 
 
-async def test_file_of_another_kind_is_unchanged_and_reported(file: Path) -> None:
-    with sqlite3.connect(file) as other:
-        other.execute("CREATE TABLE notes (text)")
-    other.close()
-    before = file.read_bytes()
-    shop = Shop(approved(), ledger=SqliteLedger(file))
-    with pytest.raises(ConfigurationError, match=r"decisions\.db is not a ledger: name another file"):
-        await shop.approve()
-    await shop.ledger.aclose()
-    assert file.read_bytes() == before
-    assert shop.script.left == 1
+def result_code(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("text")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (result_code(sqlite3.SQLITE_FULL), "the disk is full"),
+        (result_code(sqlite3.SQLITE_IOERR_FSYNC), "the disk failed to read or write"),
+        (result_code(sqlite3.SQLITE_READONLY_DIRECTORY), "is not writable"),
+        (result_code(sqlite3.SQLITE_CANTOPEN), "cannot be opened"),
+        (result_code(sqlite3.SQLITE_BUSY_SNAPSHOT), "another process locks the file"),
+        (result_code(sqlite3.SQLITE_CORRUPT_INDEX), "is damaged"),
+        (result_code(sqlite3.SQLITE_NOTADB), "is damaged"),
+        (OSError(errno.ENOSPC, ""), "the disk is full"),
+        (OSError(errno.EROFS, ""), "is not writable"),
+        (OSError(errno.EACCES, ""), "is not writable"),
+        (OSError(errno.ENOENT, ""), "deleted or replaced while it was open"),
+    ],
+)
+def test_reason_names_the_cause_and_the_remedy(file: Path, error: Exception, cause: str) -> None:
+    reason = _SqliteStore(file, 10.0).reason(error)
+    assert cause in reason
+    assert ": " in reason
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), OSError(), ValueError(), sqlite3.ProgrammingError()])
+def test_reason_of_another_error_is_empty(file: Path, error: Exception) -> None:
+    assert _SqliteStore(file, 10.0).reason(error) == ""
 
 
 async def test_file_names_are_never_special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    async with SqliteLedger(":memory:") as ledger:
-        await claimed(ledger, "k")
-    assert (tmp_path / ":memory:").stat().st_size > 0
+    for name in (":memory:", "a?mode=memory#%41.db", "file:x.db"):
+        store = _SqliteStore(Path(name), 10.0)
+        await put(store, await created(store), draft("k"), lease=HOUR)
+        await store.aclose()
+    assert {each.name for each in tmp_path.iterdir()} == {":memory:", "a?mode=memory#%41.db", "file:x.db"}
+
+
+async def test_symbolic_link_to_a_missing_file_creates_its_target(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.db", tmp_path / "target.db"
+    link.symlink_to(target)
+    store = _SqliteStore(link, 10.0)
+    await put(store, await created(store), draft("k"), lease=HOUR)
+    await store.aclose()
+    assert link.is_symlink()
+    assert target.stat().st_size > 0
+
+
+# Threads and processes
 
 
 def ledger_threads() -> set[threading.Thread]:
@@ -246,18 +411,18 @@ def ledger_threads() -> set[threading.Thread]:
 
 async def test_aclose_ends_the_thread(file: Path) -> None:
     earlier = ledger_threads()  # ledgers of other tests may still be open in this process
-    ledger = SqliteLedger(file)
-    await claimed(ledger, "k")
+    store = _SqliteStore(file, 10.0)
+    await created(store)
     (thread,) = ledger_threads() - earlier
-    await ledger.aclose()
+    await store.aclose()
     await asyncio.to_thread(thread.join, 30)
     assert not thread.is_alive()
 
 
 def test_end_of_the_process_closes_the_file(file: Path) -> None:
     unclosed = (
-        "import asyncio, sys; from loanasync.ledger import SqliteLedger; ledger = SqliteLedger(sys.argv[1]);"
-        " asyncio.run(ledger.claim('k', token='t', payload='p', lease=60))"
+        "import asyncio, sys; from loanasync.ledger import LedgerPolicy, SqliteLedger; "
+        "asyncio.run(SqliteLedger(sys.argv[1]).open('https://loans.example.com', LedgerPolicy()))"
     )
     command = [sys.executable, "-X", "dev", "-c", unclosed, str(file)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60)
@@ -271,9 +436,11 @@ def test_repr_has_the_file(file: Path) -> None:
 
 def test_files_are_readable_only_by_their_owner(file: Path) -> None:
     async def modes() -> set[int]:
-        async with SqliteLedger(file) as ledger:
-            await claimed(ledger, "k")
-            return {stat.S_IMODE(each.stat().st_mode) for each in file.parent.iterdir()}
+        store = _SqliteStore(file, 10.0)
+        await put(store, await created(store), draft("k"), lease=HOUR)
+        found = {stat.S_IMODE(each.stat().st_mode) for each in file.parent.iterdir()}
+        await store.aclose()
+        return found
 
     before = os.umask(0)
     try:

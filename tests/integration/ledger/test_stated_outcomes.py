@@ -9,21 +9,24 @@ from pathlib import Path
 import pytest
 
 from loanasync import LoanError, NotResolvedError, Refused
-from loanasync.ledger import Entry, Settlement, SqliteLedger, State
-from loanasync.ledger.backend import StoredLedger
+from loanasync.ledger import Entry, Ledger, Settlement, SqliteLedger, State
 from loanasync.testing import approval_request, approved, connection_lost
 from support.builders import FISCAL_CODE
-from support.ledger_clients import Shop, held_response
+from support.ledger_clients import Shop, create, held_response
 from support.server_ledgers import PostgresStore, ValkeyStore
 from support.servers import Valkey
 
 
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StoredLedger]:
+async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Ledger]:
     if request.param == "sqlite":
-        return partial(SqliteLedger, tmp_path / "decisions.db")
-    server = request.getfixturevalue(request.param)
-    return (ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)).opener()
+        opener: Callable[[], Ledger] = partial(SqliteLedger, tmp_path / "decisions.db")
+    else:
+        server = request.getfixturevalue(request.param)
+        opener = (ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)).opener()
+    async with opener() as ledger:
+        await create(ledger)
+    return opener
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +43,7 @@ async def end_of(shop: Shop, outcome: str) -> Entry | LoanError:
         return error
 
 
-async def test_resolve_settles_and_repeats_without_change(opened: Callable[[], StoredLedger]) -> None:
+async def test_resolve_settles_and_repeats_without_change(opened: Callable[[], Ledger]) -> None:
     async with opened() as ledger, opened() as other:
         shop = Shop(connection_lost(), ledger=ledger)
         await shop.result()
@@ -55,7 +58,7 @@ async def test_resolve_settles_and_repeats_without_change(opened: Callable[[], S
         assert isinstance(await another.approve(), Refused)
 
 
-async def test_resolve_wakes_a_process_that_waits(opened: Callable[[], StoredLedger]) -> None:
+async def test_resolve_wakes_a_process_that_waits(opened: Callable[[], Ledger]) -> None:
     """A worker died: another one waits, and the webhook's statement is written when the lease ends."""
     async with opened() as ledger, opened() as other:
         shop = Shop(ledger=ledger)
@@ -69,7 +72,7 @@ async def test_resolve_wakes_a_process_that_waits(opened: Callable[[], StoredLed
         assert await other.wait(ended.key, 60) == entry
 
 
-async def test_resolve_finds_the_entry_by_its_order(opened: Callable[[], StoredLedger]) -> None:
+async def test_resolve_finds_the_entry_by_its_order(opened: Callable[[], Ledger]) -> None:
     async with opened() as ledger:
         shop = Shop(connection_lost(), ledger=ledger)
         await shop.result(request=approval_request(order_token="A1"), scope="spring")
@@ -79,7 +82,7 @@ async def test_resolve_finds_the_entry_by_its_order(opened: Callable[[], StoredL
             await shop.client.resolve(FISCAL_CODE, "refused", source="webhook", order_token="A2")
 
 
-async def test_concurrent_statements_leave_one_decision(opened: Callable[[], StoredLedger]) -> None:
+async def test_concurrent_statements_leave_one_decision(opened: Callable[[], Ledger]) -> None:
     async with opened() as ledger, opened() as other:
         shop = Shop(connection_lost(), ledger=ledger)
         await shop.result()
@@ -96,7 +99,7 @@ async def test_concurrent_statements_leave_one_decision(opened: Callable[[], Sto
         assert len(entry.history) == 1
 
 
-async def test_statement_and_late_response_leave_one_decision(opened: Callable[[], StoredLedger]) -> None:
+async def test_statement_and_late_response_leave_one_decision(opened: Callable[[], Ledger]) -> None:
     """The lease ends, and the response arrives while the statement is written."""
     async with opened() as ledger, opened() as other:
         for number in range(4):

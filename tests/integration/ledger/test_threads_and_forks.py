@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import SqliteLedger
+from support.ledger_clients import create
 from support.server_ledgers import PostgresStore, ValkeyStore
 from support.servers import Valkey
 
@@ -23,12 +24,19 @@ Opener = Callable[[], Any]
 
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Return a function that opens the ledger, also in another process."""
+    """Return a function that opens the ledger, which exists, also in another process."""
     if request.param == "sqlite":
-        return partial(SqliteLedger, tmp_path / "decisions.db")
-    server = request.getfixturevalue(request.param)
-    store = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
-    return store.opener()
+        opener: Opener = partial(SqliteLedger, tmp_path / "decisions.db")
+    else:
+        server = request.getfixturevalue(request.param)
+        opener = (ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)).opener()
+
+    async def create_and_close() -> None:
+        async with opener() as ledger:
+            await create(ledger)
+
+    asyncio.run(create_and_close())
+    return opener
 
 
 def test_ledger_works_in_event_loops_of_several_threads(opener: Opener) -> None:
@@ -108,6 +116,7 @@ async def test_two_ledgers_on_one_file_keep_their_locks(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "decisions.db"
+    await create(SqliteLedger(file))
     async with SqliteLedger(file) as one, SqliteLedger(file) as other:
         for ledger in (one, other):
             await ledger.get("k")
@@ -151,6 +160,7 @@ sys.stdin.read()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
 def test_claim_of_a_forked_child_survives_aclose_of_the_parent(tmp_path: Path) -> None:
     file = tmp_path / "decisions.db"
+    asyncio.run(create(SqliteLedger(file)))
     command = [sys.executable, "-c", CLOSING_BESIDE_A_CHILD, str(file)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as forking:  # type: ignore[call-overload]  # as the others are

@@ -57,6 +57,7 @@ async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
     queue = request.getfixturevalue(broker).url
     decisions = tmp_path / "decisions.db" if ledger == "sqlite" else request.getfixturevalue(ledger).url
     fleet = Fleet(served, queue, str(decisions), tmp_path)
+    await fleet.create_ledger()
     customer = await fleet.customer(tag)
     (task,) = await fleet.put(customer)
     with fleet.worker(point="" if point == "after send" else point, times=SHORT) as killed:

@@ -31,9 +31,11 @@ def test_queue_example_returns_results_and_reports_lost_responses(
     (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
     own = f"{valkey.url.removesuffix('/0')}/7"  # other tests use queues of the same name
-    env |= {"VALKEY_URL": own, "LOANASYNC_LEDGER_KEY": "32 bytes from your secret store."}
+    env |= {"VALKEY_URL": own, "LOANASYNC_LEDGER": "decisions.db"}
     env |= {"LOANASYNC_BASE_URL": served.base_url, "LOANASYNC_SHOP_ID": served.shop_id}
     env |= {"LOANASYNC_AUTH_TOKEN": served.auth_token}
+    create = [sys.executable, "-m", "loanasync", "ledger", "create"]
+    subprocess.run(create, cwd=tmp_path, env=env, check=True)
     with working(tmp_path, env):
         done = subprocess.run(
             [sys.executable, EXAMPLE.name],
@@ -52,4 +54,4 @@ def test_queue_example_names_missing_variables(tmp_path: Path) -> None:
         [sys.executable, EXAMPLE.name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr == "set these environment variables: LOANASYNC_LEDGER_KEY, VALKEY_URL\n"
+    assert done.stderr == "set these environment variables: LOANASYNC_LEDGER, VALKEY_URL\n"

@@ -29,6 +29,7 @@ from loanasync import (
     ConfigurationError,
     Decision,
     InFlightError,
+    LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
 )
@@ -230,15 +231,15 @@ async def test_wrong_configuration_pauses_and_keeps_the_message(
     assert len(queue.shop.script.sent) == 0
 
 
-async def test_worker_with_a_ledger_of_a_later_version_ends_immediately(url: str, valkey: Valkey) -> None:
+async def test_worker_with_a_ledger_of_another_format_ends_immediately(url: str, valkey: Valkey) -> None:
     prefix = f"{token_hex(4)}:"
     async with Redis.from_url(valkey.url) as redis:
-        await redis.set(f"{prefix}entries", "9.0")
+        await redis.set(f"{prefix}entries", "3")
     broker = broker_of(url, f"q{token_hex(4)}")
     ledger = RedisLedger(valkey.url, prefix=prefix)
     register(broker, Shop(ledger=ledger).client, redelivery=600)
     broker.is_worker_process = True
-    with pytest.raises(ConfigurationError, match="a later version"):
+    with pytest.raises(LedgerMismatchError, match="an earlier format"):
         await broker.startup()
     await ledger.aclose()
 

@@ -250,7 +250,7 @@ async def test_invalid_ledger_ends_the_worker_at_its_start() -> None:
         raise ConfigurationError("path", "is no ledger")
 
     with pytest.raises(ConfigurationError, match="is no ledger"):
-        async with running(Shop(ledger=FailingLedger(find=no_ledger))):
+        async with running(Shop(ledger=FailingLedger(open=no_ledger))):
             pass
 
 
@@ -262,7 +262,7 @@ async def test_driver_without_an_option_ends_the_worker_at_its_start() -> None:
         driver, extra = "redis", "redis"
 
     with pytest.raises(ConfigurationError, match="has no option driver"):
-        async with running(Shop(ledger=OldDriver(find=connect))):
+        async with running(Shop(ledger=OldDriver(open=connect))):
             pass
 
 
@@ -272,7 +272,7 @@ async def test_hanging_ledger_does_not_stop_the_worker_from_starting(
     async def hanging() -> None:
         await asyncio.Event().wait()
 
-    async with running(Shop(ledger=FailingLedger(find=hanging), patience=0.05)):
+    async with running(Shop(ledger=FailingLedger(open=hanging), patience=0.05)):
         assert "the ledger is not available (TimeoutError)" in caplog.text
 
 
@@ -280,13 +280,14 @@ async def test_worker_starts_while_the_ledger_is_unavailable(caplog: pytest.LogC
     ledger = FailingLedger()
 
     def broken() -> None:
+        ledger.faults["open"] = soon
         raise OSError(111, "Connection refused")
 
     def soon() -> None:
         ledger.faults.clear()
         raise OSError(111, "Connection refused")
 
-    ledger.faults.update(find=broken, claim=soon)
+    ledger.faults["open"] = broken
     shop = Shop(approved(), ledger=ledger)
     async with running(shop) as put:
         assert "the ledger is not available (ConnectionRefusedError)" in caplog.text

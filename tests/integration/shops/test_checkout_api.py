@@ -11,8 +11,8 @@ import pytest
 from checkout import open_client
 from checkout_api import app, make_app
 
-from loanasync import ApprovalRequest, ConfigurationError
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
+from loanasync import ApprovalRequest, ConfigurationError, LedgerMismatchError
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, create_ledger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
@@ -178,40 +178,51 @@ async def test_required_additional_data_is_reported(api: httpx.AsyncClient, sand
     sandbox.journal.assert_never(operation="approve")
 
 
-@pytest.mark.parametrize("name", ["decisions.db", "ledger.db"])
-async def test_app_of_the_page_is_configured_by_environment(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert command == f"{app.__module__}:{app.__name__}"
+@pytest.fixture
+def folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The working directory of a shop whose environment variables name the sandbox."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
     monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
-    if name != "decisions.db":  # the default
-        monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / name))
+    return tmp_path
+
+
+async def test_app_of_the_page_creates_its_ledger_file(folder: Path) -> None:
+    [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert command == f"{app.__module__}:{app.__name__}"
     application = app()
     transport = httpx.ASGITransport(application)
     async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
         assert (await api.post(ROUTE, json=BODY)).json()["status"] == "approved"
         assert "LoanForm" in (await api.get("/openapi.json")).text
-    assert (tmp_path / name).exists()
+    assert (folder / "decisions.db").exists()
 
 
-async def test_apps_use_the_ledger_key_of_the_environment(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_named_ledger_must_exist_and_have_the_key(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
-    for open_app in (app, open_client):
-        with pytest.raises(ConfigurationError, match=r"ledger_policy\.key"):
-            open_app()
+    monkeypatch.setenv("LOANASYNC_LEDGER", str(folder / "ledger.db"))
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "32 bytes from your secret store.")
     async with open_client() as client:
-        key = client.entry_key(CODE)
+        with pytest.raises(LedgerMismatchError, match="does not exist"):
+            await client.entry_key(CODE)
+        assert client.ledger is not None
+        await create_ledger(client.ledger, base_url=sandbox.base_url, policy=client.ledger_policy)
+        assert await client.entry_key(CODE)
     monkeypatch.delenv("LOANASYNC_LEDGER_KEY")
     async with open_client() as client:
-        assert client.entry_key(CODE) != key
+        with pytest.raises(LedgerMismatchError, match="was created with a key"):
+            await client.entry_key(CODE)
+
+
+@pytest.mark.parametrize("variable", ["LOANASYNC_LEDGR", "LOANASYNC_LEDGER_FILE"])
+def test_mistyped_name_of_a_ledger_is_refused(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, variable: str
+) -> None:
+    monkeypatch.setenv(variable, str(folder / "ledger.db"))
+    for open_app in (app, open_client):
+        with pytest.raises(
+            ConfigurationError, match=f"{variable}: is unknown; rename it to LOANASYNC_LEDGER"
+        ):
+            open_app()

@@ -31,11 +31,12 @@ def serving(served: Sandbox, folder: Path, *options: str) -> Iterator[tuple[subp
     # No coverage in the subprocess: it would not be written after a kill.
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
     env |= {"LOANASYNC_BASE_URL": served.base_url, "LOANASYNC_SHOP_ID": served.shop_id}
-    env |= {"LOANASYNC_AUTH_TOKEN": served.auth_token, "LOANASYNC_LEDGER": str(folder / "decisions.db")}
+    env |= {"LOANASYNC_AUTH_TOKEN": served.auth_token}
     command = ["-m", "uvicorn", "--factory", "shop_fastapi:app", "--app-dir", str(EXAMPLES), "--port", "0"]
     with subprocess.Popen(
-        [sys.executable, *command, *options], env=env, stderr=subprocess.PIPE, encoding="utf-8"
-    ) as running:
+        [sys.executable, *command, *options],
+        cwd=folder, env=env, stderr=subprocess.PIPE, encoding="utf-8",
+    ) as running:  # fmt: skip
         assert running.stderr is not None
         try:
             for line in running.stderr:

@@ -195,7 +195,7 @@ async def test_wrapper_of_other_code_around_that_of_an_agent_is_refused(
         async with server.client(direct_connections=False, ledger=ledger) as client:
             with pytest.raises(ConfigurationError, match="disable the aiohttp integration of ddtrace"):
                 await approve(client)
-            assert await ledger.get(client.entry_key(FISCAL_CODE)) is None
+            assert await ledger.get(await client.entry_key(FISCAL_CODE)) is None
         assert server.requests == 0
     assert seen == []
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.ledger import LedgerPolicy, State, import_orphans
+from loanasync.ledger.keys import places_of
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message
@@ -45,7 +46,7 @@ class Plan:
     faults: float = 0.02
     kills_every: float = 5.0  # seconds; 0: kill no worker
     kills: int = 1_000  # maximum number
-    restarts: int = 1
+    restarts: int = 1  # of the broker, and of the ledger's server
     broker: type[Server] = Nats
     ledger: type[Server] | None = None  # None: SQLite
     times: dict[str, float] = field(
@@ -65,6 +66,7 @@ class Report:
     by_faults: int
     by_kills: int
     repeated: int
+    imported: int  # orphan files
     deliveries: int
     wrong: tuple[str, ...]
 
@@ -93,9 +95,11 @@ class FleetRun:
         size = plan.customers
         self.sandbox = stack.enter_context(Sandbox.in_thread(customers=size, journal=3 * size))
         self.broker: Any = stack.enter_context(plan.broker())
+        self.servers: list[Server] = [self.broker]
         where = str(folder / "decisions.db")
         if plan.ledger is not None:
-            where = stack.enter_context(plan.ledger()).url
+            self.servers.append(stack.enter_context(plan.ledger()))
+            where = self.servers[-1].url
         self.fleet = Fleet(self.sandbox, self.broker.url, where, folder, **plan.times)
         self.claims_file = folder / "claims.jsonl"
         self.stack = stack
@@ -111,7 +115,8 @@ class FleetRun:
         self.workers.append(self.stack.enter_context(self.fleet.worker(**settings)))
 
     async def prepare(self) -> list[str]:
-        """Create all customers at the service, and put their messages into the queue."""
+        """Create the ledger and all customers, and put their messages into the queue."""
+        await self.fleet.create_ledger()
         codes = list(self.tagged)
         async with self.sandbox.client() as client:
             for chunk in chunks(codes):
@@ -157,8 +162,9 @@ class FleetRun:
         self.start_worker()
 
     def restart(self) -> None:
-        self.broker.kill()
-        self.broker.start()
+        for server in self.servers:
+            server.kill()
+            server.start()
 
     def stop(self) -> None:
         for each in self.workers:
@@ -170,9 +176,9 @@ class FleetRun:
         """Compare the ledger with the sandbox's journal."""
         plan, wrong = self.plan, []
         keys = self.keys()
-        ledger = worker_process.ledger_of(self.fleet.settings["ledger"])
-        states = {entry.key: entry.state async for entry in ledger.scan()}
-        await ledger.aclose()
+        async with self.fleet.ledger() as ledger:
+            imported = await import_orphans(ledger, self.fleet.settings["orphans"])
+            states = {entry.key: entry.state async for entry in ledger.scan()}
         claims_file = unfinished_claims(self.claims_file, self.killed)
         received = posts(self.sandbox)
         evaluated = Counter(each.fiscal_code for each in received if each.evaluated)
@@ -201,14 +207,14 @@ class FleetRun:
         return Report(
             plan=plan, seconds=seconds, states=Counter(state.value for state in states.values()),
             faulted=faulted, killed=len(self.killed), by_faults=by_faults, by_kills=by_kills,
-            repeated=repeated, deliveries=len(worker_process.results(self.fleet.results)), wrong=tuple(wrong),
+            repeated=repeated, imported=imported, wrong=tuple(wrong),
+            deliveries=len(worker_process.results(self.fleet.results)),
         )  # fmt: skip
 
     def keys(self) -> dict[str, str]:
         """Return the key of each customer's ledger entry."""
-        policy = LedgerPolicy(key=worker_process.KEY)
-        client = self.sandbox.client(ledger=MemoryLedger(), ledger_policy=policy)
-        return {code: client.entry_key(code) for code in self.requests}
+        policy, shop = LedgerPolicy(), self.sandbox.shop_id
+        return {code: places_of(shop, code, [worker_process.KEY], policy)[0].key for code in self.requests}
 
 
 def chunks(items: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -256,7 +262,7 @@ def render_tables(reports: Sequence[Report], undisturbed: Sequence[Report]) -> s
         "customers": lambda each: f"{each.plan.customers:,}",
         "responses lost on purpose after the decision": lambda each: f"{each.faulted:,}",
         "workers killed (kill -9)": lambda each: f"{each.killed}",
-        "restarts of the queue (kill -9)": lambda each: f"{each.plan.restarts}",
+        "restarts of each server (kill -9)": lambda each: f"{each.plan.restarts}",
         "approved in the ledger and at the service": lambda each: f"{each.states['approved']:,}",
         "refused in the ledger and at the service": lambda each: f"{each.states['refused']:,}",
         "`unknown` or `lost`, to be resolved by a person": lambda each: (

@@ -13,7 +13,7 @@ from taskiq.cli.worker.args import WorkerArgs
 from taskiq.cli.worker.run import start_listen
 
 from loanasync import LoanClient, RetryPolicy, Timeout
-from loanasync.ledger import DecisionLedger, Entry, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.worker import register
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
@@ -88,13 +88,18 @@ def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> 
     return RedisStreams(url, queue_name=queue, redelivery=redelivery)
 
 
-def ledger_of(where: str, **mixins: dict[str, Any]) -> DecisionLedger:
-    """Return the ledger at an address, with mixins of `MIXINS` by name and their attributes."""
-    kinds: dict[str, type[Any]] = {"redis": RedisLedger, "postgresql": PostgresLedger}
-    kind = kinds.get(where.split(":", maxsplit=1)[0], SqliteLedger)
+def ledger_of(settings: dict[str, Any], **mixins: dict[str, Any]) -> Ledger:
+    """Return the ledger of a fleet, with mixins of `MIXINS` by name and their attributes."""
+    where, own = settings["ledger"], settings["queue"]
+    kind: type[Any] = SqliteLedger
+    options = {}
+    if where.startswith("redis"):
+        kind, options = RedisLedger, {"prefix": f"{own}:"}
+    elif where.startswith("postgresql"):
+        kind, options = PostgresLedger, {"table": own}
     for name, attributes in mixins.items():
         kind = type(f"{name}{kind.__name__}", (MIXINS[name], kind), attributes)
-    ledger: DecisionLedger = kind(where)
+    ledger: Ledger = kind(where, **options)
     return ledger
 
 
@@ -123,7 +128,7 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
         mixins["Stopping"] = {"point": point}
     if "claims_file" in settings:
         mixins["Recording"] = {"claims_file": Path(settings["claims_file"])}
-    ledger = ledger_of(settings["ledger"], **mixins)
+    ledger = ledger_of(settings, **mixins)
     total = times["total"]
     client = LoanClient(
         settings["base_url"],
@@ -132,7 +137,7 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
         retry=RetryPolicy(attempts=settings.get("attempts", 1), base=0.01, cap=0.02),
         timeout=Timeout(total=total, attempt=0.9 * total, connect=0.5 * total),
         ledger=ledger,
-        ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"]),
+        ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"], orphan_folder=settings["orphans"]),
     )
     tries = settings.get("tries", 100)
     register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED, tries=tries)

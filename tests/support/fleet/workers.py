@@ -15,6 +15,7 @@ from typing import Any
 
 from taskiq.kicker import AsyncKicker
 
+from loanasync.ledger import Ledger, LedgerPolicy, create_ledger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message
@@ -48,11 +49,22 @@ class Fleet:
             "queue": f"q{token_hex(4)}",
             "ledger": ledger,
             "results": str(self.results),
+            "orphans": str(folder / "orphans"),
             "base_url": sandbox.base_url,
             "shop_id": sandbox.shop_id,
             "auth_token": sandbox.auth_token,
             "times": times,
         }
+
+    def ledger(self) -> Ledger:
+        """Open the ledger of the workers."""
+        return worker_process.ledger_of(self.settings)
+
+    async def create_ledger(self) -> None:
+        """Create the ledger of the workers."""
+        policy = LedgerPolicy(key=worker_process.KEY)
+        async with self.ledger() as ledger:
+            await create_ledger(ledger, base_url=self.sandbox.base_url, policy=policy)
 
     @contextmanager
     def worker(self, **settings: Any) -> Iterator[BaseProcess]:

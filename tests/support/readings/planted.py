@@ -218,7 +218,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R6", "the scope of an order is ignored")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keys, "_scope", lambda *_: ())
+    patch.setattr(keys, "scope_parts", lambda *_: ())
 
 
 @planted("R7", "a completion must return all fields")
@@ -319,11 +319,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
         # A flow sets the ledger's clock forward by an hour, and takes less than a second itself.
         return entry.token == token and entry.state is State.INFLIGHT
 
-    as_of = transitions.as_of
+    as_read = transitions.as_read
     settle = transitions.settle
 
-    def settle_present_entry(entry: Entry | None, key: str, **options: Any) -> Entry:
-        return settle(None if entry is None else as_of(entry, options["now"]), key, **options)
+    def settle_present_entry(entry: Entry | None, key: str, **options: Any) -> Entry | None:
+        return settle(None if entry is None else as_read(entry), key, **options)
 
     patch.setattr(transitions, "_is_accepted", is_accepted)
     patch.setattr(transitions, "settle", settle_present_entry)

@@ -7,6 +7,7 @@ from typing import Any
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
 from loanasync._runtime.memory import SharedRequest
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
+from loanasync.ledger.memory import MemoryStore
 from loanasync.sandbox import Readings
 from support.raw_shop import BODY, CODE
 from support.readings.service import CURRENT, Clock, Gate, Log, Service
@@ -24,12 +25,14 @@ class Ledger(MemoryLedger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ahead = 0.0
         self.broken: frozenset[str] = frozenset()
         self.gates: dict[str, Gate] = {}
 
-    def _now(self) -> float:
-        return super()._now() + self.ahead
+    def expire(self) -> None:
+        """End the leases of all entries."""
+        store = self._store
+        assert isinstance(store, MemoryStore)
+        store._entries = {key: (entry, 0.0) for key, (entry, _) in store._entries.items()}
 
     async def wait(self, key: str, within: float) -> Entry | None:
         """Return the current entry, without waiting for a process that has died."""
@@ -178,7 +181,7 @@ class Shop:
 
     def let_leases_run_out(self) -> None:
         if self.ledger is not None:
-            self.ledger.ahead += 3600.0
+            self.ledger.expire()
 
     def break_ledger(self, *operations: str) -> None:
         """Make these operations of the ledger fail; without arguments, repair it."""
@@ -197,7 +200,7 @@ class Shop:
         if self.ledger is None:
             return []
         found = [
-            (order, await self.ledger.get(self.client.entry_key(CODE, order_token=order)))
+            (order, await self.ledger.get(await self.client.entry_key(CODE, order_token=order)))
             for order in sorted(self.orders)
         ]
         return [(order, entry) for order, entry in found if entry is not None]

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from support.servers import MissingServerError, Nats, Postgres, Valkey
+from support.servers import MissingServerError, Nats, PgBouncer, Postgres, Valkey
 
-__all__ = ["nats", "postgres", "skip_missing_server", "valkey"]
+__all__ = ["nats", "pgbouncer", "postgres", "skip_missing_server", "valkey"]
 
 
 @contextmanager
 def skip_missing_server() -> Iterator[None]:
-    """Skip a test if its server has no wheel for this system. In CI, raise the error instead."""
+    """Skip a test if its server is not installed for this system. In CI, raise the error instead."""
     try:
         yield
     except MissingServerError as missing:
@@ -37,4 +37,10 @@ def nats() -> Iterator[Nats]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     with skip_missing_server(), Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    with skip_missing_server(), PgBouncer(postgres) as server:
         yield server

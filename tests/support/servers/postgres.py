@@ -10,7 +10,7 @@ from typing import Any
 
 from support.servers.process import MissingServerError, Server, find_in_package
 
-__all__ = ["Postgres"]
+__all__ = ["Postgres", "Standby"]
 
 PROGRAMS = "pginstall18/bin"
 PASSWORD_FILE = "password.txt"
@@ -98,12 +98,36 @@ class Postgres(Server):
         return False
 
     def _init_database(self) -> None:
-        initdb = [str(self._programs / "initdb"), "-D", "data", "-U", "postgres", "--pwfile", PASSWORD_FILE]
-        options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
-        made = subprocess.run([*initdb, *options], capture_output=True, check=False, **self.options())
-        if made.returncode:
-            raise RuntimeError(f"initdb: {made.stderr.decode(errors='replace')[-2000:]}")
+        user = ["-U", "postgres", "--pwfile", PASSWORD_FILE, "--auth", "scram-sha-256"]
+        self._run("initdb", "-D", "data", *user, "--encoding", "UTF8", "--locale", "C", "--no-sync")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), *arguments]
+        ended = subprocess.run(command, capture_output=True, check=False, **self.options())
+        if ended.returncode:
+            raise RuntimeError(f"{program}: {ended.stderr.decode(errors='replace')[-2000:]}")
 
     def is_ready(self) -> bool:
         command = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(command, check=False).returncode == 0
+
+
+class Standby(Postgres):
+    """Copy of a running server. It replicates the writes asynchronously until it is promoted.
+
+    Args:
+        primary: The running server.
+    """
+
+    def __init__(self, primary: Postgres) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def _init_database(self) -> None:
+        self._run(
+            "pg_basebackup", "-D", "data", "-d", self._primary.url, "--write-recovery-conf", "--no-sync"
+        )
+
+    def promote(self) -> None:
+        """Make the server accept writes, and return when it does."""
+        self._run("pg_ctl", "promote", "-D", "data", "--wait")

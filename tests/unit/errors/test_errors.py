@@ -45,6 +45,7 @@ EXAMPLES: list[errors.LoanError] = [
     errors.DeadlineExceededError(*TRANSPORT),  # type: ignore[arg-type]
     errors.LedgerError(*ENTRY),
     errors.LedgerUnavailableError(*ENTRY, "OperationalError"),
+    errors.LedgerMismatchError(*ENTRY, "decisions.db", "has another key: set LOANASYNC_LEDGER_KEY"),
     errors.InFlightError(*ENTRY),
     errors.OutcomeUnknownError(*ENTRY, "unknown", "ReadTimeoutError"),
     errors.OutcomeUnknownError(*ENTRY, "lost", ""),
@@ -74,7 +75,9 @@ def test_error_is_pickled_and_rebuilt_from_its_args(error: errors.LoanError) -> 
 # The advice in the message of an error, by its outcome and by `repeatable`.
 ADVICE = {
     "not_sent, repeatable": "the call may be repeated$|repair the ledger, then repeat the call$",
-    "not_sent, final": "following: email: is taken$|must be given$|create a new LoanClient|check the entry",
+    "not_sent, final": (
+        "following: email: is taken$|must be given$|create a new LoanClient|check the entry|request not sent$"
+    ),
     "unknown, final": "ask (it|the service) for (it|its decision|the outcome)|call again later$",
     "done, final": "do not repeat it$",
     "approved, final": "before with other data .*; repeat the call with the original data",

@@ -90,6 +90,7 @@ TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
     ),
     (fixed(errors.LedgerError(*ENTRY)), "not_sent", "not_sent", False),
     (fixed(errors.LedgerUnavailableError(*ENTRY, "OSError")), "not_sent", "not_sent", True),
+    (fixed(errors.LedgerMismatchError(*ENTRY, "x.db", "is encrypted")), "not_sent", "not_sent", False),
     (fixed(errors.InFlightError(*ENTRY)), "unknown", "unknown", False),
     *(
         (fixed(errors.OutcomeUnknownError(*ENTRY, state, "")), "unknown", "unknown", False)

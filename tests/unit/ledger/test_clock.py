@@ -1,17 +1,22 @@
 """The SQLite ledger when the machine's clock changes, and when its file is deleted while open."""
 
 import asyncio
-import sqlite3
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
-from loanasync.ledger import SqliteLedger, State, import_orphans, sqlite
+from loanasync import Approved, DecisionNotRecordedError, LedgerMismatchError, LedgerUnavailableError
+from loanasync.ledger import LedgerPolicy, Settlement, SqliteLedger, State, import_orphans, sqlite
 from loanasync.testing import approved
 from support.ledger_clients import Shop, held_response
 
+ORIGIN = "https://loans.example.com"
+OTHER = "TSTXYZ00A00A000B"
 HOUR = 3600.0
+YEAR = 365 * 24 * HOUR
+REFUSED = Settlement(state=State.REFUSED, status=422)
 
 
 class Machine:
@@ -21,8 +26,8 @@ class Machine:
         self.day, self.running, self._boot = 1_800_000_000.0, 1000.0, boot
         self.start("first")
         monkeypatch.setattr(sqlite, "_BOOT_ID", boot)
-        monkeypatch.setattr(sqlite, "_time_of_day", lambda: self.day)
         monkeypatch.setattr(sqlite, "_uptime", lambda: self.running)
+        monkeypatch.setattr(time, "time", lambda: self.day)
 
     def start(self, mark: str) -> None:
         self._boot.write_text(mark)
@@ -42,6 +47,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "decisions.db"
 
 
+@pytest.fixture
+async def ledger(machine: Machine, file: Path) -> AsyncIterator[SqliteLedger]:  # noqa: ARG001  (its clocks)
+    async with SqliteLedger(file) as opened:
+        await opened.open(ORIGIN, LedgerPolicy())
+        yield opened
+
+
 async def state(file: Path) -> State:
     """Return the state of the entry as another process sees it."""
     async with SqliteLedger(file) as ledger:
@@ -51,18 +63,47 @@ async def state(file: Path) -> State:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_sqlite_lease_ignores_a_change_of_the_clock(machine: Machine, file: Path, jump: float) -> None:
+async def test_sqlite_lease_ignores_a_change_of_the_clock(
+    machine: Machine, ledger: SqliteLedger, file: Path, jump: float
+) -> None:
+    entry = await ledger.claim("k", token="t", payload="p", lease=60)
+    assert entry.claimed == machine.day
+    machine.day += jump
+    machine.pass_by(59)
+    assert await state(file) is State.INFLIGHT
+    machine.pass_by(2)
+    assert await state(file) is State.UNKNOWN
+    entry_now = await ledger.get("k")
+    assert entry_now is not None
+    assert entry_now.state is State.UNKNOWN
+
+
+async def test_time_of_the_store_ignores_a_change_of_the_clock(
+    machine: Machine, ledger: SqliteLedger
+) -> None:
+    now = (await ledger._store.header()).now
+    machine.day += YEAR
+    machine.running += 10
+    assert (await ledger._store.header()).now == now + 10
+
+
+@pytest.mark.parametrize("wrong_by", [YEAR, -YEAR])
+async def test_entries_are_dated_by_a_corrected_clock(machine: Machine, file: Path, wrong_by: float) -> None:
+    """The first process after a boot has a wrong clock. Retention must not follow that clock."""
+    right = machine.day
+    machine.day += wrong_by
     async with SqliteLedger(file) as ledger:
-        entry = await ledger.claim("k", token="t", payload="p", lease=60)
-        assert entry.claimed == machine.day
-        machine.day += jump
-        machine.pass_by(59)
-        assert await state(file) is State.INFLIGHT
-        machine.pass_by(2)
-        assert await state(file) is State.UNKNOWN
-        entry_now = await ledger.get("k")
-        assert entry_now is not None
-        assert entry_now.state is State.UNKNOWN
+        await ledger.open(ORIGIN, LedgerPolicy())
+        await ledger.claim("k", token="t", payload="p", lease=60)
+        machine.day = right
+        entry = await ledger.settle("k", token="t", payload="p", settlement=REFUSED)
+        assert entry.changed == right
+    async with SqliteLedger(file) as ledger:
+        await ledger.settle("l", token="t", payload="p", settlement=REFUSED)
+        machine.pass_by(HOUR)
+        assert await ledger.purge(30 * 24 * HOUR) == 0
+        machine.pass_by(30 * 24 * HOUR)
+        assert await ledger.purge(30 * 24 * HOUR) == 2
 
 
 async def test_repeat_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
@@ -83,59 +124,94 @@ async def test_repeat_after_a_change_of_the_clock_sends_nothing_twice(machine: M
     await other._recorder.ledger.aclose()  # type: ignore[union-attr]
 
 
-async def test_sqlite_leases_expire_when_the_machine_reboots(machine: Machine, file: Path) -> None:
+@pytest.mark.parametrize("uptime", [10.0, 100_000.0])
+async def test_sqlite_leases_expire_when_the_machine_reboots(
+    machine: Machine, ledger: SqliteLedger, file: Path, uptime: float
+) -> None:
     machine.day += HOUR  # the clock is ahead
-    async with SqliteLedger(file) as ledger:
-        await ledger.claim("k", token="t", payload="p", lease=60)
+    await ledger.claim("k", token="t", payload="p", lease=60)
+    await ledger.aclose()
     machine.start("second")
-    machine.day, machine.running = machine.day - HOUR, 10.0
+    machine.day, machine.running = machine.day - HOUR, uptime
     assert await state(file) is State.UNKNOWN
-
-
-async def test_sqlite_clock_without_a_boot_id_is_the_time_of_day(machine: Machine, file: Path) -> None:
-    machine.start("")
-    async with SqliteLedger(file) as ledger:
-        await ledger.claim("k", token="t", payload="p", lease=60)
-        machine.day += 61
-        assert await state(file) is State.UNKNOWN
-
-
-async def test_sqlite_file_without_a_clock_starts_at_the_time_of_day(machine: Machine, file: Path) -> None:
-    """A system without a boot id wrote the file; the owners of its leases may still be running."""
-    async with SqliteLedger(file) as ledger:
-        await ledger.claim("k", token="t", payload="p", lease=60)
-    with sqlite3.connect(file) as other:
-        other.execute("DROP TABLE clock")
-    other.close()
-    machine.pass_by(30)
+    async with SqliteLedger(file) as second:
+        await second.claim("k", token="u", payload="p", lease=60, over="t")
     assert await state(file) is State.INFLIGHT
 
 
+async def test_sqlite_leases_without_a_boot_id_follow_the_time_of_day(machine: Machine, file: Path) -> None:
+    machine.start("")
+    async with SqliteLedger(file) as ledger:
+        await ledger.open(ORIGIN, LedgerPolicy())
+        await ledger.claim("k", token="t", payload="p", lease=60)
+        machine.day += 59
+        assert await state(file) is State.INFLIGHT
+        machine.day += 2
+        assert await state(file) is State.UNKNOWN
+
+
+@pytest.mark.parametrize("boots", [("first", ""), ("", "first"), ("first", "", "first")])
+async def test_sqlite_leases_expire_on_another_system(
+    machine: Machine, file: Path, boots: tuple[str, ...]
+) -> None:
+    """The file was copied, for example between a container with boot ids and one without."""
+    async with SqliteLedger(file) as ledger:
+        await ledger.open(ORIGIN, LedgerPolicy())
+    for number, boot in enumerate(boots):
+        machine.start(boot)
+        async with SqliteLedger(file) as ledger:
+            if number:
+                assert await state(file) is State.UNKNOWN
+            over = f"t{number - 1}"
+            await ledger.claim("k", token=f"t{number}", payload="p", lease=60, over=over)
+            assert await state(file) is State.INFLIGHT
+
+
+async def create_other(file: Path) -> None:
+    async with SqliteLedger(file) as other:
+        await other.open(ORIGIN, LedgerPolicy())
+
+
 @pytest.mark.parametrize("is_replaced", [True, False])
-async def test_sqlite_file_deleted_while_open_sends_nothing(file: Path, *, is_replaced: bool) -> None:
+async def test_sqlite_file_moved_while_open_sends_nothing(
+    file: Path, tmp_path: Path, *, is_replaced: bool
+) -> None:
     shop = Shop(approved(), approved(), ledger=SqliteLedger(file))
     await shop.approve()
-    file.unlink()
+    file.rename(tmp_path / "moved.db")
     if is_replaced:
-        async with SqliteLedger(file) as other:
-            await other.get("k")
-    with pytest.raises(LedgerUnavailableError, match="FileNotFoundError"):
-        await shop.approve()
-    assert len(shop.script.sent) == 1
-    await shop.ledger.aclose()  # a person has handled it
-    assert isinstance(await shop.approve(), Approved)
+        await create_other(tmp_path / "other.db")
+        (tmp_path / "other.db").rename(file)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailableError, match="was deleted or replaced while it was open"):
+            await shop.approve(code=OTHER)
+    assert file.exists() is is_replaced
+    (tmp_path / "moved.db").replace(file)
+    assert isinstance(await shop.approve(code=OTHER), Approved)
     await shop.ledger.aclose()
 
 
-async def test_sqlite_file_deleted_during_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
+async def test_sqlite_file_replaced_while_closed_sends_nothing(file: Path, tmp_path: Path) -> None:
+    shop = Shop(approved(), approved(), ledger=SqliteLedger(file))
+    await shop.approve()
+    await shop.ledger.aclose()
+    await create_other(tmp_path / "other.db")
+    (tmp_path / "other.db").replace(file)
+    with pytest.raises(LedgerMismatchError, match="was replaced by another ledger"):
+        await shop.approve(code=OTHER)
+    assert len(shop.script.sent) == 1
+    await shop.ledger.aclose()
+
+
+async def test_sqlite_file_moved_during_a_request_loses_no_decision(file: Path, tmp_path: Path) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
     call = asyncio.create_task(shop.result())
     await arrived.wait()
-    file.unlink()
+    file.rename(tmp_path / "moved.db")
     go.set()
     assert isinstance(await call, DecisionNotRecordedError)
-    await shop.ledger.aclose()
+    (tmp_path / "moved.db").rename(file)
     assert await import_orphans(shop.ledger, tmp_path / "orphans") == 1
     assert (await shop.entry()).state is State.APPROVED
     await shop.ledger.aclose()

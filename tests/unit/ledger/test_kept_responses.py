@@ -17,7 +17,7 @@ from loanasync import (
 )
 from loanasync._protocol.messages import Response
 from loanasync.ledger import (
-    DecisionLedger,
+    Ledger,
     MemoryLedger,
     Settlement,
     SqliteLedger,
@@ -25,6 +25,7 @@ from loanasync.ledger import (
     import_orphans,
     resolve,
 )
+from loanasync.ledger.memory import MemoryStore
 from loanasync.testing import ScriptedResponse, approved, refused, response
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop
@@ -49,7 +50,7 @@ def broken() -> None:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> DecisionLedger:
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     return MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "decisions.db")
 
 
@@ -66,7 +67,7 @@ async def test_kept_response_of_another_status_becomes_the_decision(status: int)
 
 @pytest.mark.parametrize("options", [{}, {"keep": "body"}, {"encrypt": Fernet(Fernet.generate_key())}])
 async def test_kept_response_of_another_customer_becomes_the_decision(
-    ledger: DecisionLedger, options: dict[str, Any]
+    ledger: Ledger, options: dict[str, Any]
 ) -> None:
     shop = Shop(about_another(), ledger=ledger, **options)
     error = await shop.result()
@@ -177,10 +178,13 @@ async def test_orphan_file_has_the_subject_of_its_approval(tmp_path: Path) -> No
         approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
     )
     await shop.result(scope="spring")
-    subject = (await shop.entry()).customer
-    empty = MemoryLedger()
-    assert await import_orphans(empty, tmp_path) == 1
-    [entry] = await empty.find(customer=subject)
+    claimed = await shop.entry()
+    assert isinstance(shop.ledger, FailingLedger)
+    shop.ledger.faults.clear()
+    assert isinstance(shop.ledger._store, MemoryStore)
+    shop.ledger._store._entries.clear()
+    assert await import_orphans(shop.ledger, tmp_path) == 1
+    [entry] = await shop.ledger.find(customer=claimed.customer)
     assert (entry.scope, entry.state) == ("spring", State.APPROVED)
 
 
@@ -189,6 +193,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
 ) -> None:
     cipher = Fernet(Fernet.generate_key())
     shop = Shop(about_another(), encrypt=cipher)
+    await shop.open_ledger()
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment, return-value]
     assert isinstance(await shop.result(), UnexpectedResponseError)
     entry = await shop.entry()

@@ -30,11 +30,11 @@ FORMAT_1 = (
 def test_orphan_keeps_subject_and_source() -> None:
     settlement = Settlement(state=State.REFUSED, note="ticket 17", source="person")
     for orphan in (ORPHAN, Orphan(key="k", token="t", payload="p", settlement=settlement)):
-        assert json.loads(orphan.as_json())["format"] == 3
+        assert json.loads(orphan.as_json())["format"] == 4
         assert Orphan.from_json(orphan.as_json()) == orphan
 
 
-@pytest.mark.parametrize("number", [0, 4, "3", None])
+@pytest.mark.parametrize("number", [0, 5, "4", None])
 def test_orphan_of_another_format_is_rejected(number: object) -> None:
     content = {**json.loads(ORPHAN.as_json()), "format": number}
     with pytest.raises(ValueError):  # noqa: PT011  (its text is not for people)

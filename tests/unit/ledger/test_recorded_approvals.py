@@ -5,12 +5,14 @@ from typing import Any
 
 import attrs
 import pytest
+from cryptography.fernet import Fernet
 
 from loanasync import (
     AlreadyEvaluatedError,
     Approved,
     InFlightError,
     InvalidRequestError,
+    LedgerMismatchError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -21,6 +23,7 @@ from loanasync import (
 )
 from loanasync._protocol.messages import Response
 from loanasync.ledger import MemoryLedger, Settlement, State
+from loanasync.ledger.administration import move_service
 from loanasync.testing import (
     ScriptedResponse,
     approved,
@@ -352,19 +355,40 @@ async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
     assert len(shop.script.sent) == 1
 
 
-async def test_shops_addresses_secrets_have_separate_entries() -> None:
+async def test_shops_have_separate_entries() -> None:
     ledger = MemoryLedger()
-    variants: list[dict[str, Any]] = [
-        {},
-        {"options": {"shop_id": "another"}},
-        {"options": {"base_url": "https://other.example.com"}},
-        {"options": {"auth_token": "another"}},
-        {"key": b"0123456789abcdef"},
-        {"key": b"0123456789abcdeF"},
-    ]
-    for each in variants:
-        await Shop(approved(), ledger=ledger, **each).approve()
-    assert len([entry async for entry in ledger.scan()]) == len(variants)
+    for shop_id in ("one", "another"):
+        await Shop(approved(), ledger=ledger, options={"shop_id": shop_id}).approve()
+    assert len([entry async for entry in ledger.scan()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"options": {"base_url": "https://other.example.com"}}, "belongs to https://loans.example.com"),
+        ({"options": {"base_url": "https://loans.example.com/test"}}, "belongs to https://loans.example.com"),
+        ({"key": b"0123456789abcdeF"}, "has another key"),
+        ({"encrypt": Fernet(Fernet.generate_key())}, "was created without a cipher"),
+    ],
+)
+async def test_client_that_does_not_fit_the_ledger_sends_nothing(other: dict[str, Any], message: str) -> None:
+    first = Shop(approved())
+    await first.approve()
+    shop = Shop(approved(), ledger=first.ledger, **other)
+    error = await shop.result()
+    assert isinstance(error, LedgerMismatchError)
+    assert message in error.reason
+    assert (error.outcome, error.repeatable, shop.script.sent) == ("not_sent", False, [])
+
+
+async def test_client_fits_again_after_the_service_has_moved() -> None:
+    first = Shop(approved())
+    await first.approve()
+    moved = Shop(ledger=first.ledger, options={"base_url": "https://other.example.com"})
+    assert isinstance(await moved.result(), LedgerMismatchError)
+    await move_service(first.ledger, "https://other.example.com/")
+    assert isinstance(await moved.result(), Approved)
+    assert isinstance(await first.result(code="TSTXYZ00A00A000B"), LedgerMismatchError)
 
 
 async def test_policy_key_finds_decisions_made_with_another_auth_token() -> None:

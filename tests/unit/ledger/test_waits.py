@@ -8,10 +8,13 @@ import pytest
 
 from loanasync import Approved, ConfigurationError, InFlightError, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, State
+from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approved, timed_out
 from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import KEY, FailingLedger, Shop, held_response
+
+NEW = b"fedcba9876543210"
 
 SHORT = Timeout(total=0.05, attempt=0.04, connect=0.01)
 
@@ -67,8 +70,10 @@ async def test_wait_of_zero_seconds_returns_at_once(*, repeat_unknown: bool) -> 
 
 
 async def test_busy_entry_is_found_before_waiting_for_a_slot() -> None:
-    """The claim is not the only step that finds a busy entry: with old keys the entry is read first."""
-    shop, ledger = await busy_shop(old_keys=["an-old-token"])
+    """The claim is not the only step that finds a busy entry: with an earlier key the entry is read first."""
+    shop, ledger = await busy_shop()
+    await rotate_key(ledger, LedgerPolicy(key=NEW, old_keys=[KEY]))
+    shop = Shop(ledger=ledger, key=NEW, old_keys=[KEY])
     assert isinstance(await shop.result(), InFlightError)
     assert len(ledger.waits) == 1
     assert ledger.waits[0] <= 2.0

@@ -1,0 +1,251 @@
+"""The header of a ledger: its identity, and the checks that a client runs before its first operation."""
+
+import hmac
+import json
+from secrets import token_bytes, token_hex
+from typing import Any
+
+from attrs import asdict, evolve, field, frozen
+
+from loanasync._display.masking import mask
+from loanasync.errors import LedgerMismatchError
+from loanasync.ledger.model import FORMAT
+from loanasync.ledger.policy import LedgerPolicy
+
+_CHECK = b"loanasync ledger "  # followed by the id of the ledger
+_SECRET_BYTES = 32
+
+
+def mismatch(ledger: str, reason: str) -> LedgerMismatchError:
+    """Return the error for a ledger that does not fit. A client adds its operation and the entry."""
+    return LedgerMismatchError("ledger", "", ledger, reason)
+
+
+@frozen(kw_only=True)
+class Header:
+    """The identity of a ledger, stored in the ledger itself.
+
+    Args:
+        name: Name of the ledger in messages, such as its path; not stored.
+        id: Random id.
+        service: Normalized base URL of the service whose decisions the ledger has.
+        keys: Check values of the keys under which entries exist, the present one first.
+        secrets: The keys themselves in hexadecimal, the present one first, if the ledger made its own.
+        cipher: A known text, encrypted by the clients' cipher and in hexadecimal; empty without a cipher.
+        generation: Grows with each change of the header.
+        epoch: Grows when the store lost writes, and when a person confirms it. Numbers of writes are compared
+            within an epoch.
+        scope: `LedgerPolicy.scope` of the clients.
+        has_lost_writes: A client has found that the store lost writes. No client sends until a person
+            confirms.
+    """
+
+    name: str = field(eq=False)
+    id: str
+    service: str
+    keys: tuple[str, ...]
+    secrets: tuple[str, ...] = field(default=(), repr=mask)
+    cipher: str = ""
+    generation: int = 1
+    epoch: int = 1
+    scope: str = ""
+    has_lost_writes: bool = False
+
+    def as_json(self) -> str:
+        """Return the stored form of the header."""
+        return json.dumps({"format": FORMAT, **asdict(self, filter=lambda each, _: each.name != "name")})
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> "Header":
+        """Return the header for its stored form.
+
+        Args:
+            text: The stored form.
+            name: Name of the ledger in messages.
+
+        Raises:
+            LedgerMismatchError: The ledger has another format.
+        """
+        members: dict[str, Any] = json.loads(text)
+        if (number := members.pop("format")) != FORMAT:
+            raise format_error(name, is_earlier=number < FORMAT)
+        return cls(
+            name=name, **{**members, "keys": tuple(members["keys"]), "secrets": tuple(members["secrets"])}
+        )
+
+
+def new_header(
+    name: str, service: str, policy: LedgerPolicy, *, makes_secret: bool, ledger: str = ""
+) -> Header:
+    """Return the header of a new ledger.
+
+    Args:
+        name: Name of the ledger in messages.
+        service: Normalized base URL.
+        policy: The policy of the ledger's clients.
+        makes_secret: Let the ledger make its own secret if the policy has no key.
+        ledger: Id of the ledger; empty for a new one.
+
+    Raises:
+        LedgerMismatchError: The policy needs a key.
+    """
+    if policy.key is None and not makes_secret:
+        raise mismatch(name, "needs a key: set LOANASYNC_LEDGER_KEY or LedgerPolicy(key=...)")
+    number = ledger or token_hex(8)
+    key = token_bytes(_SECRET_BYTES) if policy.key is None else policy.key
+    secrets = (key.hex(),) if policy.key is None else ()
+    cipher = "" if policy.encrypt is None else policy.encrypt.encrypt(_text(number)).hex()
+    return Header(
+        name=name,
+        id=number,
+        service=service,
+        keys=(_check_value(key, number),),
+        secrets=secrets,
+        cipher=cipher,
+        scope=policy.scope,
+    )
+
+
+def keys_of(header: Header, policy: LedgerPolicy) -> tuple[bytes, ...]:
+    """Return the keys under which the ledger has entries, the present one first.
+
+    Raises:
+        LedgerMismatchError: The policy lacks one of the keys.
+    """
+    if header.secrets:
+        if policy.key is not None:
+            raise mismatch(
+                header.name,
+                "has its own secret, so it needs no key: remove LOANASYNC_LEDGER_KEY or LedgerPolicy.key",
+            )
+        return tuple(bytes.fromhex(each) for each in header.secrets)
+    by_check = {_check_value(key, header.id): key for key in (policy.key, *policy.old_keys) if key}
+    if by_check.keys() >= set(header.keys):
+        return tuple(by_check[each] for each in header.keys)
+    known = set(by_check)
+    del by_check  # secret: must not be in the traceback
+    if not known:
+        reason = "was created with a key: set LOANASYNC_LEDGER_KEY or LedgerPolicy(key=...) to that key"
+    elif header.keys[0] not in known:
+        reason = "has another key: set LOANASYNC_LEDGER_KEY or LedgerPolicy(key=...) to the key of the ledger"
+    else:
+        reason = (
+            "has entries under an earlier key: add that key to LOANASYNC_LEDGER_OLD_KEYS or "
+            "LedgerPolicy(old_keys=...)"
+        )
+    raise mismatch(header.name, reason)
+
+
+def check_scope(header: Header, policy: LedgerPolicy) -> None:
+    """Check that the clients of a ledger distinguish the approvals of one customer in the same way.
+
+    Raises:
+        LedgerMismatchError: The policy has another scope.
+    """
+    if header.scope != policy.scope:
+        raise mismatch(
+            header.name,
+            f"was created with LedgerPolicy(scope={header.scope!r}), and the client has {policy.scope!r}: "
+            "pass the same scope",
+        )
+
+
+def check_cipher(header: Header, policy: LedgerPolicy) -> None:
+    """Check that a client reads and writes the responses in the ledger with the ledger's cipher.
+
+    Raises:
+        LedgerMismatchError: The policy has another cipher, none, or one that the ledger does not have.
+    """
+    if not header.cipher:
+        if policy.encrypt is not None:
+            raise mismatch(
+                header.name,
+                "was created without a cipher: remove LOANASYNC_LEDGER_CIPHER or LedgerPolicy.encrypt",
+            )
+        return
+    if policy.encrypt is None:
+        raise mismatch(header.name, "is encrypted: set LOANASYNC_LEDGER_CIPHER or LedgerPolicy(encrypt=...)")
+    try:
+        text = policy.encrypt.decrypt(bytes.fromhex(header.cipher))
+    except Exception:  # noqa: BLE001  (user code; the exception's text may contain the secret)
+        text = b""
+    if text != _text(header.id):
+        raise mismatch(
+            header.name,
+            "has another cipher: set LOANASYNC_LEDGER_CIPHER or LedgerPolicy.encrypt to that of the ledger",
+        )
+
+
+def check_service(header: Header, service: str) -> None:
+    """Check that the ledger belongs to the service of a client.
+
+    Raises:
+        LedgerMismatchError: It belongs to another service.
+    """
+    if header.service != service:
+        raise mismatch(
+            header.name,
+            f"belongs to {header.service}, and the client uses {service}: name the ledger of this service. "
+            "If the service has moved, run loanasync ledger move-service",
+        )
+
+
+def check_writes(header: Header) -> None:
+    """Check that no client has found lost writes.
+
+    Raises:
+        LedgerMismatchError: The ledger has lost writes, and no person has confirmed it yet.
+    """
+    if header.has_lost_writes:
+        raise lost_writes(header.name)
+
+
+def lost_writes(ledger: str) -> LedgerMismatchError:
+    """Return the error for a ledger that does not have all writes that it has confirmed."""
+    return mismatch(
+        ledger,
+        "has lost writes, so it may lack customers that were requested: import the orphan files, compare the "
+        "ledger with the service, then run loanasync ledger confirm",
+    )
+
+
+def rotated(header: Header, policy: LedgerPolicy) -> Header:
+    """Return the header with a new present key: `LedgerPolicy.key`, or a new secret of the ledger.
+
+    Raises:
+        LedgerMismatchError: The policy lacks a key, or its key is the present one.
+    """
+    keys_of(header, policy)
+    if header.secrets:
+        key = token_bytes(_SECRET_BYTES)
+        header = evolve(header, secrets=(key.hex(), *header.secrets))
+    elif policy.key is None or _check_value(policy.key, header.id) == header.keys[0]:
+        raise mismatch(
+            header.name,
+            "has this key already: set LOANASYNC_LEDGER_KEY to the new key and LOANASYNC_LEDGER_OLD_KEYS to "
+            "the present one",
+        )
+    else:
+        key = policy.key
+    check = _check_value(key, header.id)
+    return evolve(header, keys=(check, *(each for each in header.keys if each != check)))
+
+
+def format_error(ledger: str, *, is_earlier: bool) -> LedgerMismatchError:
+    """Return the error for a ledger whose format this version cannot read."""
+    # Do not suggest a new ledger for the same customers: all of them would be requested again.
+    return mismatch(
+        ledger,
+        "has an earlier format, which this version of loanasync cannot read: keep it, and finish its "
+        "approvals with the version that wrote it. Name a new ledger for other customers only"
+        if is_earlier
+        else "was written by a later version of loanasync: install that version here, too",
+    )
+
+
+def _check_value(key: bytes, ledger: str) -> str:
+    return hmac.digest(key, _text(ledger), "sha256").hex()[:32]
+
+
+def _text(ledger: str) -> bytes:
+    return _CHECK + ledger.encode()

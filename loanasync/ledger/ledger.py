@@ -1,0 +1,527 @@
+"""The ledger: applies the transitions of an entry to a store, by compare-and-swap."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Collection
+from typing import ClassVar
+
+from attrs import evolve
+
+from loanasync._lifecycle import Closing
+from loanasync._models.dialect import APPROVAL_NAMES
+from loanasync._protocol.json import Malformed, decode
+from loanasync.errors import LedgerMismatchError
+from loanasync.ledger import transitions
+from loanasync.ledger.header import Header, check_service, check_writes, lost_writes, mismatch, new_header
+from loanasync.ledger.model import (
+    DECIDED,
+    NO_REDIRECT,
+    NO_SUBJECT,
+    WITHOUT_REDIRECT,
+    Entry,
+    Settlement,
+    State,
+    Subject,
+)
+from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.store import Found, FoundHeader, Store
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
+_PURGED = DECIDED | {State.RELEASED}
+
+
+class HeaderChangedError(Exception):
+    """A claim was not written, because another client has changed the header: read it again."""
+
+
+class Ledger(Closing):
+    """An idempotency store for decisions: no approval is requested twice, and no decision is lost.
+
+    Two operations write to an entry, `claim` and `settle`. Each is one atomic write. When it returns, the
+    write is as durable as the store can make it, even if the process is killed or the machine loses power.
+
+    - If several clients claim an entry at the same time, exactly one claim succeeds.
+    - A released entry can be claimed again, with another token. A claim that arrives after its own release
+      does not succeed.
+    - A claim whose lease has expired is reported as UNKNOWN. The entry can then be claimed only by naming
+      the token of that claim. Leases are measured by one clock, the store's.
+    - A decision (APPROVED or REFUSED) of the service is always written, even late and with the token of an
+      older claim. A decision never expires and is never overwritten, except by a correction.
+    - Any other settlement needs the token of the last claim.
+    - A correction changes only an entry that a person decided or released. It names the token of the entry,
+      has a note, and has a source other than the service.
+    - A claim writes its subject, by which `find` finds the entry. A claim without a subject keeps the
+      subject of the entry.
+    - The response stored in an entry stays there when the entry is taken over, and when it is settled to
+      UNKNOWN, LOST or HELD without a body. A decision or a release replaces it.
+    - When an entry leaves a settled state, that state is added to its history, which keeps the last 20.
+
+    A ledger has a header with its identity: the service, the key and the cipher of its clients. A client that
+    does not fit sends nothing. Every method raises `LedgerMismatchError` if the ledger does not exist, has
+    another format, or was replaced. Any other exception means that the ledger cannot be used. After it, a
+    claim must not be relied on, and a settlement may or may not have been written. Both can be repeated with
+    the same token.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger, Settlement, State, Subject
+        >>> async def example(ledger):
+        ...     subject = Subject(customer="5d41", order="9a0b")
+        ...     await ledger.claim("k", token="t", payload="p", lease=90.0, subject=subject)
+        ...     refused = Settlement(state=State.REFUSED, status=422)
+        ...     await ledger.settle("k", token="t", payload="p", settlement=refused)
+        ...     print([entry.state.name async for entry in ledger.scan()])
+        ...     print([entry.key for entry in await ledger.find(customer="5d41")])
+        ...     print(await ledger.get("k") == await ledger.wait("k", within=1.0))
+        ...     print(await ledger.purge(older_than=3600))
+        ...     await ledger.aclose()
+        >>> run(example(MemoryLedger()))
+        ['REFUSED']
+        ['k']
+        True
+        0
+    """
+
+    driver: ClassVar[str] = ""  # the module of the extra that connects to the server
+    extra: ClassVar[str] = ""
+
+    def __init__(self, store: Store, *, creates: bool) -> None:
+        """Use a store. `creates`: let the first client create a missing ledger."""
+        self._store = store
+        self._creates = creates
+        self._header: Header | None = None
+        self._id = ""
+        self._generation = self._epoch = 0  # the highest ones that were read
+        self._number = 0  # the highest number that the store has returned in this epoch
+        self._offset: float | None = None  # the store's time minus `time.monotonic()`
+
+    @property
+    def known_header(self) -> Header | None:
+        """The header as it was last read, None if it must be read."""
+        return self._header
+
+    @property
+    def number(self) -> int:
+        """The highest number of a write that the store has returned."""
+        return self._number
+
+    async def open(self, service: str, policy: LedgerPolicy) -> Header:
+        """Return the header for a client, and create the ledger if it is missing and may be created.
+
+        Args:
+            service: Normalized base URL of the client.
+            policy: The client's policy.
+
+        Raises:
+            LedgerMismatchError: The ledger does not exist, belongs to another service, or has lost writes.
+        """
+        if self._creates and not (self._header and self._header.service):
+            found = (await self._store.header()).header
+            if found is None or not found.service:
+                known = "" if found is None else found.id
+                new = new_header(
+                    self._store.name, service, policy, makes_secret=not self.driver, ledger=known
+                )
+                await self._store.swap_header(new, replaces=found)  # another client may be faster
+                self._header = None
+        header = await self.header()
+        try:
+            check_service(header, service)
+            check_writes(header)
+        except LedgerMismatchError:
+            self._header = None  # read it again next time: a command may have changed it
+            raise
+        return header
+
+    async def create(self, service: str, policy: LedgerPolicy) -> bool:
+        """Create an empty ledger; return False if it exists.
+
+        Raises:
+            LedgerMismatchError: A ledger on a server needs a key, or there are other data.
+        """
+        new = new_header(self._store.name, service, policy, makes_secret=not self.driver)
+        return await self._store.swap_header(new, replaces=None)
+
+    async def expect_number(self, epoch: int, number: int) -> None:
+        """Compare the ledger with the last number that an earlier process saw, and its epoch.
+
+        Raises:
+            LedgerMismatchError: The ledger has lost writes since then.
+        """
+        header = await self.header()
+        if (header.epoch, self._number) < (epoch, number):
+            # Another process may have written both the ledger and its file since this one read the header.
+            header = await self.refresh()
+        if self._number and (header.epoch, self._number) < (epoch, number):  # 0: the store cannot tell
+            await self._mark_lost_writes(header)
+            raise lost_writes(header.name)
+
+    async def refresh(self) -> Header:
+        """Read the header again, and return it.
+
+        Raises:
+            LedgerMismatchError: The ledger does not exist, or has another format.
+        """
+        self._header = None
+        return await self.header()
+
+    async def header(self) -> Header:
+        """Return the header, read from the store if it may have changed.
+
+        Raises:
+            LedgerMismatchError: The ledger does not exist, or has another format.
+        """
+        if self._header is None:
+            before, sent = (self._epoch, self._number), time.monotonic()
+            found = await self._store.header()
+            header = self._use(found)
+            self._compare_clocks(found.now, sent)
+            if found.number and (header.epoch, found.number) < before:
+                await self._mark_lost_writes(header)
+                return await self.header()
+            return header
+        return self._header
+
+    async def change_header(self, header: Header, new: Header) -> bool:
+        """Write a changed header with the next generation; return False if another client was faster."""
+        self._header = None
+        generation = max(self._generation, header.generation) + 1
+        return await self._store.swap_header(evolve(new, generation=generation), replaces=header)
+
+    def _use(self, found: FoundHeader) -> Header:
+        """Use a header that was read from the store, unless it belongs to another ledger."""
+        header = found.header
+        if header is None:
+            raise self._missing()
+        if self._id not in ("", header.id):
+            raise mismatch(
+                header.name, "was replaced by another ledger: restart this process to use that one"
+            )
+        self._id, self._header = header.id, header
+        # A slow response may be older than what other calls have read meanwhile.
+        self._number = found.number if header.epoch > self._epoch else max(self._number, found.number)
+        self._epoch = max(self._epoch, header.epoch)
+        self._generation = max(self._generation, header.generation)
+        return header
+
+    def _missing(self) -> LedgerMismatchError:
+        return mismatch(
+            self._store.name,
+            f"does not exist: check the name, or run loanasync ledger create {self._store.name}",
+        )
+
+    def _observe(
+        self, found: Found, header: Header, number: int, sent: float, *, wrote: bool = False
+    ) -> bool:
+        """Compare what the store returned with the header, and with the number when the operation began.
+
+        Args:
+            found: The result of the store.
+            header: The header that the operation used.
+            number: The highest number when the operation began.
+            sent: Monotonic time when the operation began.
+            wrote: True if the operation was a write.
+
+        Returns:
+            False if the store has lost writes.
+        """
+        self._compare_clocks(found.now, sent)
+        if found.generation != header.generation:
+            self._header = None
+        elif found.number and (found.number < number or (wrote and found.number == number)):
+            return False
+        else:
+            self._number = max(self._number, found.number)
+        return True
+
+    def _compare_clocks(self, now: float, sent: float) -> None:
+        """Update the offset of the store's clock. It may be too low, but never too high.
+
+        So a claim is never written after its caller has given up. A slow response does not change the offset.
+        """
+        lowest, highest = now - time.monotonic(), now - sent
+        is_known = self._offset is not None and lowest <= self._offset <= highest
+        self._offset = self._offset if is_known else lowest
+
+    async def _mark_lost_writes(self, header: Header) -> None:
+        """Let no client send until a person confirms: the store does not have a write that it confirmed."""
+        stored: Header | None = header
+        while stored is not None and not stored.has_lost_writes:
+            new = evolve(stored, has_lost_writes=True, epoch=max(self._epoch, stored.epoch) + 1)
+            if await self.change_header(stored, new):
+                return
+            stored = (await self._store.header()).header  # another client has changed it
+        self._header = None
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        lease: float,
+        over: str | None = None,
+        subject: Subject = NO_SUBJECT,
+        header: Header | None = None,
+        within: float | None = None,
+    ) -> Entry:
+        """Claim an entry that does not exist or is released, or take over an unsettled one.
+
+        To take over an entry that is UNKNOWN, LOST or HELD, name its token in `over`. An entry with a
+        decision or an unexpired claim cannot be claimed. Repeating a claim with the same token
+        has no further effect.
+
+        Args:
+            key: Key of the entry.
+            token: A new, unique token for this claim.
+            payload: Digest of the request's data.
+            lease: Seconds until the claim expires.
+            over: Token of the unsettled entry that this claim takes over.
+            subject: The customer, the order and the scope of the approval.
+            header: The header under which the key was derived. None: the present one.
+            within: Seconds after which the claim is not written any more.
+
+        Returns:
+            The current entry. The claim succeeded if ``entry.is_claimed_by(token)``.
+
+        Raises:
+            HeaderChangedError: The ledger has another header than the given one; nothing was written.
+            Exception: The ledger cannot be used. The claim may have been written.
+        """
+        until = None if within is None else time.monotonic() + within
+        stored = None if over is None else await self._read(key, await self.header())
+        while True:
+            current = header or await self.header()
+            draft = transitions.claim(
+                stored, key, token=token, payload=payload, over=over, subject=subject, revision=_revision()
+            )
+            if draft is None:
+                assert stored is not None  # noqa: S101  (a claim of a missing entry is always allowed)
+                return transitions.as_read(stored)
+            expects = "" if stored is None else stored.revision
+            number, sent = self._number, time.monotonic()
+            not_after = None if until is None or self._offset is None else until + self._offset
+            swapped = await self._store.swap(
+                draft, current, expects=expects, lease=lease, not_after=not_after
+            )
+            if not self._observe(swapped, current, number, sent, wrote=swapped.is_written):
+                await self._mark_lost_writes(current)
+                raise lost_writes(current.name)
+            if swapped.is_written:
+                assert swapped.entry is not None  # noqa: S101  (it was written)
+                return swapped.entry
+            if swapped.generation != current.generation:
+                if header is not None:
+                    raise HeaderChangedError
+                continue
+            stored = swapped.entry
+            is_late = expects == ("" if stored is None else stored.revision)
+            if is_late and until is not None and until <= time.monotonic():
+                raise TimeoutError  # otherwise the offset of the store's clock was too low; now it is better
+
+    async def settle(
+        self,
+        key: str,
+        *,
+        token: str,
+        payload: str,
+        settlement: Settlement,
+        over: str | None = None,
+        claimed: Entry | None = None,
+    ) -> Entry:
+        """Write the outcome of a claim, or correct what a person wrote.
+
+        A decision of the service is written whatever token is given, unless the entry has a decision. Any
+        other settlement is written only with the token of the last claim. If the entry does not exist, the
+        settlement creates it.
+
+        Args:
+            key: Key of the entry.
+            token: Token of the claim; for a correction, a new token.
+            payload: Digest of the request's data.
+            settlement: The outcome.
+            over: For a correction: token of the entry to correct.
+            claimed: The entry as `claim` returned it, which saves a read.
+
+        Returns:
+            The current entry. If the settlement was not allowed, the entry is unchanged.
+
+        Raises:
+            Exception: The ledger cannot be used. The settlement may have been written.
+        """
+        header, stored = await self.header(), claimed
+        if claimed is None:
+            stored = await self._read(key, header)
+        while True:
+            draft = transitions.settle(
+                stored,
+                key,
+                token=token,
+                payload=payload,
+                settlement=settlement,
+                over=over,
+                revision=_revision(),
+            )
+            if draft is None:
+                assert stored is not None  # noqa: S101  (a settlement of a missing entry is always allowed)
+                return transitions.as_read(stored)
+            expects = "" if stored is None else stored.revision
+            number, sent = self._number, time.monotonic()
+            swapped = await self._store.swap(draft, header, expects=expects)
+            if not self._observe(swapped, header, number, sent, wrote=swapped.is_written):
+                await self._mark_lost_writes(header)
+            if swapped.is_written:
+                assert swapped.entry is not None  # noqa: S101  (it was written)
+                return swapped.entry
+            stored = swapped.entry
+
+    async def get(self, key: str) -> Entry | None:
+        """Return the current entry, or None if it does not exist.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        entry = await self._read(key, await self.header())
+        return None if entry is None else transitions.as_read(entry)
+
+    async def _read(self, key: str, header: Header) -> Entry | None:
+        number, sent = self._number, time.monotonic()
+        found = await self._store.read(key, header)
+        if not self._observe(found, header, number, sent):
+            await self._mark_lost_writes(header)
+        return found.entry
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        """Wait until the entry is not INFLIGHT, and return it.
+
+        Args:
+            key: Key of the entry.
+            within: Seconds after which the current entry is returned in any case.
+
+        Returns:
+            The current entry, or None if it does not exist.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + within
+        pause = _FIRST_PAUSE
+        while True:
+            entry = await self.get(key)
+            left = until - clock()
+            if entry is None or entry.state is not State.INFLIGHT or left <= 0:
+                return entry
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def scan(
+        self, *states: State, begins: str = "", without_redirect: bool = False
+    ) -> AsyncIterator[Entry]:
+        """Iterate over the entries in these states, in no particular order.
+
+        The entries are read in pages, so they are never all in memory. An entry that changes during the
+        iteration may be missed, may be returned in its earlier state, or may be returned twice. Only the
+        listed entries are read.
+
+        Args:
+            states: States of the entries; all states if none is given.
+            begins: Beginning of the entries' keys, such as the short key that a command prints.
+            without_redirect: Only approvals without a redirect: the service gave none, the response was
+                incomplete, or a person recorded the decision. An encrypted response that a person accepted
+                counts as having a redirect.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        header = await self.header()
+        for part in _parts_to_read(states, without_redirect=without_redirect):
+            first, last = begins, ""
+            while page := await self._store.page(part, first, last, header):
+                for entry in map(transitions.as_read, page):
+                    is_listed = not without_redirect or lacks_redirect(entry)
+                    if entry.key.startswith(begins) and is_listed and (not states or entry.state in states):
+                        yield entry
+                first = last = page[-1].key
+                if not last.startswith(begins):  # pages are ordered by key
+                    break
+
+    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
+        """Return the entries of a customer, of an order, or of both, oldest first.
+
+        Args:
+            customer: Digest of the customer, from `Subject`.
+            order: Digest of the order token, from `Subject`.
+
+        Returns:
+            The current entries that match each given digest; an empty list if no digest is given.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        if not (customer or order):
+            return []
+        found = await self._store.find(customer, order, await self.header())
+        return transitions.sort_by_age(map(transitions.as_read, found))
+
+    async def purge(self, older_than: float) -> int:
+        """Delete decided and released entries that have not changed for a time; return their number.
+
+        Entries that are in flight or unsettled are not deleted. The approval of a deleted entry can be
+        requested again, so purge only data that the shop must not keep any longer. Entries are deleted in
+        pages; other operations run between them.
+
+        Args:
+            older_than: Seconds since the last change.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        header, before, deleted = await self.header(), time.time() - older_than, 0
+        for part in _parts_to_read(_PURGED, without_redirect=False):
+            last = ""
+            while page := await self._store.page(part, last, last, header):
+                last = page[-1].key
+                old = [entry for entry in page if entry.state in _PURGED and entry.changed <= before]
+                deleted += await self._store.drop(old, header) if old else 0
+        return deleted
+
+    def reason(self, error: BaseException) -> str:
+        """Return the cause of an exception of this ledger and the remedy, or an empty text."""
+        return self._store.reason(error)
+
+    async def aclose(self) -> None:
+        """Close connections and files. A later call of any method opens them again."""
+        await self._store.aclose()
+
+
+def _revision() -> str:
+    return os.urandom(8).hex()
+
+
+def _parts_to_read(states: Collection[State], *, without_redirect: bool) -> list[str]:
+    """Return the lists to read, in the order in which an entry usually passes through the states.
+
+    So an entry that changes during a scan is returned twice rather than missed.
+    """
+    if without_redirect:
+        return [WITHOUT_REDIRECT]
+    if not states:
+        return [""]
+    # An entry that is stored as INFLIGHT is reported as UNKNOWN once its lease has expired.
+    stored = {*states, *([State.INFLIGHT] if State.UNKNOWN in states else ())}
+    parts = [state.value for state in State if state in stored]
+    return parts + [WITHOUT_REDIRECT] * (State.APPROVED in stored)
+
+
+def lacks_redirect(entry: Entry) -> bool:
+    """Return True for an approval without a redirect URL. An encrypted response counts as having one."""
+    if entry.state is not State.APPROVED:
+        return False
+    if entry.body is None or entry.note == NO_REDIRECT:
+        return True
+    try:
+        redirect = decode(entry.body).get(APPROVAL_NAMES["redirect_url"])
+    except Malformed:
+        return False
+    return not (isinstance(redirect, str) and redirect.strip())

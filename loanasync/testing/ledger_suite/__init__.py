@@ -1,1 +1,0 @@
-"""Conformance tests that every ledger must pass."""
