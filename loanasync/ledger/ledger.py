@@ -118,19 +118,14 @@ class Ledger(Closing):
         if self._creates and not (self._header and self._header.service):
             found = (await self._store.header()).header
             if found is None or not found.service:
-                known = "" if found is None else found.id
-                new = new_header(
-                    self._store.name, service, policy, makes_secret=not self.driver, ledger=known
-                )
+                new = self._new_header(service, policy, "" if found is None else found.id)
                 await self._store.swap_header(new, replaces=found)  # another client may be faster
                 self._header = None
         header = await self.header()
-        try:
-            check_service(header, service)
-            check_writes(header)
-        except LedgerMismatchError:
-            self._header = None  # read it again next time: a command may have changed it
-            raise
+        if header.has_lost_writes or header.service != service:  # a command may have changed it
+            header = await self.refresh()
+        check_service(header, service)
+        check_writes(header)
         return header
 
     async def create(self, service: str, policy: LedgerPolicy) -> bool:
@@ -139,8 +134,11 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: A ledger on a server needs a key, or there are other data.
         """
-        new = new_header(self._store.name, service, policy, makes_secret=not self.driver)
-        return await self._store.swap_header(new, replaces=None)
+        return await self._store.swap_header(self._new_header(service, policy), replaces=None)
+
+    def _new_header(self, service: str, policy: LedgerPolicy, ledger: str = "") -> Header:
+        makes_secret = not self.driver  # a ledger on a server needs a key
+        return new_header(self._store.name, service, policy, makes_secret=makes_secret, ledger=ledger)
 
     async def expect_number(self, epoch: int, number: int) -> None:
         """Compare the ledger with the last number that an earlier process saw, and its epoch.
@@ -244,7 +242,7 @@ class Ledger(Closing):
         self._offset = self._offset if is_known else lowest
 
     async def _mark_lost_writes(self, header: Header) -> None:
-        """Let no client send until a person confirms: the store does not have a write that it confirmed."""
+        """Stop all clients until a person confirms: the store lacks a write that it confirmed."""
         stored: Header | None = header
         while stored is not None and not stored.has_lost_writes:
             new = evolve(stored, has_lost_writes=True, epoch=max(self._epoch, stored.epoch) + 1)

@@ -255,7 +255,7 @@ class LedgerRecorder:
                 break  # the ledger does not work yet
         header = self.ledger.known_header
         if self._outlives_process and header is not None:
-            with suppress(TimeoutError):  # a folder that hangs delays no decision
+            with suppress(Exception):  # the decision is stored: a folder that hangs or fails changes nothing
                 async with asyncio.timeout(_FILE_TIMEOUT):
                     await in_thread(self._last_number.write, header, self.ledger.number)
 
@@ -621,7 +621,7 @@ class RecordedApproval:
             raise
         except asyncio.CancelledError as error:  # asyncio.run() is ending; the ledger may lack the decision
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
-        except Exception as error:  # noqa: BLE001  (a user-defined ledger may return anything)
+        except Exception as error:  # noqa: BLE001  (a defect must not lose the decision)
             return self._not_recorded(decision, await self._write_orphan(settlement), type(error).__name__)
         if is_stored:
             return decision
@@ -636,10 +636,9 @@ class RecordedApproval:
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""
         try:
-            return await asyncio.to_thread(self._write_orphan_now, settlement)
-        except (RuntimeError, asyncio.CancelledError):
-            # RuntimeError: no thread can be started while the interpreter or the event loop shuts down.
-            # After a cancellation the thread may write a second file; importing both is harmless.
+            return await in_thread(self._write_orphan_now, settlement)
+        except asyncio.CancelledError:
+            # The thread may write a second file; importing both is harmless.
             return self._write_orphan_now(settlement)
 
     def _write_orphan_now(self, settlement: Settlement) -> str | None:

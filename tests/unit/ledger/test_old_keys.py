@@ -15,9 +15,10 @@ from loanasync import (
     PayloadMismatchError,
     Timeout,
 )
-from loanasync.ledger import LedgerPolicy, MemoryLedger, State
+from loanasync.ledger import LedgerPolicy, MemoryLedger, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approval_request, approved, refused, timed_out
+from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, held_response
 
 OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
@@ -147,6 +148,39 @@ async def test_rotation_during_a_claim_sends_one_request() -> None:
     ledger.faults["claim"] = rotate
     assert not (await one.approve()).approved
     assert one.script.sent == []
+
+
+async def test_takeover_that_lost_its_entry_sends_no_second_request() -> None:
+    """A person releases the entry, and another client approves under the new key, before the claim."""
+    ledger = FailingLedger()
+    before = shop_before(timed_out(), ledger=ledger)
+    await before.result()
+    shop = await shop_after(before, approved())
+
+    async def released() -> None:
+        ledger.faults.clear()
+        [entry] = [each async for each in ledger.scan()]
+        await resolve(ledger, entry, State.RELEASED, "ticket 17")
+        other = Shop(refused(), ledger=ledger, key=NEW, old_keys=[OLD])
+        assert not (await other.approve()).approved
+
+    ledger.faults["claim"] = released
+    assert not (await shop.approve(repeat_unknown=True)).approved
+    assert shop.script.sent == []
+
+
+async def test_resolve_after_a_rotation_in_another_process_finds_the_entry() -> None:
+    ledger = MemoryLedger()
+    shop = Shop(timed_out(), ledger=ledger, key=NEW, old_keys=[OLD])
+    await ledger.open("https://loans.example.com", LedgerPolicy(key=OLD))
+    await shop.result(code="TSTXYZ00A00A000B")
+    other = MemoryLedger()
+    other._store = ledger._store
+    await rotate_key(other, BOTH)
+    later = Shop(timed_out(), ledger=other, key=NEW, old_keys=[OLD])
+    await later.result()
+    entry = await shop.client.resolve(FISCAL_CODE, "refused", source="webhook")
+    assert entry.state is State.REFUSED
 
 
 async def test_rotation_during_a_request_settles_under_the_old_key() -> None:

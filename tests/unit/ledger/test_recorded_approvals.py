@@ -369,13 +369,14 @@ async def test_shops_have_separate_entries() -> None:
         ({"options": {"base_url": "https://loans.example.com/test"}}, "belongs to https://loans.example.com"),
         ({"key": b"0123456789abcdeF"}, "has another key"),
         ({"encrypt": Fernet(Fernet.generate_key())}, "was created without a cipher"),
+        ({"scope": "order_token"}, "was created with LedgerPolicy(scope='')"),
     ],
 )
 async def test_client_that_does_not_fit_the_ledger_sends_nothing(other: dict[str, Any], message: str) -> None:
     first = Shop(approved())
     await first.approve()
     shop = Shop(approved(), ledger=first.ledger, **other)
-    error = await shop.result()
+    error = await shop.result(request=approval_request(order_token="1"))
     assert isinstance(error, LedgerMismatchError)
     assert message in error.reason
     assert (error.outcome, error.repeatable, shop.script.sent) == ("not_sent", False, [])

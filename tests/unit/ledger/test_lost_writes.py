@@ -1,0 +1,123 @@
+"""Restored copies of ledgers: no client sends until a person confirms."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loanasync import Approved, LedgerMismatchError
+from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync.ledger.administration import confirm, move_service, rotate_key
+from loanasync.ledger.last_number import LastNumber
+from loanasync.ledger.memory import MemoryStore
+from loanasync.testing import approved
+from support.ledger_clients import KEY, Shop
+
+OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
+
+
+def of_another_process(ledger: MemoryLedger) -> MemoryLedger:
+    """Return another ledger object with the same store."""
+    other = MemoryLedger()
+    other._store = ledger._store
+    return other
+
+
+async def restored() -> tuple[Shop, MemoryLedger]:
+    """Return a shop whose ledger lost its last decision, and the ledger of another process."""
+    ledger = MemoryLedger()
+    shop = Shop(approved(), approved(), approved(), ledger=ledger)
+    await shop.approve()
+    store = ledger._store
+    assert isinstance(store, MemoryStore)
+    entries, number = dict(store._entries), store._number
+    await shop.approve(code=OTHER)
+    store._entries, store._number = entries, number
+    return shop, of_another_process(ledger)
+
+
+async def refused(shop: Shop, **options: Any) -> None:
+    error = await shop.result(**options)
+    assert isinstance(error, LedgerMismatchError)
+    assert "has lost writes" in error.reason
+
+
+async def test_lower_number_stops_all_clients_until_a_person_confirms() -> None:
+    shop, other = await restored()
+    await refused(shop, code=THIRD)
+    await refused(Shop(ledger=other), code=THIRD)
+    assert shop.script.left == 1
+    await confirm(other)
+    assert isinstance(await shop.approve(code=THIRD), Approved)
+
+
+async def test_lower_number_is_noticed_after_a_change_of_the_header() -> None:
+    shop, other = await restored()
+    await rotate_key(other, LedgerPolicy(key=b"fedcba9876543210", old_keys=[KEY]))
+    policy = LedgerPolicy(key=b"fedcba9876543210", old_keys=[KEY])
+    await refused(shop, client=shop.new_client(ledger_policy=policy), code=OTHER)
+    assert shop.script.left == 1
+
+
+async def test_restarted_process_notices_a_restored_copy(tmp_path: Path) -> None:
+    file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
+    for codes in ((OTHER,), (THIRD,)):
+        shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
+        for code in codes:
+            await shop.approve(code=code)
+        await shop.client.aclose()
+        await shop.ledger.aclose()
+        if not copy.exists():
+            shutil.copy(file, copy)
+    shutil.copy(copy, file)
+    shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
+    await refused(shop, code=THIRD)
+    assert shop.script.sent == []
+    await shop.ledger.aclose()
+
+
+async def test_copy_of_a_ledger_for_another_service_has_its_own_numbers(tmp_path: Path) -> None:
+    file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
+    shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
+    await shop.approve()
+    await shop.client.aclose()
+    await shop.ledger.aclose()
+    shutil.copy(file, copy)
+    moved = SqliteLedger(copy)
+    await move_service(moved, "https://test.example.com")
+    for number in range(3):
+        options = {"base_url": "https://test.example.com"}
+        test = Shop(approved(), ledger=moved, orphan_folder=tmp_path / "orphans", options=options)
+        await test.approve(code=f"TSTXYZ00A00A001{number}")
+        await test.client.aclose()
+    await moved.aclose()
+    again = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
+    assert isinstance(await again.approve(code=THIRD), Approved)
+    await again.ledger.aclose()
+
+
+def test_number_file_is_never_lowered(tmp_path: Path) -> None:
+    header = asyncio.run(MemoryLedger().header())
+    one, other = (LastNumber(lambda: (tmp_path / "orphans",)) for _ in range(2))
+    assert one.read(header) == (0, 0)
+    one.write(header, 7)
+    other.write(header, 5)
+    assert one.read(header) == other.read(header) == (header.epoch, 7)
+    assert len(list((tmp_path / "orphans").iterdir())) == 1
+
+
+async def test_failing_number_file_keeps_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no folder")
+
+    monkeypatch.setattr(LastNumber, "write", fail)
+    shop = Shop(
+        approved(), ledger=SqliteLedger(tmp_path / "decisions.db"), orphan_folder=tmp_path / "orphans"
+    )
+    assert isinstance(await shop.approve(), Approved)
+    await shop.client.aclose()
+    await shop.ledger.aclose()
