@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import loanasync
 from simulation.__main__ import main
+from simulation.mutants import Mutant, mutants, planted
 from simulation.plan import HAZARDS, Hazard, generate
 from simulation.runner import Summary, machine, run, run_seeds, shrunk, story
 from simulation.service import PERSONAL
@@ -45,6 +47,13 @@ def test_schedules_with_a_hazard_violate_no_invariant(folder: Path, hazard: Haza
     for result in run_seeds(range(HAZARDOUS), folder, hazard):
         summary.add(result)
     assert not summary.failed
+
+
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+def test_planted_fault_fits_the_present_code(mutant: Mutant) -> None:
+    """`nox -s simulation -- --mutants` shows that the schedules find it."""
+    source = Path(loanasync.__file__).parent.joinpath(mutant.module)
+    assert planted(mutant, source.read_text(encoding="utf-8"))
 
 
 def test_same_seed_replays_with_the_same_trace(folder: Path) -> None:
