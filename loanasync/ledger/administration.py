@@ -38,7 +38,7 @@ async def create_ledger(ledger: Ledger, *, base_url: str, policy: LedgerPolicy |
 
 
 async def move_service(ledger: Ledger, base_url: str) -> None:
-    """Let a ledger belong to another base URL, after the service has moved.
+    """Change the base URL that a ledger belongs to, after the service has moved.
 
     Raises:
         Exception: The URL is invalid, or the ledger does not exist or cannot be used.
@@ -48,7 +48,7 @@ async def move_service(ledger: Ledger, base_url: str) -> None:
 
 
 async def rotate_key(ledger: Ledger, policy: LedgerPolicy) -> None:
-    """Let new entries have a new key: that of the policy, or a new secret of the ledger.
+    """Change the key of new entries to that of the policy, or to a new secret of the ledger.
 
     Args:
         ledger: The ledger.
@@ -62,7 +62,7 @@ async def rotate_key(ledger: Ledger, policy: LedgerPolicy) -> None:
 
 
 async def confirm(ledger: Ledger) -> None:
-    """Let clients send again after a ledger lost writes, when a person has restored what is known.
+    """Allow clients to send again after a ledger lost writes. A person has restored what is known.
 
     Clients forget the numbers of the earlier writes. So it can also be called before a client has noticed.
 

@@ -11,7 +11,7 @@ from loanasync import ConfigurationError
 from loanasync._config import LEDGER_OLD_KEYS
 from loanasync.cli.console import print_message
 from loanasync.cli.ledger.commands import Name, app, opened
-from loanasync.cli.ledger.open import CipherName
+from loanasync.cli.ledger.open import LEDGER_HELP, CipherName
 from loanasync.ledger import create_ledger
 from loanasync.ledger.administration import confirm, move_service, rotate_key
 
@@ -26,7 +26,7 @@ def create(
         typer.Argument(
             metavar="NAME",
             envvar="LOANASYNC_LEDGER",
-            help="The ledger: a file's path, redis://...?prefix=... or postgresql://...?table=...",
+            help=f"The ledger: {LEDGER_HELP}.",
             show_default=False,
         ),
     ],
@@ -62,7 +62,7 @@ def move(
     ],
     ledger: Name,
 ) -> None:
-    """Let a ledger belong to another base URL, after the service has moved.
+    """Change the base URL that a ledger belongs to, after the service has moved.
 
     Clients with the former URL send nothing from then on.
 
@@ -91,7 +91,7 @@ def rotate(ledger: Name) -> None:
 
 @app.command("confirm")
 def confirm_ledger(ledger: Name) -> None:
-    """Let clients send again after a ledger lost writes, for example in a restored copy.
+    """Allow clients to send again after a ledger lost writes, for example in a restored copy.
 
     First run `loanasync ledger import-orphans` on each machine, and block the customers that the copy lacks,
     as the page on sharing a ledger shows.
