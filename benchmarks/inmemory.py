@@ -23,12 +23,11 @@ class InMemoryService:
         """Do nothing: there is nothing to close."""
 
 
-def client_with(transport: InMemoryService, *, remember: bool = True) -> LoanClient:
+def client_with(transport: InMemoryService) -> LoanClient:
     """Return a client that uses this transport."""
     return LoanClient(
         "https://loans.example.com",
         shop_id="shop",
         auth_token="secret",  # noqa: S106  (made up)
-        remember=remember,
         transport=lambda: transport,
     )

@@ -77,7 +77,7 @@ def client_with_telemetry(transport: InMemoryService, telemetry: Telemetry | Non
 
     This changes the whole process, which runs one variant only.
     """
-    client = client_with(transport, remember=False)  # each approval is sent
+    client = client_with(transport)
     if telemetry is None:
         removed = NoTelemetry()
         vars(pipeline)["CallRecord"] = vars(pipeline)["AttemptRecord"] = lambda *_: removed
@@ -134,11 +134,12 @@ VARIANTS: dict[str, Callable[[], Built]] = {
 }
 
 
-async def measured(variant: Variant, code: str, request: ApprovalRequest, calls: int) -> float:
+async def measured(variant: Variant, request: ApprovalRequest, calls: int) -> float:
     """Return the CPU time of this thread per approval, in microseconds."""
+    codes = [fiscal_code() for _ in range(calls)]
     gc.collect()
     started = time.thread_time()
-    for _ in range(calls):
+    for code in codes:
         await variant(code, request)
     return (time.thread_time() - started) / calls * 1e6
 
@@ -147,10 +148,10 @@ def run_variant(name: str, commands: "Connection[float, int]") -> None:
     """Run the process of a variant: measure the requested number of approvals, until it is 0."""
     pin(os.getpid(), 0)
     variant, flush = VARIANTS[name]()
-    request, code = approval_request(), fiscal_code()
+    request = approval_request()
     with asyncio.Runner() as runner:
         while calls := commands.recv():
-            commands.send(runner.run(measured(variant, code, request, calls)))
+            commands.send(runner.run(measured(variant, request, calls)))
             flush()
 
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from loanasync._protocol.endpoints import Call, Endpoints
-    from loanasync._runtime.memory import Memory
+    from loanasync._runtime.flights import Flights
     from loanasync._runtime.pipeline import Pipeline
     from loanasync._telemetry.propagation import Propagate
     from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
     from loanasync.ledger import Entry, Ledger, LedgerPolicy
-    from loanasync.ledger.recorder import LedgerRecorder
+    from loanasync.ledger.guard import LedgerGuard
 
 
 class ClientOptions(TypedDict, total=False):
@@ -59,7 +59,6 @@ class ClientOptions(TypedDict, total=False):
     transport: "Callable[[], Transport] | None"
     direct_connections: bool
     suppress_instrumentation: bool
-    remember: bool
     max_concurrency: int | None
     ledger: "Ledger | None"
     ledger_policy: "LedgerPolicy | None"
@@ -103,9 +102,6 @@ class LoanClient(Closing):
             also that of the session's resolver and hooks. By default such a session is refused.
         max_concurrency: Maximum number of concurrent calls per event loop. By default 100, or the limit of
             your session's connector.
-        remember: Keep up to 10,000 approvals in memory for one hour. Concurrent approvals with the same data
-            then share one request, a known decision is returned again, and nothing is sent after an unknown
-            outcome.
         ledger: Store for decisions that outlives the process, such as ``loanasync.ledger.SqliteLedger``. The
             client does not close it, unless `from_env` opened it.
         ledger_policy: A ``LedgerPolicy``: treatment of unknown outcomes, keys and encryption.
@@ -155,7 +151,6 @@ class LoanClient(Closing):
         transport: "Callable[[], Transport] | None" = None,
         direct_connections: bool = True,
         suppress_instrumentation: bool = False,
-        remember: bool = True,
         max_concurrency: int | None = None,
         ledger: "Ledger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
@@ -191,10 +186,9 @@ class LoanClient(Closing):
         opens_session = session is None and transport is None
         telemetry = telemetry_factory(tracer_provider, meter_provider, propagate)
         slots = slot_count(session, max_concurrency)
-        require(bool, "remember", remember)
         if breaker is not None:
             require(CircuitBreaker, "breaker", breaker)
-        self._recorder = _recorder(ledger, ledger_policy, shop.base_url)
+        self._ledger_guard = _ledger_guard(ledger, ledger_policy, shop.base_url)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
         self._owns_ledger = False
         self._start = Start(
@@ -204,9 +198,7 @@ class LoanClient(Closing):
             quota=retry.quota,
             breaker=breaker,
             slots=slots,
-            recorder=self._recorder,
-            # With a ledger, concurrent approvals always share one request, because they share one entry.
-            has_memory=remember or self._recorder is not None,
+            guard=self._ledger_guard,
             on_unclosed=unclosed_warning() if opens_session else None,
             clock=clock,
         )
@@ -225,8 +217,8 @@ class LoanClient(Closing):
         return self._start.pipeline()
 
     @LazyAttribute
-    def _memory(self) -> "Memory | None":
-        return self._start.memory()
+    def _flights(self) -> "Flights":
+        return self._start.flights()
 
     @classmethod
     def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
@@ -326,7 +318,7 @@ class LoanClient(Closing):
     @property
     def ledger(self) -> "Ledger | None":
         """The ledger of the client, or None."""
-        return None if self._recorder is None else self._recorder.ledger
+        return None if self._ledger_guard is None else self._ledger_guard.ledger
 
     @property
     def ledger_policy(self) -> "LedgerPolicy | None":
@@ -338,7 +330,7 @@ class LoanClient(Closing):
             >>> scripted_client(ledger=MemoryLedger()).ledger_policy.keep
             'decision'
         """
-        return None if self._recorder is None else self._recorder.policy
+        return None if self._ledger_guard is None else self._ledger_guard.policy
 
     async def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
         """Return the key of the ledger entry of an approval under the present key of the ledger.
@@ -367,12 +359,12 @@ class LoanClient(Closing):
             >>> run(example())
             <State.APPROVED: 'approved'>
         """
-        if self._recorder is None:
+        if self._ledger_guard is None:
             del fiscal_code, order_token  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
         problems = (
             *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
-            *self._recorder.order_token_problems(order_token),
+            *self._ledger_guard.order_token_problems(order_token),
         )
         if problems:
             del fiscal_code, order_token  # personal: must not be in a traceback
@@ -380,7 +372,7 @@ class LoanClient(Closing):
         from loanasync.ledger.resolution import Approval, entry_key  # noqa: PLC0415  (only with a ledger)
 
         code = rules.normalize_fiscal_code(fiscal_code)
-        key = await entry_key(self._recorder, Approval(self._options.shop, code, scope, order_token))
+        key = await entry_key(self._ledger_guard, Approval(self._options.shop, code, scope, order_token))
         del fiscal_code, code, order_token  # personal: must not be in a traceback
         if isinstance(key, LoanError):
             raise type(key)(*key.args)
@@ -445,7 +437,7 @@ class LoanClient(Closing):
             unknown
             False
         """
-        if self._recorder is None:
+        if self._ledger_guard is None:
             del fiscal_code, order_token, note  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
         from loanasync.ledger.resolution import (  # noqa: PLC0415  (loaded only with a ledger)
@@ -458,7 +450,7 @@ class LoanClient(Closing):
             *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
             *statement_problems(outcome, source, note),
             *rules.check_scope(scope),
-            *self._recorder.order_token_problems(order_token),
+            *self._ledger_guard.order_token_problems(order_token),
         )
         if problems:
             del fiscal_code, order_token, note, source  # personal: must not be in a traceback
@@ -466,7 +458,7 @@ class LoanClient(Closing):
         code = rules.normalize_fiscal_code(fiscal_code)
         approval = Approval(self._options.shop, code, scope, order_token)
         del fiscal_code, code, order_token  # personal: must not be in a traceback
-        result = await resolve_customer(self._recorder, approval, outcome, source, note)
+        result = await resolve_customer(self._ledger_guard, approval, outcome, source, note)
         del approval
         if isinstance(result, LoanError):
             raise type(result)(*result.args)  # a copy, without a reference cycle
@@ -602,6 +594,24 @@ class LoanClient(Closing):
         )
         return decision
 
+    async def _approve_row(
+        self,
+        fiscal_code: str,
+        request: ApprovalRequest,
+        *,
+        additional_data_needed: bool,
+        wait: float,
+        timeout: Timeout | None,
+        retry: RetryPolicy | None,
+    ) -> Decision:
+        """Request an approval as `approve` does, and wait for the response even beyond ``timeout.total``."""
+        call = self._endpoints.approve.prepare(
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+        )
+        del fiscal_code, request  # personal: must not be in a traceback
+        decision: Decision = await self._run(call, timeout, retry, "", wait=wait, waits_for_response=True)
+        return decision
+
     def approve_many(
         self,
         rows: "Iterable[RowLike] | AsyncIterable[RowLike]",
@@ -657,7 +667,7 @@ class LoanClient(Closing):
 
         try:
             return Approvals(
-                self.approve,
+                self._approve_row,
                 rows,
                 open_circuit=partial(self._pipeline.open_circuit, self._options.shop),
                 sleep=self._pipeline.sleep,
@@ -756,6 +766,7 @@ class LoanClient(Closing):
         *,
         repeat_unknown: bool = False,
         wait: float | None = None,
+        waits_for_response: bool = False,
     ) -> Coroutine[Any, Any, Any]:  # the type of its result depends on the endpoint of the call
         """Return the coroutine that runs a call. It is not an `async def`, which would add a coroutine.
 
@@ -765,16 +776,17 @@ class LoanClient(Closing):
         """
         if isinstance(call, InvalidRequestError):
             # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
-            raise InvalidRequestError(call.problems)
+            raise InvalidRequestError(*call.args)
         options = self._options
         if timeout is not None or retry is not None:
             options = options.with_changes(timeout=timeout, retry=retry)
         if wait is not None:
             require_wait("wait", wait)
-        if self._memory is None or scope is None:
+        if scope is None:
             return self._pipeline.run(call, options.timeout, options.retry)
-        return self._memory.approve(
-            call, options.timeout, options.retry, scope, repeat_unknown=repeat_unknown, wait=wait
+        call.scope, call.repeat_unknown, call.wait = scope, repeat_unknown, wait
+        return self._flights.approve(
+            call, options.timeout, options.retry, waits_for_response=waits_for_response
         )
 
     async def __aenter__(self) -> Self:
@@ -786,18 +798,17 @@ class LoanClient(Closing):
     async def aclose(self) -> None:
         """Wait for calls in progress, then close sessions and connections.
 
-        New calls raise `ClientClosedError`. Calls still in progress after ``timeout.total`` seconds end with
-        an error. Calling `aclose` again has no effect.
+        New calls raise `ClientClosedError`. Calls still in progress after ``timeout.longest`` seconds end
+        with an error. Calling `aclose` again has no effect.
         """
         try:
-            await self._pipeline.aclose(self._options.timeout.total)
+            await self._pipeline.aclose(self._options.timeout.longest)
         finally:  # even if closing a user's transport fails
-            if self._memory is not None:
-                await self._memory.aclose()
-            if self._recorder is not None:
-                await self._recorder.aclose()
+            await self._flights.aclose()
+            if self._ledger_guard is not None:
+                await self._ledger_guard.aclose()
                 if self._owns_ledger:
-                    await self._recorder.ledger.aclose()
+                    await self._ledger_guard.ledger.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
@@ -829,7 +840,7 @@ class LoanClient(Closing):
         releases ledger claims of requests that were never sent.
 
         Args:
-            within: Seconds to wait for calls in progress. None waits for the client's ``timeout.total``.
+            within: Seconds to wait for calls in progress. None waits for the client's ``timeout.longest``.
 
         Raises:
             RuntimeError: An event loop is running. Use ``await client.aclose()``.
@@ -843,7 +854,7 @@ class LoanClient(Closing):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self._pipeline.close_from_outside(self._options.timeout.total if within is None else within)
+            self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
 
@@ -860,9 +871,9 @@ class LoanClient(Closing):
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
 
 
-def _recorder(ledger: object, policy: object, service: str) -> "LedgerRecorder | None":
+def _ledger_guard(ledger: object, policy: object, service: str) -> "LedgerGuard | None":
     if ledger is None and policy is None:
         return None
-    from loanasync.ledger.recorder import LedgerRecorder  # noqa: PLC0415  (imports SQLite)
+    from loanasync.ledger.guard import LedgerGuard  # noqa: PLC0415  (imports SQLite)
 
-    return LedgerRecorder(ledger, policy, service)
+    return LedgerGuard(ledger, policy, service)

@@ -4,7 +4,7 @@ import math
 import re
 import sys
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 
 from loanasync.errors import ConfigurationError
 
@@ -84,36 +84,53 @@ class RetryPolicy:
         _require_seconds("retry", base=self.base, cap=self.cap)
 
 
+def _shorter(seconds: float, limit: object) -> float:
+    """Return the smaller of two times; a limit of a wrong type is refused later."""
+    return min(seconds, limit) if isinstance(limit, int | float) else seconds
+
+
 @frozen(kw_only=True)
 class Timeout:
     """Time limits of a call, in seconds. The specification does not state any (spec §8).
 
     Args:
-        total: Seconds for the whole call: the wait for a slot, the ledger, all attempts, and the waits
-            between them. The limit also applies to a request whose caller was cancelled.
-        attempt: Seconds for one attempt, from connecting to the last byte of the response.
-        connect: Seconds to establish a connection, less than `attempt`. Without a connection, the attempt
-            counts as not sent.
+        total: Seconds that a caller waits: for a slot, the ledger, all attempts, and the waits between them.
+            No attempt begins later. A caller of `approve` whose time is over gets a `DeadlineExceededError`;
+            the response is still read and remembered, or written to the ledger.
+        attempt: Seconds for one attempt, from connecting to the last byte of the response. For an approval,
+            it may end after `total`.
+        connect: Seconds to establish a connection, at most `attempt`; by default 5, or `attempt` if that is
+            less. Without a connection, the attempt counts as not sent.
 
     Raises:
         ConfigurationError: A value is invalid.
 
     Example:
-        >>> Timeout(total=10, attempt=8, connect=2).total
-        10
+        >>> Timeout(total=10, attempt=3).connect
+        3
     """
 
-    total: float = 60.0
-    """Seconds for the whole call, waits included (spec §8)."""
+    total: float = 20.0
+    """Seconds that a caller waits (spec §8)."""
     attempt: float = 30.0
     """Seconds for one attempt (spec §8)."""
-    connect: float = 5.0
-    """Seconds to establish a connection; less than `attempt` (spec §8)."""
+    connect: float = field(default=Factory(lambda self: _shorter(5.0, self.attempt), takes_self=True))
+    """Seconds to establish a connection, at most `attempt` (spec §8)."""
 
     def __attrs_post_init__(self) -> None:
         _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)
-        if self.connect >= self.attempt:
-            raise ConfigurationError("timeout.connect", "must be less than timeout.attempt")
+        if self.connect > self.attempt:
+            raise ConfigurationError("timeout.connect", "must not be greater than timeout.attempt")
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which an approval has ended: its last attempt begins before `total`.
+
+        Example:
+            >>> Timeout(total=10, attempt=3).longest
+            13
+        """
+        return self.total + self.attempt
 
 
 @frozen(kw_only=True)

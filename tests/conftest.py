@@ -80,7 +80,7 @@ def _blocking_calls_fail() -> Iterator[None]:
             # asyncpg looks for certificates and passwords in the home folder when it connects
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # an orphan file is written when a loop or the process ends, where no thread can start
-            function.can_block_in("loanasync/ledger/recorder.py", "_write_orphan_now")
+            function.can_block_in("loanasync/ledger/guard.py", "_write_orphan_now")
             # a client that is created by `from_env` looks for the folder of its ledger
             function.can_block_in("loanasync/ledger/address.py", "_sqlite_ledger")
             # modules are imported when they are first used

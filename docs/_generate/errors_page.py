@@ -130,6 +130,14 @@ GROUPS: dict[str, list[Row]] = {
         Row("requested before with other data, and approved", mismatch("approved")),
         Row("requested before with other data, and refused", mismatch("refused")),
         Row(
+            "approved within the hour by a client without a ledger, which no longer has the decision",
+            errors.DecisionForgottenError("approve", "", "approved"),
+        ),
+        Row(
+            "refused within the hour by a client without a ledger, which no longer has the decision",
+            errors.DecisionForgottenError("approve", "", "refused"),
+        ),
+        Row(
             "from `resolve` only: the customer has no entry, or an entry that contradicts the stated outcome",
             errors.NotResolvedError("resolve", "", "missing", "refused"),
         ),

@@ -16,7 +16,7 @@ from loanasync._protocol.error_bodies import read_problems
 from loanasync._validation import rules
 from loanasync._validation.validators import Rule
 from loanasync.bulk.rows import arguments_of as arguments_of_row
-from loanasync.ledger.recorder import _NO_ORDER_TOKEN
+from loanasync.ledger.guard import _NO_ORDER_TOKEN
 from loanasync.testing import approval_request
 from loanasync.worker.handler import arguments_of as arguments_of_message
 

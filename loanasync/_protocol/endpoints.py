@@ -100,7 +100,7 @@ class Endpoint:
             *rules.check_scope(scope),
         )
         if problems:
-            return InvalidRequestError(problems)
+            return InvalidRequestError(problems, self.operation)
         code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
         return self.call(options.shop, options.dialect, code, payload)
 
@@ -132,16 +132,22 @@ class Call:
         body: The JSON body.
         order_token: Order token of an approval request.
         has_extra: True if the body of an approval has members of `extra`, in the order of the caller.
+        scope: Distinguishes several applications of one customer.
+        repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
+        wait: Seconds to wait for another owner of the ledger's entry; None: as the ledger's policy says.
+
+    The other attributes are set while it runs:
+        customer: Digest of shop, customer and scope.
+        payload: Digest of the members of the body.
         entry: Key of its ledger entry.
         after_unknown: True if an earlier call for the same approval has an unknown outcome.
-        outlives_caller: If True, the response is read even if the caller is cancelled after sending.
-
-    The other attributes are set by the pipeline and the memory:
         started: Time of the start, by the client's clock.
         trace_id: Id of its trace.
+        span: Its span, if tracing is on.
         attempts: Number of requests sent.
         fault: The last response with status 500.
         sending: The request in progress.
+        is_written: True if a request of this call was written.
         has_ended: True if no further request is sent.
         has_slot: True while it uses a slot of the concurrency limit.
         is_abandoned: True if no caller waits for the outcome any more.
@@ -155,14 +161,20 @@ class Call:
     body: bytes = field(repr=mask)
     order_token: str | None = field(default=None, repr=mask)
     has_extra: bool = False
+    scope: str = ""
+    repeat_unknown: bool = False
+    wait: float | None = None
+    customer: bytes = b""
+    payload: bytes = b""
     entry: str | None = None
     after_unknown: bool = False
-    outlives_caller: bool = False
     started: float = 0.0
     trace_id: str | None = None
+    span: Any = field(default=None, repr=False)
     attempts: int = 0
     fault: "Response | None" = field(default=None, repr=False)
     sending: Request | None = None
+    is_written: bool = False
     has_ended: bool = False
     has_slot: bool = False
     is_abandoned: bool = False
@@ -170,18 +182,14 @@ class Call:
     circuit_changes: tuple[CircuitChange, ...] = ()
 
     @property
-    def may_be_evaluated(self) -> bool:
-        """True if a request of this call, or of an earlier one, may have reached the service."""
-        return (
-            self.after_unknown
-            or self.fault is not None
-            or (self.sending is not None and self.sending.is_sent)
-        )
+    def is_reading(self) -> bool:
+        """True while the response to a request is awaited that was written."""
+        return self.sending is not None and self.sending.is_sent
 
     @property
-    def is_waiting(self) -> bool:
-        """True while it waits for the ledger, a slot, a connection or a retry, and can be cancelled."""
-        return not self.has_ended and (self.sending is None or not self.sending.is_sent)
+    def may_be_evaluated(self) -> bool:
+        """True if a request of this call, or of an earlier one, may have reached the service."""
+        return self.after_unknown or self.is_written or self.is_reading
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
         """Return the HTTP request."""
@@ -190,7 +198,7 @@ class Call:
             url=self._url(self.shop.shop_id, self.fiscal_code),
             headers={**trace_headers, **self.shop.headers},
             body=self.body,
-            outlives_caller=self.outlives_caller,
+            survives_cancellation=self.endpoint is APPROVE,
         )
 
     @property

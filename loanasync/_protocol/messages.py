@@ -1,16 +1,11 @@
 """Messages between the client and a `Transport`: `Request`, `Response` and `NoResponse`."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
 from loanasync._display.masking import mask
 from loanasync.errors import TransportError
-
-if TYPE_CHECKING:
-    import asyncio
-
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
 
@@ -26,11 +21,9 @@ class Request:
         url: Percent-encoded URL, which contains the fiscal code.
         headers: Headers, including the auth token.
         body: JSON object in UTF-8.
-        outlives_caller: If True, the response is read even if the caller is cancelled after the first byte
-            was written.
+        survives_cancellation: True for an approval: its response is read even if the task is cancelled after
+            the first byte was written.
         is_sent: Set by the transport: False if no byte of the request was written. True by default.
-        is_withdrawn: If True, the transport must not write anything of the request any more.
-        late: Set by the transport: a future for the response that is read after the caller was cancelled.
 
     Example:
         >>> from loanasync import Request
@@ -42,10 +35,8 @@ class Request:
     url: str = field(repr=mask)
     headers: Mapping[str, str] = field(repr=mask)
     body: bytes = field(repr=mask)
-    outlives_caller: bool = False
+    survives_cancellation: bool = False
     is_sent: bool = True
-    is_withdrawn: bool = False
-    late: "asyncio.Future[Response | NoResponse] | None" = field(default=None, repr=False)
 
 
 @define(kw_only=True)

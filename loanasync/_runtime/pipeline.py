@@ -6,9 +6,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from attrs import evolve
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
 from loanasync._config import Shop
 from loanasync._lifecycle import Waits, was_cancelled
@@ -17,7 +18,7 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
 from loanasync._runtime.per_loop import PerLoop
-from loanasync._runtime.retry import Quota, Sleep, Stop, is_system_fault, retry_request
+from loanasync._runtime.retry import MAX_EXTRA_WAIT, Quota, Sleep, is_system_fault, retry_after
 from loanasync._runtime.slots import Slots
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
@@ -39,6 +40,9 @@ from loanasync.errors.service import StoppedBy
 
 if TYPE_CHECKING:
     from loanasync.errors.transport import TransportOutcome
+
+
+Result = TypeVar("Result")
 
 
 class _LoopResources:
@@ -87,7 +91,6 @@ class _LoopResources:
 # The result of an attempt that could not begin, because the deadline has passed.
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 _CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
-_MIN_TIMEOUT = 1e-3  # seconds; a time limit of 0 is not allowed
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 _RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
@@ -140,6 +143,30 @@ def _discard_connection(response: Response) -> None:
             response.discard()
 
 
+def returned(result: Outcome | BaseException) -> Outcome:
+    """Return an outcome, and raise an error.
+
+    Call it outside of any `except` block. Otherwise an error of aiohttp could become the context, and the
+    text of that error contains the token and the URL.
+    """
+    if not isinstance(result, BaseException):
+        return result
+    try:
+        raise result
+    finally:
+        del result  # breaks the reference cycle of error, traceback and frame
+
+
+def copy_error(result: Result) -> Result:
+    """Return a copy of an error, so that each caller raises its own, with its own traceback."""
+    if not isinstance(result, LoanError):
+        return result
+    again = type(result)(*result.args)
+    if isinstance(result, LedgerError) and isinstance(again, LedgerError):
+        again.trace_id = result.trace_id
+    return again
+
+
 def _is_transport_error(error: object) -> bool:
     return isinstance(error, type) and issubclass(error, TransportError)
 
@@ -175,11 +202,6 @@ class Pipeline:
         self.sleep = sleep
         self._closed = False
 
-    def remaining(self, call: Call, timeout: Timeout) -> Timeout:
-        """Return the time limits for the rest of a call that has begun."""
-        spent = self.now() - call.started
-        return evolve(timeout, total=max(timeout.total - spent, _MIN_TIMEOUT))
-
     def open(self) -> None:
         """Open the transport of the running event loop, which its first call does otherwise."""
         if not self._closed:
@@ -206,7 +228,11 @@ class Pipeline:
             LoanError: The call failed.
         """
         with self.start(call, timeout, retry) as run:
-            return run.finish(await run.send())
+            result = run.finish(await run.send())
+        try:
+            return returned(result)
+        finally:
+            del result  # breaks the reference cycle of error, traceback and frame
 
     def read(
         self, call: Call, last: Response | NoResponse, stopped_by: StoppedBy | None
@@ -232,10 +258,6 @@ class Pipeline:
             )
             call.trial = 0
 
-    def report_late(self, call: Call) -> None:
-        """Report the changes of the circuit breaker after a response for a cancelled call."""
-        self._telemetry.report_circuits(call)
-
     def open_circuit(self, shop: Shop) -> CircuitOpenError | None:
         """Return the error of the circuit breaker if it is open for a shop, else None."""
         if self.breaker is None or not self.breaker.circuits:
@@ -244,11 +266,8 @@ class Pipeline:
         return None if refusal is None else CircuitOpenError(APPROVE.operation, *refusal)
 
     def refusal(self, call: Call, deadline: float) -> CircuitOpenError | None:
-        """Return an error if the circuit breaker refuses a call. If not, the call may become its trial.
-
-        A call that continues the retries of another one is not refused.
-        """
-        if self.breaker is None or call.endpoint is not APPROVE or call.trial or call.fault is not None:
+        """Return an error if the circuit breaker refuses a call. If not, the call may become its trial."""
+        if self.breaker is None or call.endpoint is not APPROVE or call.trial:
             return None
         admitted = self.breaker.admit(call.shop.shop_id, self.now(), deadline)
         if isinstance(admitted, Refusal):
@@ -261,9 +280,7 @@ class Pipeline:
     ) -> Outcome | LoanError:
         if isinstance(last, NoResponse):
             # After a 500 the outcome is unknown, even if the last attempt was not sent.
-            outcome: TransportOutcome = (
-                "unknown" if call.after_unknown or call.fault or last.is_sent else "not_sent"
-            )
+            outcome: TransportOutcome = "unknown" if call.may_be_evaluated or last.is_sent else "not_sent"
             operation = call.endpoint.operation
             return last.error(operation, last.cause_type, outcome, call.attempts, call.trace_id, call.entry)
         meta = Meta(
@@ -297,23 +314,26 @@ class Pipeline:
 class Run:
     """One call in progress: its steps, its deadline and its telemetry.
 
-    `send` acquires a slot and makes all attempts. It releases the slot while it waits for a retry. An
-    approval with a ledger calls `acquire_slot` before, and claims its entry between the two. Both return
-    errors; only `finish` raises them. The end of the ``with`` block releases the slot.
+    `send` acquires a slot and makes all attempts. It releases the slot while it waits for a retry. The guard
+    of an approval calls `acquire_slot` before. Both return errors and raise none. The end of the
+    ``with`` block releases the slot.
     """
 
     __slots__ = (
         "_call",
         "_deadline",
+        "_error",
         "_pipeline",
         "_resources",
         "_retry",
         "_telemetry",
         "_timeout",
+        "last",
         "record",
     )
 
     record: CallRecord  # set by `__enter__`
+    last: Response | NoResponse  # the last response, set by `send`
 
     def __init__(
         self,
@@ -331,6 +351,7 @@ class Run:
         self._timeout = timeout
         self._retry = retry
         self._deadline = call.started + timeout.total
+        self._error: LoanError | None = None
 
     def __enter__(self) -> Self:
         self.record = CallRecord(self._telemetry, self._call)
@@ -346,30 +367,27 @@ class Run:
     ) -> None:
         try:
             self.release_slot()
-            if self._call.trial:
-                self._end_trial()
-            self.record.end(error)
+            if self._call.trial:  # it has no result, for example because it was cancelled
+                verdict: Verdict = "unknown" if self._call.may_be_evaluated else "other"
+                self._pipeline.record_verdict(self._call, verdict)
+            self.record.end(self._error if error is None else error)
         finally:
             self._resources.end_call()
 
-    def finish(self, result: Outcome | LoanError) -> Outcome:
-        """Record and return `result` if it is an outcome, and raise it if it is an error.
-
-        Raises:
-            LoanError: The result of the call.
-        """
+    def finish(self, result: Outcome | LoanError) -> Outcome | LoanError:
+        """Record and return the result of the call."""
         if isinstance(result, LoanError):
+            self._error = result
             if isinstance(result, LedgerError):
                 result.trace_id = self._call.trace_id
-            # Raise it outside of any `except` block. Otherwise an error of aiohttp could become its context,
-            # and the text of that error contains the token and the URL.
-            try:
-                raise result
-            finally:
-                del result  # breaks the reference cycle of error, traceback and frame
-        if isinstance(result, Approved | Refused):
+        elif isinstance(result, Approved | Refused):
             self.record.outcome = "approved" if result.approved else "refused"
         return result
+
+    @property
+    def timeout(self) -> Timeout:
+        """The time limits of the call."""
+        return self._timeout
 
     @property
     def must_wait(self) -> bool:
@@ -385,7 +403,7 @@ class Run:
         call, slots, breaker = self._call, self._resources.slots, self._pipeline.breaker
         # Most calls find no circuits, and then need not ask.
         is_asked = breaker is not None and breaker.circuits
-        if is_asked and (refusal := self._pipeline.refusal(call, self._deadline)) is not None:
+        if is_asked and (refusal := self._refusal()) is not None:
             return refusal
         if slots.free:
             slots.free -= 1
@@ -396,36 +414,23 @@ class Run:
             self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError"
         )
         if call.has_slot:  # the circuit breaker may have opened while the call waited
-            return self._pipeline.refusal(call, self._deadline)
-        outcome: TransportOutcome = "unknown" if call.after_unknown or call.fault else "not_sent"
+            return self._refusal()
+        outcome: TransportOutcome = "unknown" if call.may_be_evaluated else "not_sent"
         return PoolTimeoutError(
             call.endpoint.operation, "TimeoutError", outcome, call.attempts, call.trace_id, call.entry
         )
 
-    def release_slot(self, _: object = None) -> None:
-        """Release the slot. If a response is still read for a cancelled call, release it after that."""
-        call, resources = self._call, self._resources
+    def _refusal(self) -> CircuitOpenError | None:
+        return self._pipeline.refusal(self._call, self._deadline + self._timeout.attempt)
+
+    def release_slot(self) -> None:
+        """Release the slot, if the call has one."""
+        call = self._call
         if call.trial and not call.attempts:
             self._pipeline.record_verdict(call, "other")  # not sent: another call may try
-        late = None if call.sending is None else call.sending.late
-        if late is not None and not late.done():
-            resources.calls += 1
-            late.add_done_callback(self.release_slot)
-            late.add_done_callback(resources.end_call)
-        elif call.has_slot:
+        if call.has_slot:
             call.has_slot = False
-            resources.slots.release()
-
-    def _end_trial(self) -> None:
-        """End the trial of a call that has no result, for example because it was cancelled.
-
-        A request that was sent has failed. If its response is still read, `Pipeline.read` ends the trial, or
-        the deadline of the call does.
-        """
-        call = self._call
-        if call.sending is None or call.sending.late is None:
-            is_sent = call.fault is not None or (call.sending is not None and call.sending.is_sent)
-            self._pipeline.record_verdict(call, "unknown" if is_sent else "other")
+            self._resources.slots.release()
 
     async def send(self) -> Outcome | LoanError:
         """Send the request, retry it after a 500, and return the outcome or the error.
@@ -435,31 +440,74 @@ class Run:
         call, pipeline = self._call, self._pipeline
         if not call.has_slot and (error := await self.acquire_slot()) is not None:
             return error
-        # `call.fault` is set if this call continues the retries of a caller that was cancelled.
-        last = call.fault or await self._attempt()
+        last = await self._attempt()
         stopped_by = None
         if is_system_fault(last):
-            call.fault = last
-            stop = Stop(call, self._retry, pipeline.quota, self._remaining)
-            last, stopped_by = await retry_request(last, self._retry_attempt, self._retry, stop, self._pause)
+            last, stopped_by = await self._retry_request(last)
         elif pipeline.quota.used and isinstance(last, Response):
             pipeline.quota.refill()
-        call.has_ended = True
+        self.last = last
         self.record.stopped_by = stopped_by
         return pipeline.read(call, last, stopped_by)
 
+    async def _retry_request(self, fault: Response) -> tuple[Response | NoResponse, StoppedBy | None]:
+        """Repeat the request after its first attempt had a response with status 500 (spec §7).
+
+        The condition and the wait are tenacity's.
+
+        Returns:
+            The last response, and the reason for making no further attempt if its status is 500.
+        """
+        call, policy = self._call, self._retry
+        is_fault = retry_if_result(is_system_fault)
+        jitter = wait_random_exponential(multiplier=policy.base, max=policy.cap)
+        state = RetryCallState(AsyncRetrying(), None, (), {})
+        last: Response | NoResponse = fault
+        state.set_result(last)
+        while is_fault(state):
+            call.fault = fault = cast("Response", last)
+            backoff = jitter(state)
+            wait = min(max(backoff, retry_after(fault.headers)), backoff + MAX_EXTRA_WAIT)
+            if (reason := self._stopped_by(wait)) is not None:
+                return fault, reason
+            self.release_slot()
+            await self._resources.wait(self._pipeline.sleep(wait))
+            await self._acquire()
+            if not call.has_slot:
+                return fault, "slot"
+            if self._resources.waits.is_closed:
+                return fault, "closed"
+            last = await self._attempt()
+            state.prepare_for_next_attempt()
+            state.set_result(last)
+        return last, None
+
+    def _stopped_by(self, wait: float) -> StoppedBy | None:
+        """Return the reason for making no further attempt after a wait, or pay for the attempt."""
+        if self._call.is_abandoned:
+            return "cancelled"
+        if self._call.attempts >= self._retry.attempts:
+            return "attempts"
+        if wait >= self._remaining():
+            return "deadline"
+        return None if self._pipeline.quota.take() else "quota"
+
     async def _attempt(self) -> Response | NoResponse:
         call, resources, timeout = self._call, self._resources, self._timeout
-        within = min(timeout.attempt, self._deadline - self._pipeline.now())
-        if within <= 0 or resources.waits.is_closed:
-            return _TOO_LATE if within <= 0 else _CLOSED
+        left = self._deadline - self._pipeline.now()
+        if left <= 0 or resources.waits.is_closed:
+            return _TOO_LATE if left <= 0 else _CLOSED
+        # The response to an approval is read and settled even if its callers have left.
+        within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         call.attempts += 1
         attempt = AttemptRecord(self.record, call.attempts)
         response: Response | NoResponse | None = None
         try:
             request = call.sending = call.request(attempt.headers)
             try:
-                response = await resources.transport.send(request, connect=timeout.connect, within=within)
+                response = await resources.transport.send(
+                    request, connect=min(timeout.connect, left), within=within
+                )
             except (Exception, asyncio.CancelledError) as error:
                 if _must_be_raised(error, resources.transport):
                     raise
@@ -474,18 +522,10 @@ class Run:
                 response = evolve(response, error=DeadlineExceededError)
             return response
         finally:
+            if call.is_reading and not (isinstance(response, NoResponse) and not response.is_sent):
+                call.is_written = True
+            call.sending = None
             attempt.end(response)
-
-    async def _pause(self, seconds: float) -> None:
-        self._call.sending = None
-        self.release_slot()
-        await self._resources.wait(self._pipeline.sleep(seconds))
-
-    async def _retry_attempt(self) -> Response | NoResponse | StoppedBy:
-        await self._acquire()
-        if not self._call.has_slot:
-            return "slot"
-        return "closed" if self._resources.waits.is_closed else await self._attempt()
 
     async def _acquire(self) -> None:
         """Acquire a slot, and wait for it at most until the deadline of the call."""

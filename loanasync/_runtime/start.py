@@ -1,4 +1,4 @@
-"""The start of a client's runtime: its first call loads and creates the pipeline and the memory."""
+"""The start of a client's runtime: its first call loads and creates the pipeline and the flights."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from loanasync._runtime.memory import Memory, Recorder
+    from loanasync._runtime.flights import Flights
+    from loanasync._runtime.guard import Guard
     from loanasync._runtime.pipeline import Pipeline
     from loanasync._settings import CircuitBreaker
     from loanasync._telemetry.propagation import Propagate
@@ -48,7 +49,7 @@ def telemetry_factory(
 
 @define(kw_only=True, eq=False, repr=False)
 class Start:
-    """Creates the pipeline and the memory of a client and its copies, when one of them makes its first call.
+    """Creates the pipeline and the flights of a client and its copies, when one of them makes its first call.
 
     Their modules load asyncio and tenacity, and the transport loads aiohttp. That takes three times as long
     as importing this package and creating a client.
@@ -60,8 +61,7 @@ class Start:
         quota: Capacity of the retry quota.
         breaker: Settings of the circuit breaker, None without one.
         slots: Maximum number of concurrent calls per event loop, None without a limit.
-        recorder: The ledger of the client, if any.
-        has_memory: True if the client remembers approvals.
+        guard: The guard of a client with a ledger.
         on_unclosed: Warns of an unclosed client.
         clock: The clock of deadlines and waits, None for the clock of this machine.
     """
@@ -72,19 +72,18 @@ class Start:
     quota: int
     breaker: "CircuitBreaker | None"
     slots: int | None
-    recorder: "Recorder | None"
-    has_memory: bool
+    guard: "Guard | None"
     on_unclosed: "Callable[[], None] | None"
     clock: "Clock | None"
     _pipeline: "Pipeline | None" = field(init=False, default=None)
-    _memory: "Memory | None" = field(init=False, default=None)
+    _flights: "Flights | None" = field(init=False, default=None)
 
     def load(self) -> None:
         """Load, create and open everything that the first call in the running event loop needs.
 
         A user's transport is opened by the first call, and a user's session is open already.
         """
-        self.memory()
+        self.flights()
         pipeline = self.pipeline()
         if self.opens_session:
             pipeline.open()
@@ -112,11 +111,12 @@ class Start:
                 )
             return self._pipeline
 
-    def memory(self) -> "Memory | None":
-        """Return the memory of the client and its copies, if it has one."""
+    def flights(self) -> "Flights":
+        """Return the approvals in progress of the client and its copies."""
         with LOADING:
-            if self.has_memory and self._memory is None:
-                from loanasync._runtime.memory import Memory  # noqa: PLC0415  (the first call loads it)
+            if self._flights is None:
+                from loanasync._runtime.flights import Flights  # noqa: PLC0415  (the first call loads it)
+                from loanasync._runtime.guard import ProcessGuard  # noqa: PLC0415
 
-                self._memory = Memory(self.pipeline(), self.recorder)
-            return self._memory
+                self._flights = Flights(self.pipeline(), self.guard or ProcessGuard())
+            return self._flights

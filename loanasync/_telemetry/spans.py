@@ -206,7 +206,7 @@ class CallRecord:
         context = get_current()
         span = telemetry.span(*_CALLS[operation], context)
         if span is not INVALID_SPAN:
-            self.span = span
+            self.span = call.span = span
             self.trace_id = _trace_id(span)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
@@ -229,6 +229,14 @@ class CallRecord:
         With a ledger or a memory, a decision is counted only by the call that sent the request.
         """
         self._ledger = result
+
+    def link(self, call: Call) -> None:
+        """Link the span to that of the call whose request this call shares."""
+        if self._token is not None and isinstance(call.span, Span):
+            try:
+                self.span.add_link(call.span.get_span_context())
+            except Exception as error:  # noqa: BLE001  (of the user's tracer)
+                log_failure(error)
 
     def end(self, error: BaseException | None) -> None:
         """Record the end of the call, and the error that it raises."""
@@ -271,6 +279,7 @@ class CallRecord:
             outcome=self.outcome,
             stopped_by=self.stopped_by,
             trace_id=self.trace_id,
+            entry=self.call.entry,
         )
 
     def _describe(self, failure: str | None) -> None:
@@ -368,6 +377,7 @@ class AttemptRecord:
             status=status,
             error_type=error_type,
             trace_id=record.trace_id,
+            entry=record.call.entry,
         )
 
 

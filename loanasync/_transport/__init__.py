@@ -30,9 +30,8 @@ All follow these rules. The tests of the fault matrix check each fault on each, 
 6. **Head.** A head may have 1,000 headers of 64 KiB each. A head that cannot be parsed counts as no response.
 7. **Deadline.** `connect` limits the wait for a connection, `within` the whole request. If the event loop was
    blocked beyond the deadline, a response that arrived in time is still read.
-8. **Cancellation.** If the caller is cancelled before the first byte, nothing is sent. After the first byte,
-   the connection is aborted. If `Request.outlives_caller` is set, the response is read in the background
-   first, and `Request.late` is set to its future.
+8. **Cancellation.** If the task is cancelled before the first byte, nothing is sent. After the first byte,
+   the connection is aborted. If `Request.survives_cancellation` is set, the response is read and returned.
 9. **Closing.** `aclose` ends the requests in progress with the cause `SessionClosed`.
 10. **Errors.** I/O errors are returned as `NoResponse`, without their text and traceback, which may contain
     personal data.

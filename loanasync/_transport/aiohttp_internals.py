@@ -235,6 +235,7 @@ class RequestBody(bytes, aiohttp.Payload):
     def __init__(self, value: bytes) -> None:
         aiohttp.Payload.__init__(self, value)
         self.request: Request | None = None
+        self.task: asyncio.Task[object] | None = None  # the task of the exchange, which may be cancelled
         self.protocol: object | None = None  # aiohttp's protocol of the connection that it chose
         self.is_written = False
         self.is_cancelled = False  # it must not be written any more
@@ -302,7 +303,7 @@ class RequestBody(bytes, aiohttp.Payload):
         has_unread_data = unread_data_check(transport)
         if has_unread_data():
             await read_pending(has_unread_data)
-        is_cancelled = self.is_cancelled or (self.request is not None and self.request.is_withdrawn)
+        is_cancelled = self.is_cancelled or (self.task is not None and self.task.cancelling() > 0)
         is_late = asyncio.get_running_loop().time() >= self.deadline  # the event loop was blocked
         is_unusable = was_used or getattr(out.protocol, "should_close", False)
         if is_cancelled or is_late or is_unusable:

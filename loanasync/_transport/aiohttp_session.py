@@ -65,29 +65,17 @@ class SessionTransport:
         """See `Transport.send`."""
         if self._is_closed:  # closed between two attempts
             return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
-        if not request.outlives_caller:
-            return await self._exchange(request, connect, within)
-        request.is_sent = False
-        exchange = asyncio.ensure_future(self._exchange(request, connect, within))
-        try:
-            return await asyncio.shield(exchange)
-        except asyncio.CancelledError:
-            if request.is_sent:
-                request.late = exchange
-            else:
-                request.is_withdrawn = True  # aiohttp writes it in another task, which may run first
-                exchange.cancel()
-            raise
+        return await self._exchange(request, connect, within)
 
     async def _exchange(self, request: Request, connect: float, within: float) -> Response | NoResponse:
         """Send the request; try again while aiohttp chooses connections that were used before."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
             body = RequestBody(request.body)
-            body.request, body.deadline = request, deadline
+            body.request, body.task, body.deadline = request, asyncio.current_task(), deadline
             result = await self._exchange_once(request, body, connect, within)
             within = deadline - asyncio.get_running_loop().time()
-            is_over = within <= 0 or request.is_withdrawn or self._is_closed
+            is_over = within <= 0 or self._is_closed
             if is_over or not body.was_refused:
                 return result
 

@@ -44,11 +44,9 @@ class Transport(Protocol):
         - Never send a request twice, and never follow a redirect: an approval may be requested only once.
         - If the transport knows when it writes the first byte, set ``request.is_sent`` to False at the
           beginning, and to True just before that byte. If it is not set, the request counts as sent.
-        - Do not write the request while ``request.is_withdrawn`` is True.
-        - If the caller is cancelled before the first byte, write nothing. If it is cancelled later and
-          ``request.outlives_caller`` is True, read the response in the background: set ``request.late`` to a
-          future of the value that this method would return, and raise the cancellation. If ``request.late``
-          is not set, the response is lost and the outcome of the call is unknown.
+        - If the task is cancelled before the first byte, write nothing. If it is cancelled later and
+          ``request.survives_cancellation`` is True, read on and return the response: only the end of the
+          event loop cancels it then. Otherwise the response is lost and the outcome of the call is unknown.
 
         Args:
             request: The request. It contains secret and personal values: do not print or log it.

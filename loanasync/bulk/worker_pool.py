@@ -89,7 +89,7 @@ class WorkerPool:
         self._taking_row: set[asyncio.Task[None]] = set()
         self._row_lock = asyncio.Lock()
         # Workers whose row waits while the circuit breaker is open. `stop` may cancel them, too.
-        self._paused: set[asyncio.Task[None]] = set()
+        self._paused: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._turn = asyncio.Lock()  # held by the one worker that tries
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -312,7 +312,7 @@ class WorkerPool:
         if self._sends_no_more:
             raise refusal
         task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._paused.add(task)
+        self._paused[task] = None
         try:
             await self._turn.acquire()
             try:
@@ -325,7 +325,7 @@ class WorkerPool:
         except asyncio.CancelledError as error:
             raise error from refusal
         finally:
-            self._paused.discard(task)
+            self._paused.pop(task, None)
 
     @property
     def _is_full(self) -> bool:

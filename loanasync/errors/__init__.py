@@ -31,6 +31,7 @@
         ├── InFlightError                another call or worker has requested this approval
         ├── OutcomeUnknownError          requested before, with an unknown outcome; no request was sent
         ├── PayloadMismatchError         requested before, with other data; no request was sent
+        ├── DecisionForgottenError       decided before, but the client keeps only its last decisions
         ├── NotResolvedError             the entry does not permit the outcome that `resolve` states
         └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
@@ -45,6 +46,7 @@ Errors can be pickled.
 
 from loanasync._public import name_by_package
 from loanasync.errors.ledger import (
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
     LedgerError,
@@ -94,6 +96,7 @@ __all__ = [
     "ConnectError",
     "ConnectionLostError",
     "DeadlineExceededError",
+    "DecisionForgottenError",
     "DecisionNotRecordedError",
     "DomainError",
     "InFlightError",

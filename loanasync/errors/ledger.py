@@ -203,11 +203,35 @@ class OutcomeUnknownError(LedgerError):
 
 
 @define(slots=False, repr=False)
+class DecisionForgottenError(LedgerError):
+    """The service decided within the last hour, and the client no longer has the decision.
+
+    Only a client without a ledger raises it: it keeps the last 10,000 decisions. No request was sent. Ask the
+    service for the decision, and pass a ledger to `LoanClient`.
+
+    Args:
+        outcome: ``approved`` or ``refused``.
+
+    Example:
+        >>> print(DecisionForgottenError("approve", "", "approved"))
+        approve: the service has decided (approved), but this client keeps only its last decisions; reque...
+    """
+
+    outcome: Literal["approved", "refused"]
+
+    def __str__(self) -> str:
+        return (
+            f"{self._entry}: the service has decided ({self.outcome}), but this client keeps only its last "
+            "decisions; request not sent; look it up at the service, and use a ledger"
+        )
+
+
+@define(slots=False, repr=False)
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
     If it is the same application, repeat the call with the data of the first request. For a new application
-    pass a different ``scope``. Without a ledger, this is raised only while the first request is in progress.
+    pass a different ``scope``. A client without a ledger compares the approvals of the last hour.
 
     Args:
         state: State of the first request, such as ``approved`` or ``inflight``.

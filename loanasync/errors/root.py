@@ -22,6 +22,7 @@ class LoanError(Exception):
             evaluated the customer or, for the other calls, carried out the call. ``approved``, ``refused``:
             the service has decided. ``done``: the service carried out an operation other than `approve`.
         repeatable: True if a program may send the same call again unchanged.
+        operation: Name of the call, such as ``approve``; None for an error without a call.
         entry: Key of the call's entry in the ledger, None without a ledger.
 
     Example:
@@ -37,6 +38,7 @@ class LoanError(Exception):
     # Class attributes, not properties: subclasses define attrs fields of these names.
     outcome: Outcome = "not_sent"
     repeatable: bool = False
+    operation: str | None = None
     entry: str | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -121,6 +123,7 @@ class InvalidRequestError(LoanError):
 
     Args:
         problems: All broken rules.
+        operation: Name of the call.
 
     Example:
         >>> try:
@@ -131,6 +134,7 @@ class InvalidRequestError(LoanError):
     """
 
     problems: tuple[Problem, ...]
+    operation: str | None = None
 
     def __str__(self) -> str:
         return f"request not sent; fix the following: {join_problems(self.problems)}"

@@ -151,7 +151,7 @@ class ConnectionLostError(TransportError):
 
 
 class DeadlineExceededError(TransportError):
-    """No response arrived within ``Timeout.total`` seconds.
+    """No response arrived within ``Timeout.total`` seconds. That of an approval is still awaited.
 
     Repeat the call only if `repeatable` is True. Otherwise ask the service for the outcome first.
 

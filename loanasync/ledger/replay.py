@@ -11,28 +11,9 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import Malformed, decode, encode, encode_checked
 from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Meta, RawResponse, Refused
-from loanasync.errors import (
-    AlreadyEvaluatedError,
-    LoanError,
-    UnexpectedResponseError,
-)
+from loanasync.errors import LoanError, UnexpectedResponseError
 from loanasync.ledger.model import NO_REDIRECT, SERVICE, Entry, Settlement, State
 from loanasync.ledger.policy import LedgerPolicy
-
-
-def state_of(result: Outcome | LoanError) -> State:
-    """Return the state of an approval after a call with this result."""
-    match result:
-        case Approved():
-            return State.APPROVED
-        case Refused():
-            return State.REFUSED
-        case AlreadyEvaluatedError():
-            return State.LOST
-        case LoanError(outcome="not_sent" | "not_evaluated"):
-            return State.RELEASED
-        case _:
-            return State.UNKNOWN
 
 
 def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:

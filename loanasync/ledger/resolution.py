@@ -16,12 +16,12 @@ from attrs import frozen
 from loanasync._config import Shop
 from loanasync._results import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
+from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Place
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
 from loanasync.ledger.orphans import import_files_of_entry
-from loanasync.ledger.recorder import LedgerRecorder
 
 NotFound: TypeAlias = Literal["missing", "ambiguous"]
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
@@ -193,23 +193,23 @@ class Approval:
     order_token: str | None
 
 
-async def entry_key(recorder: LedgerRecorder, approval: Approval) -> str | LoanError:
+async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
     """Return the key of an approval's entry under the present key of the ledger, or an error."""
-    policy = recorder.policy
-    return await recorder.attempt(lambda: _first_key(recorder, approval), policy.patience, "entry_key", "")
+    policy = guard.policy
+    return await guard.attempt(lambda: _first_key(guard, approval), policy.patience, "entry_key", "")
 
 
-async def _first_key(recorder: LedgerRecorder, approval: Approval) -> str:
-    await recorder.ledger.refresh()  # the key may have been rotated
-    return (await _places(recorder, approval))[0].key
+async def _first_key(guard: LedgerGuard, approval: Approval) -> str:
+    await guard.ledger.refresh()  # the key may have been rotated
+    return (await _places(guard, approval))[0].key
 
 
-async def _places(recorder: LedgerRecorder, approval: Approval) -> tuple[Place, ...]:
-    return await recorder.places(approval.shop, approval.fiscal_code, approval.scope, approval.order_token)
+async def _places(guard: LedgerGuard, approval: Approval) -> tuple[Place, ...]:
+    return await guard.places(approval.shop, approval.fiscal_code, approval.scope, approval.order_token)
 
 
 async def resolve_customer(
-    recorder: LedgerRecorder, approval: Approval, stated: str, source: str, note: str
+    guard: LedgerGuard, approval: Approval, stated: str, source: str, note: str
 ) -> Entry | LoanError:
     """Settle the entry of a customer as a source states it; return the current entry, or an error.
 
@@ -218,25 +218,25 @@ async def resolve_customer(
     """
     source, note = source.strip(), note.strip()
     statement = Statement(STATES[stated], source, note or source)
-    patience = recorder.policy.patience
-    return await recorder.attempt(
-        lambda: _resolve(recorder, approval, statement, stated), 2 * patience, _OPERATION, ""
+    patience = guard.policy.patience
+    return await guard.attempt(
+        lambda: _resolve(guard, approval, statement, stated), 2 * patience, _OPERATION, ""
     )
 
 
 async def _resolve(
-    recorder: LedgerRecorder, approval: Approval, statement: Statement, stated: str
+    guard: LedgerGuard, approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
-    policy, places = recorder.policy, await _places(recorder, approval)
+    policy, places = guard.policy, await _places(guard, approval)
     by_order = approval.order_token is not None and policy.scope != "order_token"
-    found = await find_entry(recorder.ledger, places, by_order=by_order)
-    if not isinstance(found, Entry) and recorder.ledger.known_header is None:  # the key was rotated
-        places = await _places(recorder, approval)
-        found = await find_entry(recorder.ledger, places, by_order=by_order)
+    found = await find_entry(guard.ledger, places, by_order=by_order)
+    if not isinstance(found, Entry) and guard.ledger.known_header is None:  # the key was rotated
+        places = await _places(guard, approval)
+        found = await find_entry(guard.ledger, places, by_order=by_order)
     if not isinstance(found, Entry):
         return NotResolvedError(_OPERATION, "" if by_order else places[0].key, found, stated)
     done = await settle_as_stated(
-        recorder.ledger,
+        guard.ledger,
         found,
         statement,
         within=policy.patience,

@@ -76,7 +76,7 @@ class Finding:
         >>> import attrs
         >>> again = attrs.evolve(request, email="anna+refused@example.com")
         >>> refused = run(client.approve(fiscal_code, again))
-        >>> forgetful = sandbox.client(remember=False)
+        >>> forgetful = sandbox.client()
         >>> try:
         ...     run(forgetful.approve(fiscal_code, again))
         ... except AlreadyEvaluatedError:

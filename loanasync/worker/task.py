@@ -131,8 +131,12 @@ def register_task(
     ledger = required_ledger(client)
     patience = client.ledger_policy.patience  # type: ignore[union-attr]  # a client with a ledger has a policy
     # The longest delivery waits for the request of another worker and then sends its own. It also needs five
-    # ledger operations and the longest delay.
-    _check_redelivery(broker, 2 * client.timeout.total + 5 * patience + tries.cap, redelivery)
+    # ledger operations and the longest delay. The lease of a dead worker must have expired, too.
+    delivery, lease = (
+        2 * client.timeout.total + 5 * patience + tries.cap,
+        client.timeout.longest + 2 * patience,
+    )
+    _check_redelivery(broker, max(delivery, lease), redelivery)
     task = _Task(broker, client, name, tries)
 
     async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (taskiq would parse a typed argument, and log it if that fails)
@@ -140,7 +144,7 @@ def register_task(
             return await task.run(message, context)
 
     async def check_ledger(_: TaskiqState) -> None:
-        error = await client._recorder.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
+        error = await client._ledger_guard.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
         if error is None:
             return
         if next_step(error) != "pause":  # it may work later
@@ -243,7 +247,7 @@ def _check_redelivery(broker: AsyncBroker, longest: float, redelivery: float | N
         raise ConfigurationError(
             setting,
             f"must be at least {longest:g} seconds, not {within:g}: a delivery may take that long "
-            "(timeout.total, ledger_policy.patience, cap) before another worker may receive its message",
+            "(timeout, ledger_policy.patience, cap) before another worker may receive its message",
         )
 
 

@@ -11,8 +11,8 @@ from support.builders import approval_request
 
 CALL_PATH = (
     "loanasync._client",
-    "loanasync._runtime.memory",
-    "loanasync.ledger.recorder",
+    "loanasync._runtime.flights",
+    "loanasync.ledger.guard",
     "loanasync._runtime.pipeline",
     "loanasync.ledger.ledger",
     "loanasync.ledger.memory",

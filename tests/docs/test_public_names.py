@@ -53,7 +53,7 @@ def test_docstrings_use_public_names_only() -> None:
         ("from loanasync._client import LoanClient", "loanasync._client.LoanClient"),
         ("from loanasync.ledger.model import Entry", "loanasync.ledger.model.Entry"),
         ("import loanasync.cli", "loanasync.cli"),
-        ("client._memory", "_memory"),
+        ("client._flights", "_flights"),
     ],
 )
 def test_private_name_in_a_program_is_found(program: str, named: str) -> None:

@@ -136,7 +136,7 @@ async def test_personal_values_are_removed_from_messages(kind: type[LoanError], 
     results = set()
     with capturing() as captured:
         async with serving(b"") as server:
-            settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE, "remember": False}
+            settings: Any = {"auth_token": TOKEN, "limits": LIMITS, "retry": ONCE}
             async with server.client(**settings, **captured.providers) as client:
                 for quote in quotes(operation):
                     response = response_bytes(status, body(quote), "Content-Type: application/json")
@@ -161,7 +161,7 @@ async def test_response_with_wrong_types_shows_names_but_no_values(status: int) 
     with capturing() as captured:
         async with (
             serving(b"") as server,
-            server.client(auth_token=TOKEN, limits=LIMITS, remember=False) as client,
+            server.client(auth_token=TOKEN, limits=LIMITS) as client,
         ):
             for name, wrong in mistyped():
                 body = json.dumps({**ECHO, "approved": status == 201, name: wrong}).encode()
@@ -186,7 +186,6 @@ async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> No
                     assert isinstance(captured.errors[-1], kind)
             opening: dict[str, Any] = {
                 "breaker": CircuitBreaker(unknown=1),
-                "remember": False,
                 "limits": LIMITS,
             }
             async with server.client(auth_token=TOKEN, **opening, **captured.providers) as client:

@@ -9,18 +9,18 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from simulation.mutants import run_mutants
-from simulation.plan import HAZARDS, Hazard, generate
+from simulation.plan import generate
 from simulation.runner import Summary, machine, run, run_chunk, shrunk, story
 
 _CHUNK = 500  # schedules
 
 
-def run_all(first: int, number: int, hazard: Hazard, workers: int) -> Summary:
+def run_all(first: int, number: int, workers: int) -> Summary:
     """Run many schedules in several processes."""
     summary, started = Summary(), time.monotonic()
     chunks = [(at, min(_CHUNK, first + number - at)) for at in range(first, first + number, _CHUNK)]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for found in pool.map(run_chunk, *zip(*chunks, strict=True), [hazard] * len(chunks)):
+        for found in pool.map(run_chunk, *zip(*chunks, strict=True)):
             summary.join(found)
             if summary.number % (20 * _CHUNK) == 0:
                 seconds = time.monotonic() - started
@@ -30,10 +30,10 @@ def run_all(first: int, number: int, hazard: Hazard, workers: int) -> Summary:
     return summary
 
 
-def story_of(seed: int, hazard: Hazard) -> str:
+def story_of(seed: int) -> str:
     """Return the story of one seed; of a failing one, the steps that the failure needs."""
     with machine() as folder:
-        result = run(generate(seed, hazard), folder)
+        result = run(generate(seed), folder)
         return story(shrunk(result, folder) if result.violations else result)
 
 
@@ -63,7 +63,6 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=seed_number, default=0, help="the first seed; with no number, print it"
     )
-    parser.add_argument("--hazard", choices=list(HAZARDS), default="", help="plant a known hazard")
     parser.add_argument("--workers", type=seed_number, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--mutants", action="store_true", help="plant faults, which the schedules must find")
     parser.add_argument("--only", default="", help="with --mutants: those whose name contains this")
@@ -71,13 +70,13 @@ def main() -> int:
     if given.mutants:
         return run_mutants(given.only, given.workers)
     if given.number == 1:
-        print(text := story_of(given.seed, given.hazard))
+        print(text := story_of(given.seed))
         return int("VIOLATION" in text)
-    summary = run_all(given.seed, given.number, given.hazard, given.workers)
+    summary = run_all(given.seed, given.number, given.workers)
     print(*table(summary), sep="\n")
     print(f"{summary.number} schedules, {len(summary.failed)} failed {dict(summary.invariants)}")
     for seed in summary.failed[:3]:
-        print(f"\n{story_of(seed, given.hazard)}")
+        print(f"\n{story_of(seed)}")
     if summary.failed:
         print(f"\nreplay one with: nox -s simulation -- --seed {summary.failed[0]}")
     return int(bool(summary.failed))

@@ -16,6 +16,7 @@ from loanasync import (
     ApprovalRequest,
     CircuitBreaker,
     CircuitOpenError,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
     LedgerMismatchError,
@@ -146,7 +147,7 @@ class Program:
         )
         client._is_for_tests = True  # a worker accepts its MemoryLedger, which outlives the process
         if setup.memory_limit is not None:
-            client._memory._max_outcomes = setup.memory_limit  # type: ignore[union-attr]
+            client._flights._guard._max_responses = setup.memory_limit  # type: ignore[union-attr]
         return client
 
 
@@ -511,9 +512,11 @@ class Actors:
                 continue
             if call.key.customer in PROBES and call.said not in decided:
                 self.world.record.violate("bounded", f"{call.process.name} ends with {name} after all faults")
-            if call.number <= self._calls_before_probes or call.is_cancelled or self.world.plan.setup.hazard:
+            if call.number <= self._calls_before_probes or call.is_cancelled:
                 continue
             earlier = [each for each in calls[:number] if each.is_for_the_same_as(call)]
+            if isinstance(call.result, DecisionForgottenError) and self.world.plan.setup.memory_limit:
+                continue
             if call.said not in decided and any(each.decision is not None for each in earlier):
                 self.world.record.violate("kept", f"{call.key}: not decided again, but {name}")
 

@@ -210,15 +210,15 @@ class SeamTransport:
         """See `loanasync.Transport.send`."""
         request.is_sent = False
         exchange = asyncio.ensure_future(self._exchange(request, connect, within))
-        try:
-            return await asyncio.shield(exchange)
-        except asyncio.CancelledError:
-            if request.is_sent and request.outlives_caller:
-                request.late = exchange
-            else:
-                request.is_withdrawn = True
-                exchange.cancel()
-            raise
+        while True:
+            try:
+                return await asyncio.shield(exchange)
+            except asyncio.CancelledError:
+                if not (request.is_sent and request.survives_cancellation):
+                    exchange.cancel()
+                    raise
+                if (task := asyncio.current_task()) is not None:
+                    task.uncancel()
 
     async def _exchange(self, request: Request, connect: float, within: float) -> Response | NoResponse:
         started = self._process.loop.time()
@@ -227,7 +227,7 @@ class SeamTransport:
                 await self._process.world.network.connect(self._process)
         except OSError as error:
             return _unsent(type(error).__name__)
-        if request.is_withdrawn or self._is_closed:
+        if self._is_closed:
             return _unsent("SessionClosed")
         request.is_sent = True
         path = request.url.removeprefix("https://loans.example.com")

@@ -7,13 +7,6 @@ from attrs import evolve, field, frozen
 
 from simulation.chance import Chance
 
-Hazard = Literal["", "full memory", "other data"]
-# Limits that the package does not prevent yet, and the change that will. They are planted only on demand.
-HAZARDS: dict[Hazard, str] = {
-    "full memory": "the memory of a process has no limit of number",
-    "other data": "the memory of a process knows customers, not only requests",
-}
-
 # Mistakes of operators, after which no request may be sent: a program with another key, another service or no
 # cipher, an empty server in place of the ledger, and an older copy of it.
 Mistake = Literal["", "other key", "other service", "no cipher", "empty ledger", "older ledger"]
@@ -51,7 +44,6 @@ class Setup:
     per_order: bool = False
     is_eager: bool = False
     memory_limit: int | None = None
-    hazard: Hazard = ""
     mistake: Mistake = ""
     rotates: bool = False  # a person rotates the key of the ledger
 
@@ -92,10 +84,10 @@ _NETWORKS = {"seam": 86, "direct": 10, "session": 4}
 _TIMES = ((20.0, 8.0), (60.0, 30.0), (6.0, 5.0))
 
 
-def generate(seed: int, hazard: Hazard = "") -> Plan:
+def generate(seed: int) -> Plan:
     """Return the schedule of a seed."""
     chance = Chance(seed)
-    setup = _setup(chance, hazard)
+    setup = _setup(chance)
     actions = list(_calls(chance, setup))
     actions += _events(chance, setup)
     if setup.mistake in ("empty ledger", "older ledger"):
@@ -107,18 +99,16 @@ def generate(seed: int, hazard: Hazard = "") -> Plan:
     return Plan(seed, setup, tuple(sorted(actions, key=lambda action: action.at)))
 
 
-def _setup(chance: Chance, hazard: Hazard) -> Setup:
+def _setup(chance: Chance) -> Setup:
     def some(probability: float, name: str) -> bool:
         return chance.is_true(probability, "setup", name)
 
     total, attempt = chance.pick(_TIMES, "times")
     ledger = chance.weighted(_LEDGERS, "ledger")
-    if hazard:
-        ledger = "none"
     mistake = chance.weighted(_MISTAKES, "mistake") if ledger == "server" else ""
     programs = chance.weighted(_PROGRAMS, "programs")
     # A program that has not seen the newest writes does not notice that a copy lacks them.
-    if ledger == "memory" or hazard or mistake == "older ledger":
+    if ledger == "memory" or mistake == "older ledger":
         programs = 1
     elif mistake in ("other key", "other service", "no cipher"):
         programs = 2
@@ -143,15 +133,14 @@ def _setup(chance: Chance, hazard: Hazard) -> Setup:
         has_orphan_folder=not some(0.1, "orphans"),
         per_order=ledger != "none" and some(0.1, "orders"),
         is_eager=some(0.1, "eager"),
-        memory_limit=3 if hazard == "full memory" else None,
-        hazard=hazard,
+        memory_limit=2 if ledger == "none" and some(0.2, "memory") else None,
         mistake=mistake,
         rotates=ledger == "server" and not mistake and some(0.15, "rotation"),
     )
 
 
 def _calls(chance: Chance, setup: Setup) -> Iterator[Action]:
-    customers = "ABCDEF"[: 6 if setup.hazard == "full memory" else chance.pick((1, 1, 1, 2), "customers")]
+    customers = "ABCDEF"[: 6 if setup.memory_limit else chance.pick((1, 1, 1, 2), "customers")]
     kinds = dict(_CALLS)
     if not setup.has_ledger:
         del kinds["resolve"], kinds["message"]
@@ -178,7 +167,7 @@ def _options(chance: Chance, setup: Setup, name: str) -> dict[str, Any]:
             )
     if chance.is_true(0.15, "repeat", name):
         options["repeat_unknown"] = True
-    if (setup.has_ledger or setup.hazard == "other data") and chance.is_true(0.12, "data", name):
+    if chance.is_true(0.12, "data", name):
         options["other_data"] = True
     if setup.per_order:
         options["order"] = 1 + chance.bits("order", name) % 2
@@ -236,7 +225,6 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
                 yield evolve(plan, actions=(*plan.actions[:index], smaller, *plan.actions[index + 1 :]))
     usual = Setup(
         ledger=plan.setup.ledger,
-        hazard=plan.setup.hazard,
         mistake=plan.setup.mistake,
         rotates=plan.setup.rotates,
     )

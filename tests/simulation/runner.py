@@ -19,7 +19,7 @@ from simulation.actors import Actors
 from simulation.effects import log_handler
 from simulation.invariants import check_end
 from simulation.network import Network
-from simulation.plan import Hazard, Plan, Setup, generate, shrink
+from simulation.plan import Plan, Setup, generate, shrink
 from simulation.service import Service
 from simulation.world import World, simulated_machine
 
@@ -117,19 +117,19 @@ def run(plan: Plan, folder: Path) -> Result:
     return Result(plan, record.violations, record.story, world.chosen, record.met)
 
 
-def run_seeds(seeds: Iterable[int], folder: Path, hazard: Hazard = "") -> Iterator[Result]:
+def run_seeds(seeds: Iterable[int], folder: Path) -> Iterator[Result]:
     """Run the schedules of seeds."""
     for number, seed in enumerate(seeds):
         if number % _COLLECT_EVERY == 0:
             gc.collect()
-        yield run(generate(seed, hazard), folder)
+        yield run(generate(seed), folder)
 
 
-def run_chunk(first: int, number: int, hazard: Hazard) -> Summary:
+def run_chunk(first: int, number: int) -> Summary:
     """Run the schedules of consecutive seeds, as a task for another process."""
     summary = Summary()
     with machine() as folder:
-        for result in run_seeds(range(first, first + number), folder, hazard):
+        for result in run_seeds(range(first, first + number), folder):
             summary.add(result)
     return summary
 

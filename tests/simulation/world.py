@@ -14,7 +14,7 @@ from unittest import mock
 
 import loanasync._transport.sessions  # noqa: F401  (the first client would load it, and draw random bytes)
 from loanasync import _log
-from loanasync._runtime import memory
+from loanasync._runtime import flights, guard
 from loanasync.ledger import header, maintenance
 from simulation.chance import Chance
 from simulation.event_loop import VirtualLoop
@@ -272,8 +272,8 @@ def simulated_machine() -> Iterator[None]:
         mock.patch.object(time, "time", _time_of_day),
         mock.patch.object(os, "getpid", _pid),
         mock.patch.object(os, "urandom", _bytes),
-        mock.patch.object(memory, "monotonic", _now),
-        mock.patch.object(memory, "token_bytes", _bytes),
+        mock.patch.object(guard, "monotonic", _now),
+        mock.patch.object(flights, "token_bytes", _bytes),
         mock.patch.object(maintenance, "token_hex", lambda size: _bytes(size).hex()),
         mock.patch.object(header, "token_hex", lambda size: _bytes(size).hex()),
         mock.patch.object(random, "uniform", lambda low, high: low + (high - low) * _fraction()),

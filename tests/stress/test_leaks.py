@@ -63,7 +63,7 @@ async def play(script: ScriptedTransport, client: LoanClient, rounds: int) -> No
 
 async def test_calls_leak_no_memory_and_no_task() -> None:
     script = ScriptedTransport()
-    client = script.client(retry=AT_ONCE, max_concurrency=5, remember=False)
+    client = script.client(retry=AT_ONCE, max_concurrency=5)
     await play(script, client, 20)  # caches are filled once
     gc.collect()
     tasks = asyncio.all_tasks()

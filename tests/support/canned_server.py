@@ -7,6 +7,7 @@ from typing import cast
 
 from loanasync import Decision, LoanClient
 from support.builders import FISCAL_CODE, approval_request
+from support.separate import SeparateClient
 
 
 def response_bytes(status: int, body: bytes = b"{}", *headers: str) -> bytes:
@@ -48,11 +49,11 @@ class Canned:
         for transport in self.open:
             transport.write(response)
 
-    def client(self, **options: object) -> LoanClient:
-        """Return a client that sends each call: the tests request one approval many times."""
-        fixed: dict[str, object] = {"shop_id": "shop", "auth_token": "secret-token", "remember": False}
-        settings = {**fixed, **options}
-        return LoanClient(self.base_url, **settings)  # type: ignore[arg-type]
+    def client(self, *, separate: bool = True, **options: object) -> LoanClient:
+        """Return a client. By default it sends each call: the tests request one approval many times."""
+        kind = SeparateClient if separate else LoanClient
+        settings = {"shop_id": "shop", "auth_token": "secret-token", **options}
+        return kind(self.base_url, **settings)  # type: ignore[arg-type]
 
 
 class _ServerProtocol(asyncio.Protocol):

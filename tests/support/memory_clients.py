@@ -64,4 +64,4 @@ async def held_server(
             options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
         if "through aiohttp" in session:
             stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
-        yield server, await stack.enter_async_context(server.client(remember=True, **options))
+        yield server, await stack.enter_async_context(server.client(separate=False, **options))

@@ -18,7 +18,7 @@ from loanasync import (
     ReadTimeoutError,
     Refused,
 )
-from loanasync._runtime.memory import Memory
+from loanasync._runtime.guard import ProcessGuard
 from loanasync.ledger import Entry, MemoryLedger, State, import_orphans
 from loanasync.testing import approved, not_connected, refused, response, timed_out
 from support import ledger_clients, memory_clients
@@ -60,7 +60,7 @@ async def test_late_response_without_a_ledger_is_remembered() -> None:
 
 async def test_full_memory_returns_the_decision() -> None:
     shop = memory_clients.Shop(approved(), refused())
-    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=1)
+    shop.client._flights._guard = ProcessGuard(1)
     await shop.approve(scope="1")
     for _ in range(2):
         assert isinstance(await shop.approve(scope="2"), Refused)
@@ -87,19 +87,21 @@ async def test_late_response_with_a_failing_ledger_is_remembered(
         folder.write_text("in the way")
     shop = ledger_clients.Shop(step, ledger=ledger, orphan_folder=folder)
     await cancel_while_sending([asyncio.create_task(shop.approve()) for _ in range(2)], arrived)
-    memory = shop.client._memory
+    memory = shop.client._flights
     assert memory is not None
     go.set()
     await until(lambda: not memory._in_flight)
+    ledger.faults.clear()
     assert isinstance(await shop.approve(), Approved)
     assert len(shop.script.sent) == 1
     assert orphans_in(folder) == is_writable
 
 
 async def test_caller_cancelled_while_waking_stays_cancelled(tmp_path: Path) -> None:
-    shop = ledger_clients.Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
+    ledger = FailingLedger(settle=broken)
+    shop = ledger_clients.Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
-    memory = shop.client._memory
+    memory = shop.client._flights
     assert memory is not None
     await until(lambda: bool(memory._in_flight))
     [flight] = memory._in_flight.values()
@@ -107,6 +109,7 @@ async def test_caller_cancelled_while_waking_stays_cancelled(tmp_path: Path) -> 
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
+    ledger.faults.clear()
     assert isinstance(await shop.approve(), Approved)
 
 

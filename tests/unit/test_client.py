@@ -61,11 +61,12 @@ def test_transport_is_opened_once_in_each_event_loop() -> None:
     class Counted(Recorded):
         opened = closed = 0  # its own counters
 
-    client = client_of(transport=Counted, remember=False)
+    client = client_of(transport=Counted)
 
     async def approve_twice() -> None:
-        for _ in range(2):
-            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        for number in range(2):
+            scope = f"{id(asyncio.get_running_loop())} {number}"
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request(), scope=scope), Approved)
 
     for loops in (1, 2):
         asyncio.run(approve_twice())

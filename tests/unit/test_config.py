@@ -193,9 +193,14 @@ def test_circuit_breaker_invalid_value_is_refused(setting: str, value: Any) -> N
         CircuitBreaker(**{setting: value})
 
 
-def test_timeout_connect_must_be_less_than_attempt() -> None:
-    with pytest.raises(ConfigurationError, match=r"timeout\.connect: must be less than timeout\.attempt"):
-        Timeout(attempt=5, connect=5)
+def test_timeout_connect_must_not_be_greater_than_attempt() -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout\.connect: must not be greater"):
+        Timeout(attempt=5, connect=6)
+
+
+@pytest.mark.parametrize(("attempt", "connect"), [(30, 5), (3, 3)])
+def test_timeout_connect_is_by_default_five_seconds_or_attempt(attempt: float, connect: float) -> None:
+    assert Timeout(total=6, attempt=attempt).connect == connect
 
 
 @pytest.mark.parametrize(

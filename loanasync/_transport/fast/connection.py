@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import aiohttp
 from aiohttp import http
@@ -306,19 +306,22 @@ class DirectConnection(HeadSplitter):
             self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
 
-    def keep_reading(self) -> "asyncio.Future[Response | NoResponse]":
-        """Continue to read the response after the caller was cancelled, and return a new future for it.
+    async def read_on(self) -> Response | NoResponse:
+        """Read the rest of the response although the task was cancelled, and return the result.
 
-        The new future replaces the one of `exchange`, which was cancelled with the caller. When it has its
-        result, the connection is aborted: another request would take it before the response was understood.
+        New futures replace the one of `exchange`, which was cancelled with the task.
         """
-        cancelled = self._result
-        late = self._result = self._scheduler.loop.create_future()
-        if cancelled is not None and cancelled.done() and not cancelled.cancelled():
-            # The response and the cancellation came in the same iteration of the event loop.
-            late.set_result(cancelled.result())
-        late.add_done_callback(lambda _: self.release(keep=False))
-        return late
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        while True:
+            task.uncancel()
+            cancelled, self._result = self._result, self._scheduler.loop.create_future()
+            if cancelled is not None and cancelled.done() and not cancelled.cancelled():
+                # The response and the cancellation came in the same iteration of the event loop.
+                self._result.set_result(cancelled.result())
+            try:
+                return await self._result
+            except asyncio.CancelledError:
+                continue
 
     @property
     def is_open(self) -> bool:
@@ -493,7 +496,7 @@ class DirectConnection(HeadSplitter):
         """Set the result of the exchange, unless it has one."""
         self._parser = self._content = self._unsent_bytes = None
         if self._result is not None and self._result.cancelled():
-            # The caller was cancelled in this iteration of the event loop. `keep_reading` needs the result.
+            # The task was cancelled in this iteration of the event loop. `read_on` needs the result.
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)

@@ -84,12 +84,13 @@ class DirectTransport:
             was_used = connection.was_used
             try:
                 result = await connection.exchange(request, deadline)
-            except BaseException as error:
-                is_cancelled = isinstance(error, asyncio.CancelledError)
-                if is_cancelled and request.outlives_caller and request.is_sent:
-                    request.late = connection.keep_reading()
-                else:
+            except asyncio.CancelledError:
+                if not (request.survives_cancellation and request.is_sent):
                     connection.release(keep=keep and not request.is_sent)
+                    raise
+                result = await connection.read_on()
+            except BaseException:
+                connection.release(keep=False)
                 raise
             connection.release(keep=keep)
             if isinstance(result, Response):

@@ -18,9 +18,9 @@ from loanasync.cli.ledger.open import OpenLedger, UnusableError, short
 from loanasync.cli.rows.append import has_content, read_lines
 from loanasync.ledger import Entry, Ledger, Settlement, State
 from loanasync.ledger.administration import move_service
+from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Place, places_of
 from loanasync.ledger.model import FORMAT
-from loanasync.ledger.recorder import LedgerRecorder
 from loanasync.ledger.resolution import find_entry
 
 try:
@@ -311,7 +311,7 @@ class PastRequests:
 
     Args:
         reported: Last status of each customer in the results.
-        recorder: The ledger and its policy, if there is one.
+        guard: The ledger and its policy, if there is one.
         shop: The shop.
         is_own: The ledger belongs to these results alone, so an entry in flight was left by a killed run.
         from_ledger: The decisions in the results that came from the ledger, where a person may correct them.
@@ -319,7 +319,7 @@ class PastRequests:
     """
 
     _reported: Mapping[str, PastStatus] = field(factory=dict)
-    _recorder: LedgerRecorder | None = None
+    _guard: LedgerGuard | None = None
     _shop: Shop | None = None
     _is_own: bool = False
     _from_ledger: Mapping[str, str] = field(factory=dict)
@@ -330,13 +330,13 @@ class PastRequests:
     @contextmanager
     def _opened(self) -> Iterator[OpenLedger | None]:
         """Open the ledger in an event loop that ends with the block."""
-        if self._recorder is None:
+        if self._guard is None:
             yield None
             return
-        ledger = self._recorder.ledger
+        ledger = self._guard.ledger
         with asyncio.Runner() as runner:
             try:
-                yield OpenLedger(ledger, runner, self._recorder.policy)
+                yield OpenLedger(ledger, runner, self._guard.policy)
             finally:
                 runner.run(ledger.aclose())
 
@@ -388,13 +388,13 @@ class PastRequests:
             )
 
     def _use_keys(self, use: OpenLedger) -> None:
-        assert self._recorder is not None  # noqa: S101  (`use` is its ledger)
-        self._secrets = use.run(self._recorder.keys()).secrets
+        assert self._guard is not None  # noqa: S101  (`use` is its ledger)
+        self._secrets = use.run(self._guard.keys()).secrets
 
     def _places(self, fiscal_code: str) -> tuple[Place, ...]:
         assert self._shop is not None  # noqa: S101  (with a ledger there is a shop)
-        assert self._recorder is not None  # noqa: S101  (only called with a ledger)
-        return places_of(self._shop.shop_id, fiscal_code, self._secrets, self._recorder.policy)
+        assert self._guard is not None  # noqa: S101  (only called with a ledger)
+        return places_of(self._shop.shop_id, fiscal_code, self._secrets, self._guard.policy)
 
     async def _look_up(self, ledger: Ledger, codes: Sequence[str]) -> None:
         places = (self._places(code) for code in codes)
@@ -437,4 +437,4 @@ class PastRequests:
 
     def entry_key(self, fiscal_code: str) -> str | None:
         """Return the start of the customer's key, by which a person finds the entry in the ledger."""
-        return None if self._recorder is None else short(self._places(fiscal_code)[0].key)
+        return None if self._guard is None else short(self._places(fiscal_code)[0].key)

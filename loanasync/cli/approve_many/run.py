@@ -53,7 +53,7 @@ from loanasync.cli.rows.source import InputProblem
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.environment import cipher_of
-from loanasync.ledger.recorder import LedgerRecorder
+from loanasync.ledger.guard import LedgerGuard
 
 _BEGIN_OF_LETTERS = 1_000_000  # bytes that are searched for the name of the first column
 _WITHOUT_OUTCOME: frozenset[PastStatus] = frozenset({"new", "busy"})
@@ -261,8 +261,8 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _RunParts
         )
     client = LoanClient.from_env(dialect=options.dialect, ledger=ledger, ledger_policy=policy)
     is_own = options.ledger is None
-    recorder = LedgerRecorder(ledger, policy, shop.base_url)
-    earlier = PastRequests(reported, recorder, shop, is_own, from_ledger, lock)
+    guard = LedgerGuard(ledger, policy, shop.base_url)
+    earlier = PastRequests(reported, guard, shop, is_own, from_ledger, lock)
     return _RunParts(client, earlier, form, lock, lines)
 
 

@@ -285,14 +285,11 @@ async def test_trial_that_gets_no_slot_lets_the_next_call_try() -> None:
 
 
 def _sent_call(shop: Shop) -> Any:
-    memory = shop.client._memory
-    assert memory is not None
-    [shared] = memory._in_flight.values()
+    [shared] = shop.client._flights._in_flight.values()
     return shared.call
 
 
-@pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
-async def test_trial_cancelled_before_sending_lets_the_next_call_try(options: dict[str, Any]) -> None:
+async def test_trial_cancelled_before_sending_lets_the_next_call_try() -> None:
     sleeping = asyncio.Event()
 
     class Transport(ScriptedTransport):
@@ -303,26 +300,14 @@ async def test_trial_cancelled_before_sending_lets_the_next_call_try(options: di
                 await asyncio.Event().wait()
             return await super().send(request, connect=connect, within=within)
 
-    shop = OpenShop(**options)
+    shop = OpenShop()
     shop.script = Transport(connection_lost(), approved())
-    shop.client = shop.script.client(breaker=ONCE, **options)
+    shop.client = shop.script.client(breaker=ONCE)
     await shop.open()
     trial = asyncio.create_task(shop.approve())
     await sleeping.wait()
     await cancelled(trial)
     assert isinstance(await shop.approve(OTHER), Approved)
-
-
-async def test_trial_cancelled_after_sending_counts_as_failed() -> None:
-    step, arrived, _ = held_response(approved())
-    shop = OpenShop(step, approved(), remember=False)
-    await shop.open()
-    trial = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    await cancelled(trial)
-    refused = await shop.approve(OTHER)
-    assert isinstance(refused, CircuitOpenError)
-    assert refused.retry_after == 30
 
 
 @pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])

@@ -1,6 +1,7 @@
 """Cancelled callers: a request is sent once, and its response is read after the callers were cancelled."""
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
@@ -9,16 +10,11 @@ from loanasync import (
     Approved,
     LoanClient,
     OutcomeUnknownError,
-    PoolTimeoutError,
     Refused,
     RetryPolicy,
-    SystemFaultError,
     Timeout,
 )
-from loanasync._runtime.memory import Memory
 from loanasync.testing import ScriptedResponse, approved, computed, refused, system_error
-from support.builders import FISCAL_CODE, approval_request
-from support.cancellation import Moment, Stepwise, cancelled_at
 from support.canned_server import APPROVAL, FAULT, REFUSAL, serving
 from support.direct_path import needs_direct_path
 from support.ledger_clients import held_response
@@ -81,9 +77,7 @@ async def test_memory_response_without_a_waiting_caller_is_remembered(session: s
         await server.wait_for_requests(1)
         await cancelled(call)
         server.respond_to_all(APPROVAL)
-        memory = client._memory
-        assert memory is not None
-        await until(lambda: not memory._in_flight)
+        await until(lambda: not client._flights._in_flight)
         assert isinstance(await request(client), Approved)
         assert server.requests == 1
 
@@ -113,9 +107,7 @@ async def test_memory_500_after_the_last_caller_left_is_not_retried(session: str
         await cancelled(call)
         server.script = lambda _: APPROVAL
         server.respond_to_all(FAULT)
-        memory = client._memory
-        assert memory is not None
-        await until(lambda: not memory._in_flight)
+        await until(lambda: not client._flights._in_flight)
         assert isinstance(await request(client), OutcomeUnknownError)
         assert server.requests == 1
         assert isinstance(await request(client, repeat_unknown=True), Approved)
@@ -143,46 +135,11 @@ async def test_memory_late_response_that_never_arrives_is_unknown(session: str) 
         call = asyncio.create_task(request(client))
         await server.wait_for_requests(1)
         await cancelled(call)
-        memory = client._memory
-        assert memory is not None
-        await until(lambda: not memory._in_flight)
+        await until(lambda: not client._flights._in_flight)
         await until(lambda: not server.open)
         again = await request(client)
         assert isinstance(again, OutcomeUnknownError)
         assert (again.note, server.requests) == ("ReadTimeoutError", 1)
-
-
-@each_session
-async def test_memory_call_cancelled_while_connecting_sends_nothing(
-    session: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lookup_started, lookup_allowed = asyncio.Event(), asyncio.Event()
-    look_up = asyncio.get_running_loop().getaddrinfo
-
-    async def slow(*arguments: Any, **options: Any) -> Any:
-        lookup_started.set()
-        await lookup_allowed.wait()
-        return await look_up(*arguments, **options)
-
-    async with held_server(session, APPROVAL) as (server, client):
-        address = server.base_url.replace("127.0.0.1", "localhost")
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow)
-        named = LoanClient(address, shop_id="s", auth_token="t")
-        if session.startswith("users"):
-            named._pipeline = client._pipeline
-            named._memory = Memory(client._pipeline, None)
-        call = asyncio.create_task(request(named))
-        await lookup_started.wait()
-        await cancelled(call)
-        lookup_allowed.set()
-        assert named._memory is not None
-        assert not named._memory._in_flight
-        assert not named._memory._decisions
-        assert not named._memory._unknown
-        assert server.requests == 0
-        assert isinstance(await request(named), Approved)
-        assert server.requests == 1
-        await named.aclose()
 
 
 async def test_memory_call_cancelled_while_connecting_is_sent_by_the_next(
@@ -281,58 +238,20 @@ async def test_memory_retry_wait_without_callers_is_unknown() -> None:
     assert shop.sent == 1
 
 
-async def test_memory_retry_without_a_slot_is_unknown() -> None:
-    holding, arrived, go = held_response(refused())
-    shop = Shop(system_error(), holding, approved(), max_concurrency=1)
-    pause = Pause(shop)
-    first = asyncio.create_task(shop.approve())
-    await pause.began.wait()
-    second = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
-    other = asyncio.create_task(shop.approve(OTHER))  # takes the slot
-    await arrived.wait()
-    await cancelled(first)
-    error = await second
-    assert isinstance(error, PoolTimeoutError | SystemFaultError)
-    assert (error.outcome, error.repeatable) == ("unknown", False)
-    go.set()
-    assert isinstance(await other, Refused)
-    assert isinstance(await shop.approve(), OutcomeUnknownError)
-    assert shop.sent == 2
-
-
-@pytest.mark.parametrize("moment", ["waiting", "waking"])
-@pytest.mark.parametrize("session", ["own", "own, through aiohttp"])
-async def test_memory_call_cancelled_at_any_await_is_evaluated_once(session: str, moment: Moment) -> None:
-    async with held_server(session, APPROVAL) as (server, client):
-        server.parts = 3
-        steps = Stepwise(client.approve(FISCAL_CODE, approval_request()))
-        assert isinstance(await asyncio.get_running_loop().create_task(steps), Approved)
-    for at in range(1, steps.awaits + 1):
-        async with held_server(session, APPROVAL) as (server, client):
-            server.parts = 3
-            task, _ = await cancelled_at(client.approve(FISCAL_CODE, approval_request()), at, moment)
-            assert task.cancelled() or isinstance(task.result(), Approved)
-            assert isinstance(await request(client, payload=approval_request()), Approved), at
-            assert server.requests == 1, at
-
-
-@pytest.mark.parametrize("moment", ["waiting", "waking"])
-async def test_memory_call_with_a_500_cancelled_at_any_await_never_repeats(moment: Moment) -> None:
-    """A request that may have been evaluated is not sent again by the next call."""
-    counted = Shop(system_error(), system_error(), approved())
-    steps = Stepwise(counted.client.approve(FISCAL_CODE, approval_request()))
-    await asyncio.get_running_loop().create_task(steps)
-    assert steps.awaits > 3
-    for at in range(1, steps.awaits + 1):
-        shop = Shop(system_error(), system_error(), approved(), *[approved()] * 3)
-        task, _ = await cancelled_at(shop.client.approve(FISCAL_CODE, approval_request()), at, moment)
-        sent = shop.sent
-        again = await shop.approve(payload=approval_request())
-        if sent == 0:
-            assert isinstance(again, Approved)
-        elif task.cancelled():
-            assert isinstance(again, OutcomeUnknownError | Approved)
-            assert shop.sent == sent, at
+@pytest.mark.parametrize("faults", [0, 1])
+@each_session
+async def test_memory_call_cancelled_in_any_turn_is_never_repeated(session: str, faults: int) -> None:
+    for turns in count():
+        async with held_server(session, *[FAULT] * faults, APPROVAL, retry=AT_ONCE) as (server, client):
+            call = asyncio.create_task(request(client))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if call.done():
+                break
+            await cancelled(call)
+            again = await request(client)
+            assert isinstance(again, Approved) == (server.requests == 1 + faults), (turns, again)
+            assert isinstance(again, Approved | OutcomeUnknownError if faults else Approved), turns
 
 
 async def test_memory_time_limit_of_the_caller_is_a_cancellation() -> None:
@@ -353,27 +272,6 @@ async def test_memory_failed_step_leaves_no_call_in_flight() -> None:
     shop = Shop(computed(broken), approved())
     with pytest.raises(LookupError):
         await shop.approve()
-    assert shop.client._memory is not None
-    assert not shop.client._memory._in_flight
+    assert not shop.client._flights._in_flight
     assert isinstance(await shop.approve(), OutcomeUnknownError)  # it may have been sent
     assert shop.sent == 1
-
-
-async def test_memory_call_that_takes_over_keeps_its_deadline() -> None:
-    """`Timeout.total` includes the time in which a call waited for the request of another caller."""
-    step, arrived, go = held_response(approved())
-    shop = Shop(step, approved(), max_concurrency=1)
-    other = asyncio.create_task(shop.approve(OTHER))
-    await arrived.wait()
-    first = asyncio.create_task(shop.approve())  # waits for a slot
-    await asyncio.sleep(0)
-    second = asyncio.create_task(shop.approve(timeout=Timeout(total=20)))
-    await until(lambda: shop.client._memory is not None and len(shop.client._memory._in_flight) == 2)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    shop.script.clock.time += 15
-    await cancelled(first)
-    go.set()
-    assert isinstance(await second, Approved)
-    assert isinstance(await other, Approved)
-    assert shop.script.sent[-1].within == pytest.approx(5, abs=0.1)

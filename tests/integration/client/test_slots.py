@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
@@ -57,10 +56,9 @@ async def test_retry_waits_for_a_slot_that_was_taken() -> None:
     assert isinstance(await other, Refused)
 
 
-@pytest.mark.parametrize("options", [{}, {"remember": False}], ids=["remembered", "not remembered"])
-async def test_retry_without_a_free_slot_raises_system_fault(options: dict[str, Any]) -> None:
+async def test_retry_without_a_free_slot_raises_system_fault() -> None:
     step, arrived, leave = held_response(refused())
-    shop = Shop(system_error(), step, approved(), max_concurrency=1, **options)
+    shop = Shop(system_error(), step, approved(), max_concurrency=1)
     began, go = paused(shop)
     first = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
     await began.wait()
@@ -73,8 +71,7 @@ async def test_retry_without_a_free_slot_raises_system_fault(options: dict[str, 
     assert (error.attempts, shop.sent) == (1, 2)
     leave.set()
     assert isinstance(await other, Refused)
-    if not options:
-        assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert isinstance(await shop.approve(), OutcomeUnknownError)
     assert shop.script.left == 1
 
 
@@ -83,7 +80,7 @@ async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:
     async with serving() as server:
         server.script = lambda number: FAULT if number < 10 else APPROVAL
         async with server.client(
-            remember=True, max_concurrency=2, retry=RetryPolicy(base=0.05, cap=0.05)
+            separate=False, max_concurrency=2, retry=RetryPolicy(base=0.05, cap=0.05)
         ) as client:
             codes = [f"TSTXYZ00A00A000{letter}" for letter in "ABCDEFGHIJ"]
             ended = await asyncio.gather(*(request(client, code) for code in codes))

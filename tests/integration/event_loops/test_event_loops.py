@@ -268,7 +268,7 @@ from loanasync import LoanClient, LoanError, RetryPolicy, Timeout
 from loanasync.testing import approval_request, fiscal_code
 client = LoanClient(
     sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token",
-    retry=RetryPolicy(base=0.001), timeout=Timeout(total=3),  # aclose() waits for the cancelled call
+    retry=RetryPolicy(base=0.001), timeout=Timeout(total=3, attempt=2),  # aclose() waits for the cancelled call
 )
 async def request_approval(tag):
     code = fiscal_code()
@@ -318,7 +318,9 @@ async def test_concurrent_aclose_calls_close_once(served: Sandbox) -> None:
 
 
 async def test_client_works_after_an_error_in_another_loop(served: Sandbox) -> None:
-    async with served.client(timeout=Timeout(total=0.3), retry=RetryPolicy(attempts=1)) as client:
+    async with served.client(
+        timeout=Timeout(total=0.3, attempt=0.6), retry=RetryPolicy(attempts=1)
+    ) as client:
         with pytest.raises(DeadlineExceededError):
             await approval(client, "hangbefore")
         with pytest.raises(SystemFaultError):

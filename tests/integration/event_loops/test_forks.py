@@ -24,7 +24,7 @@ client = scripted_client(approved())
 locks = {
     "MemoryLedger": lambda: ledger._store._lock,
     "SqliteLedger": lambda: ledger._store._lock,
-    "Memory": lambda: client._memory._lock,
+    "Flights": lambda: client._flights._lock,
     "metrics": lambda: _metrics._creation.lock,
 }
 
@@ -32,7 +32,7 @@ async def use():
     if sys.argv[1] in ("MemoryLedger", "SqliteLedger"):
         assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")
         await ledger.aclose()
-    elif sys.argv[1] == "Memory":
+    elif sys.argv[1] == "Flights":
         assert (await client.approve("TSTXYZ00A00A000A", approval_request())).approved
     else:
         scripted_client()
@@ -62,7 +62,7 @@ def run(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("lock", ["MemoryLedger", "SqliteLedger", "Memory", "metrics"])
+@pytest.mark.parametrize("lock", ["MemoryLedger", "SqliteLedger", "Flights", "metrics"])
 def test_child_forked_while_a_thread_holds_a_lock_is_not_blocked(lock: str, tmp_path: Path) -> None:
     done = run(HELD, lock, tmp_path / "decisions.db")
     assert done.returncode == 0, done.stderr
@@ -201,7 +201,6 @@ sys.exit(status)
         "loanasync._protocol.endpoints",
         "loanasync._telemetry.spans",
         "loanasync._runtime.pipeline",
-        "loanasync._runtime.memory",
         "loanasync._transport.sessions",
     ],
 )

@@ -8,12 +8,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, RetryPolicy, Timeout
+from loanasync import Approved, RetryPolicy, Timeout
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 from support.canned_server import APPROVAL, approve, serving
 from support.faults.row import SESSIONS
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
+from support.separate import SeparateClient
 from support.unclosed_clients import approval, warned
 
 
@@ -53,11 +54,10 @@ class TestUnderEachEventLoop:
             async with (
                 running(server),
                 aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as users,
-                LoanClient(
+                SeparateClient(
                     server.base_url,
                     shop_id="s",
                     auth_token="t",
-                    remember=False,
                     ssl=None if session.startswith("users") else trust,
                     session=users if session.startswith("users") else None,
                     direct_connections="through aiohttp" not in session,

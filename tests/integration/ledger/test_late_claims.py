@@ -177,7 +177,7 @@ async def test_release_that_fails_is_repeated_when_the_client_is_closed() -> Non
 
 
 async def test_oldest_of_too_many_unsent_claims_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.ledger.recorder._MAX_UNSENT", 3)
+    monkeypatch.setattr("loanasync.ledger.guard._MAX_UNWRITTEN", 3)
     ledger = LosingLedger()
     shop = Shop(ledger=ledger)
     for number in range(5):

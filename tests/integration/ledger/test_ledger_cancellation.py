@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
-from loanasync._runtime.memory import Memory
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from support.canned_server import APPROVAL, FAULT, serving
 from support.memory_clients import SESSIONS, cancelled, held_server, request
@@ -32,29 +31,19 @@ class Slow(MemoryLedger):
 @each_session
 async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: str) -> None:
     """Cancel one loop iteration later each time until the request is sent; with warm and cold connections."""
-    for turns in itertools.count():
+    for turns in itertools.count(1):
         ledger = Slow()
         async with held_server(session, ledger=ledger) as (server, client):
-            memory = client._memory
-            assert memory is not None
-
-            async def caller(client: LoanClient = client, memory: Memory = memory) -> bool:
-                try:
-                    await request(client)
-                except asyncio.CancelledError:
-                    [flight] = memory._in_flight.values()
-                    return flight.call.sending is not None and flight.call.sending.is_sent
-                raise AssertionError
-
-            call = asyncio.create_task(caller())
-            for _ in range(turns + 1):
+            call = asyncio.create_task(request(client))
+            for _ in range(turns):
                 await asyncio.sleep(0)
-            call.cancel()
-            was_sent = await call
+            flights = client._flights._in_flight
+            await cancelled(call)
+            was_sent = any(flight.call.is_reading for flight in flights.values())
             if was_sent:
                 await server.wait_for_requests(1)
                 server.respond_to_all(APPROVAL)
-            await until(lambda memory=memory: not memory._in_flight)  # type: ignore[misc]
+            await until(lambda flights=flights: not flights)  # type: ignore[misc]
             for _ in range(20):
                 await asyncio.sleep(0)
             assert server.requests == was_sent
@@ -73,9 +62,7 @@ async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> No
         await cancelled(call)
         server.script = lambda _: APPROVAL
         server.respond_to_all(FAULT)
-        memory = client._memory
-        assert memory is not None
-        await until(lambda: not memory._in_flight)
+        await until(lambda: not client._flights._in_flight)
         assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
         assert isinstance(await request(client), OutcomeUnknownError)
         assert server.requests == 1
@@ -97,9 +84,7 @@ async def test_approve_cancelled_during_a_retry_is_not_retried(session: str) -> 
         await pausing.wait()
         await cancelled(call)
         forever.set()
-        memory = client._memory
-        assert memory is not None
-        await until(lambda: not memory._in_flight)
+        await until(lambda: not client._flights._in_flight)
         assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
         assert server.requests == 1
 
@@ -137,8 +122,7 @@ async def test_call_cancelled_while_connecting_is_released(monkeypatch: pytest.M
             [entry] = [each async for each in ledger.scan()]
             assert entry.state is State.INFLIGHT
             await cancelled(call)
-            assert client._memory is not None
-            await client._memory.aclose()
+            await client._flights.aclose()
             [entry] = [each async for each in ledger.scan()]
             assert (entry.state, server.requests) == (State.RELEASED, 0)
             found.set()

@@ -84,7 +84,7 @@ async def test_numpy_integers_are_the_same_approval_as_ints(sandbox: Sandbox) ->
     orders = pd.DataFrame({"amount": [45_000], "instalments": [12], "day": [5], "salary": [1600]})
     kinds = [orders.iloc[0], orders.astype("int32").iloc[0], orders.astype("uint16").iloc[0]]
     assert [type(order.amount) for order in kinds] == [np.int64, np.int32, np.uint16]
-    async with sandbox.client(ledger=MemoryLedger(), remember=False) as client:
+    async with sandbox.client(ledger=MemoryLedger()) as client:
         await client.create_request({"fiscalCode": FISCAL_CODE})
         for order in (next(orders.itertuples()), *kinds):
             request = approval_request(

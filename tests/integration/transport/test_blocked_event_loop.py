@@ -20,6 +20,7 @@ from loanasync._transport.liveness import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
+from support.separate import SeparateClient
 
 
 def loops() -> Iterator[Any]:
@@ -116,7 +117,7 @@ def _always_check_after_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def client_of(server: ClosingServer, **options: Any) -> LoanClient:
     if server.base_url.startswith("https") and "session" not in options:
         options["ssl"] = trust()
-    return LoanClient(server.base_url, shop_id="s", auth_token="t", remember=False, **options)
+    return SeparateClient(server.base_url, shop_id="s", auth_token="t", **options)
 
 
 def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +169,8 @@ async def queued_during_a_block(
     # As if another call were in progress: a single call is written at once, and not queued.
     resources.transport._scheduler.in_progress += 1
     calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
-    await asyncio.sleep(0)
+    for _ in range(2):  # the calls and their flights begin
+        await asyncio.sleep(0)
     meanwhile()
     resources.transport._scheduler.in_progress -= 1
     return list(await asyncio.gather(*calls, return_exceptions=True))

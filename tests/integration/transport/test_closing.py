@@ -22,6 +22,7 @@ from support.builders import FISCAL_CODE
 from support.canned_server import approve
 from support.faults.row import SESSIONS, http
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
+from support.separate import SeparateClient
 
 DRAIN = Timeout(total=0.2, attempt=0.2, connect=0.1)
 PATIENT = Timeout(total=600, attempt=500, connect=400)  # seconds: only aclose() can end such a call in time
@@ -33,20 +34,21 @@ FAULT = http("500 Internal Server Error", b"{}", "Retry-After: 500")
 async def client_of(server: RawServer, session: str, **options: Any) -> AsyncIterator[LoanClient]:
     trust = ssl.create_default_context()
     authority().configure_trust(trust)
-    fixed: dict[str, Any] = {"shop_id": "s", "auth_token": "t", "timeout": DRAIN, "remember": False}
-    is_direct = "through aiohttp" not in session
+    options = {"shop_id": "s", "auth_token": "t", "timeout": DRAIN, **options}
+    options["direct_connections"] = "through aiohttp" not in session
     if session.startswith("users"):
         connector = aiohttp.TCPConnector(ssl=trust)
         async with aiohttp.ClientSession(connector=connector) as users:
-            yield LoanClient(server.base_url, session=users, direct_connections=is_direct, **fixed, **options)
+            yield SeparateClient(server.base_url, session=users, **options)
         return
-    yield LoanClient(server.base_url, ssl=trust, direct_connections=is_direct, **fixed, **options)
+    yield SeparateClient(server.base_url, ssl=trust, **options)
 
 
 async def ended_by_aclose(client: LoanClient, call: Awaitable[object]) -> BaseException:
     """Close a client while a call is in progress; return what the call raises."""
     task = asyncio.ensure_future(call)
-    await asyncio.sleep(0)
+    for _ in range(2):  # the call and its flight begin
+        await asyncio.sleep(0)
     async with asyncio.timeout(PATIENCE):
         await client.aclose()
         [error] = await asyncio.gather(task, return_exceptions=True)
@@ -105,6 +107,7 @@ async def test_aclose_while_waiting_for_responses_and_slots_ends_the_calls(sessi
         first = asyncio.create_task(approve(client, timeout=PATIENT))
         await until(lambda: len(server.requests) == 1)
         second = asyncio.create_task(approve(client, timeout=PATIENT))
+        await asyncio.sleep(0)
         error = await ended_by_aclose(client, first)
         assert isinstance(error, ConnectionLostError)
         assert (error.outcome, error.cause_type) == ("unknown", "SessionClosed")

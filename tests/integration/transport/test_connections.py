@@ -55,6 +55,7 @@ async def test_a_call_in_time_does_not_wait_for_the_timer_of_another() -> None:
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
+        server.respond_to_all(REFUSAL)
 
 
 @needs_direct_path
@@ -113,7 +114,7 @@ async def test_connection_of_an_unsent_request_is_not_fresh_again(monkeypatch: p
         now = loop.time() + 0.5
         monkeypatch.setattr(loop, "time", lambda: now)
         scheduler_of(client).in_progress += 1  # so that the request is queued
-        call = asyncio.create_task(approve(client))
+        call = asyncio.create_task(client.create_request({}))
         await until(lambda: connection._result is not None)
         call.cancel()
         await asyncio.wait({call})

@@ -80,7 +80,7 @@ def test_response_before_any_request_is_refused(
     async def call() -> BaseException:
         trust = ssl.create_default_context()
         authority().configure_trust(trust)
-        options: dict[str, Any] = {"shop_id": "s", "auth_token": "t", "remember": False}
+        options: dict[str, Any] = {"shop_id": "s", "auth_token": "t"}
         options["direct_connections"] = "through aiohttp" not in session
         users = None
         if session.startswith("users"):

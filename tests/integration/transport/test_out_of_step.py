@@ -11,7 +11,7 @@ import pytest
 from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatusError
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
+from support.canned_server import REFUSAL, approve, response_bytes, serving
 from support.direct_path import each_path, needs_direct_path
 from support.faults.connections import OTHER_CUSTOMER
 from support.faults.row import SESSIONS
@@ -116,20 +116,3 @@ async def test_connection_of_a_response_that_is_not_understood_is_closed(session
         first = set(server.open)
         assert isinstance(await client.approve(fiscal_code(), approval_request()), Refused)
         assert server.open - first  # the second call took another connection
-
-
-@needs_direct_path
-@pytest.mark.parametrize("session", ["own", "users"])
-async def test_connection_of_a_late_response_is_closed(session: str) -> None:
-    """Another request could take it before the response was read."""
-    async with serving(None, REFUSAL) as server, client_of(server.base_url, session) as client:
-        call = asyncio.create_task(approve(client))
-        await server.wait_for_requests(1)
-        first = set(server.open)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        server.respond_to_all(APPROVAL)
-        assert isinstance(await approve(client), Approved), "the late response"
-        assert isinstance(await client.approve(fiscal_code(), approval_request()), Refused)
-        assert server.open - first  # the second request took another connection

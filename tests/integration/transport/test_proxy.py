@@ -17,6 +17,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.direct_path import each_path
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running, until
+from support.separate import SeparateClient
 
 RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
 TOKEN = "token-of-the-shop"
@@ -72,13 +73,12 @@ async def shop(service: str, proxy: str, *, is_direct: bool, **headers: str) -> 
         )
     async with (
         users as session,
-        LoanClient(
+        SeparateClient(
             service,
             shop_id="s",
             auth_token=TOKEN,
             session=session,
             direct_connections=is_direct,
-            remember=False,
         ) as client,
     ):
         yield client

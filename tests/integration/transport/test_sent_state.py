@@ -12,7 +12,6 @@ import pytest
 from loanasync import (
     ConnectError,
     ConnectionLostError,
-    DeadlineExceededError,
     LoanClient,
     Refused,
     RejectedError,
@@ -27,6 +26,7 @@ from support.canned_server import approve
 from support.direct_path import each_path
 from support.faults.row import SESSIONS, http
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
+from support.separate import SeparateClient
 
 PICTURES = {"front": "x" * (3 << 20)}  # larger than the system's socket buffers
 REFUSAL = http("422 Unprocessable", b'{"approved": false}')
@@ -126,17 +126,6 @@ async def test_rest_of_a_cancelled_request_is_not_written(scheme: str, session: 
     assert received < UNSENT
 
 
-async def test_deadline_while_connecting_is_not_sent() -> None:
-    timeout = Timeout(total=0.2, attempt=10, connect=5)
-    async with (
-        running(RawServer(), RawServer.overfill) as server,
-        LoanClient(server.base_url, shop_id="s", auth_token="t", timeout=timeout) as client,
-    ):
-        with pytest.raises(DeadlineExceededError) as caught:
-            await client.approve(FISCAL_CODE, approval_request())
-    assert (caught.value.outcome, caught.value.attempts) == ("not_sent", 1)
-
-
 @each_path
 async def test_timeout_while_waiting_for_the_users_pool_is_not_sent(*, is_direct: bool) -> None:
     timeout = Timeout(total=10, attempt=0.5, connect=0.2)
@@ -145,14 +134,13 @@ async def test_timeout_while_waiting_for_the_users_pool_is_not_sent(*, is_direct
         running(held) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
     ):
-        client = LoanClient(
+        client = SeparateClient(
             server.base_url,
             shop_id="s",
             auth_token="t",
             session=session,
             direct_connections=is_direct,
             timeout=timeout,
-            remember=False,
         )
         first, second = await asyncio.gather(
             *(client.approve(FISCAL_CODE, approval_request()) for _ in range(2)), return_exceptions=True
@@ -167,13 +155,12 @@ async def test_timeout_while_waiting_for_the_users_pool_is_not_sent(*, is_direct
 async def test_session_closed_while_waiting_for_its_pool_is_not_sent(*, is_direct: bool) -> None:
     async with running(RawServer((Play.READ, Play.SILENCE))) as server:
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
-        client = LoanClient(
+        client = SeparateClient(
             server.base_url,
             shop_id="s",
             auth_token="t",
             session=session,
             direct_connections=is_direct,
-            remember=False,
         )
         first = asyncio.create_task(approve(client))
         await until(lambda: len(server.requests) == 1)

@@ -35,7 +35,7 @@ async def test_response_is_read_even_if_the_last_hook_fails_or_waits(hook: Any) 
         serving(APPROVAL) as server,
         aiohttp.ClientSession(trace_configs=tracing(on_request_end=hook)) as session,
     ):
-        client = server.client(session=session, timeout=Timeout(total=1, attempt=1, connect=0.5))
+        client = server.client(session=session, timeout=Timeout(total=9, attempt=1, connect=0.5))
         decision = await approve(client)
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == ("https://example.com/#t", ())

@@ -34,6 +34,7 @@ from loanasync import (
 from loanasync._transport.failures import no_response
 from support.builders import FISCAL_CODE, approval_request
 from support.direct_path import each_path
+from support.separate import SeparateClient
 
 QUICK = Timeout(total=10, attempt=0.6, connect=0.5)
 
@@ -227,7 +228,7 @@ async def test_request_on_a_lost_connection_is_sent_once() -> None:
     peer = Peer(response_bytes("201 Created", APPROVAL), b"", close=False)
     async with (
         serving(peer),
-        LoanClient(peer.base_url, shop_id="s", auth_token="t", remember=False) as client,
+        SeparateClient(peer.base_url, shop_id="s", auth_token="t") as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
         peer.close = True
@@ -349,7 +350,7 @@ async def test_own_session_keeps_no_cookies_and_ignores_the_environment(
     async with serving(peer):
         # A cookie jar accepts cookies from host names only, not from IP addresses.
         address = peer.base_url.replace("127.0.0.1", "localhost")
-        client = LoanClient(address, shop_id="s", auth_token="t", remember=False)
+        client = SeparateClient(address, shop_id="s", auth_token="t")
         for _ in range(2):
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
         await client.aclose()
@@ -361,7 +362,7 @@ async def test_concurrent_calls_use_separate_connections() -> None:
     peer = Peer(*[None] * 3)
     async with (
         serving(peer),
-        LoanClient(peer.base_url, shop_id="s", auth_token="t", timeout=QUICK, remember=False) as client,
+        SeparateClient(peer.base_url, shop_id="s", auth_token="t", timeout=QUICK) as client,
     ):
         calls = (client.approve(FISCAL_CODE, approval_request()) for _ in range(3))
         errors = await asyncio.gather(*calls, return_exceptions=True)

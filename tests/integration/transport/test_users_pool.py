@@ -16,12 +16,13 @@ from aiohttp.client_proto import ResponseHandler
 from opentelemetry.instrumentation.aiohttp_client import create_trace_config
 from yarl import URL
 
-from loanasync import Approved, ConnectError, LoanClient, Refused, RetryPolicy, TransportError
+from loanasync import Approved, ConnectError, Refused, RetryPolicy, TransportError
 from loanasync._transport.aiohttp_session import SessionTransport
 from loanasync._transport.fast.users_pool import BorrowedConnection
 from support.canned_server import APPROVAL, FAULT, REFUSAL, Canned, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
+from support.separate import SeparateClient
 
 pytestmark = needs_direct_path
 
@@ -89,7 +90,7 @@ class TestSharing:
         server = RawServer((Play.READ, REFUSAL))
         connector = aiohttp.TCPConnector(force_close=True)
         async with running(server), aiohttp.ClientSession(connector=connector) as session:
-            client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
+            client = SeparateClient(server.base_url, shop_id="s", auth_token="t", session=session)
             assert isinstance(await approve(client), Refused)
             assert pool_of(session) == (set(), [])
         assert b"\r\nConnection: close\r\n" in server.requests[0]
@@ -208,7 +209,7 @@ class TestReuse:
         tls = certificate(Certificate.GOOD)
         server = RawServer((Play.READ, REFUSAL, Play.SILENCE), (Play.READ, REFUSAL), scheme="https", tls=tls)
         async with running(server), aiohttp.ClientSession(connector=connector) as session:
-            client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
+            client = SeparateClient(server.base_url, shop_id="s", auth_token="t", session=session)
             assert isinstance(await approve(client), Refused)
             receive_data(pool_of(session)[1][0])
             with mock.patch.object(connector, "_wait_for_available_connection", side_effect=AssertionError):
@@ -240,7 +241,8 @@ class TestClosing:
             held = asyncio.create_task(approve(client))
             await server.wait_for_requests(3)
             queued = asyncio.create_task(approve(client))
-            await asyncio.sleep(0)
+            for _ in range(2):  # the call and its flight begin
+                await asyncio.sleep(0)
             # No other connection is opened.
             with mock.patch.object(session.connector, "_create_connection", side_effect=AssertionError):
                 await session.close()
@@ -268,7 +270,7 @@ class TestClosing:
     async def test_response_to_a_cancelled_approval_frees_its_slot(self) -> None:
         connector = aiohttp.TCPConnector(limit=1)
         async with serving(None, REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
-            client = server.client(session=session, remember=True)
+            client = server.client(session=session, separate=False)
             call = asyncio.create_task(approve(client))
             await server.wait_for_requests(1)
             call.cancel()
@@ -436,7 +438,7 @@ class TestObstacles:
     async def test_default_headers_of_the_moment_are_sent(self) -> None:
         server = RawServer(*[(Play.READ, response_bytes(422, b'{"approved":false}'))] * 2)
         async with running(server), aiohttp.ClientSession() as session:
-            client = LoanClient(server.base_url, shop_id="s", auth_token="t", session=session, remember=False)
+            client = SeparateClient(server.base_url, shop_id="s", auth_token="t", session=session)
             for name in ("X-First", "X-Second"):
                 session.headers.clear()
                 session.headers[name] = "yes"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
@@ -35,17 +35,18 @@ async def busy(*responses: bytes | None) -> AsyncIterator[tuple[Canned, LoanClie
         try:
             yield server, client
         finally:
-            held.cancel()
-            with suppress(asyncio.CancelledError):
-                await held
+            server.respond_to_all(REFUSAL)
+            await held
 
 
-async def queued(client: LoanClient) -> Queued:
+async def queued(client: LoanClient, call: Coroutine[Any, Any, object]) -> Queued:
     """Start a call; return its task and its connection when its request is queued."""
-    call = asyncio.create_task(approve(client))
-    await asyncio.sleep(0)
-    [connection] = [each for each in connections_of(client) if each._unsent_bytes is not None]
-    return call, connection
+    task = asyncio.create_task(call)
+    while True:
+        await asyncio.sleep(0)
+        for connection in connections_of(client):
+            if connection._unsent_bytes is not None:
+                return task, connection
 
 
 async def test_concurrent_requests_are_written_together() -> None:
@@ -121,7 +122,7 @@ async def test_single_call_is_written_at_once() -> None:
     async with serving(REFUSAL, None, REFUSAL) as server, server.client() as client:
         for _ in range(2):  # after a response and after a cancellation
             await approve(client)
-            call = asyncio.create_task(approve(client))
+            call = asyncio.create_task(client.create_request({}))
             await asyncio.sleep(0)
             assert not [each for each in connections_of(client) if each._unsent_bytes is not None]
             call.cancel()
@@ -131,7 +132,7 @@ async def test_single_call_is_written_at_once() -> None:
 
 async def test_queued_call_that_is_cancelled_keeps_its_connection_usable() -> None:
     async with busy(REFUSAL) as (server, client):
-        call, connection = await queued(client)
+        call, connection = await queued(client, client.create_request({}))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -154,7 +155,7 @@ async def test_queued_call_on_a_closed_connection_uses_another(
     happens: Callable[[DirectConnection], None],
 ) -> None:
     async with busy(REFUSAL) as (server, client):
-        call, connection = await queued(client)
+        call, connection = await queued(client, approve(client))
         happens(connection)
         assert isinstance(await call, Refused)
         assert connection not in connections_of(client)
@@ -180,7 +181,7 @@ async def test_queued_call_on_a_closed_new_connection_is_not_sent(monkeypatch: p
 
 async def test_write_error_of_one_call_does_not_affect_the_others() -> None:
     async with busy(REFUSAL) as (server, client):
-        bad, connection = await queued(client)
+        bad, connection = await queued(client, approve(client))
         good = asyncio.create_task(approve(client))
         broken = mock.patch.object(connection._transport, "write", side_effect=RuntimeError("broken"))
         with broken, pytest.raises(ConnectionLostError, match="RuntimeError") as caught:
@@ -192,7 +193,7 @@ async def test_write_error_of_one_call_does_not_affect_the_others() -> None:
 
 async def test_request_interrupted_after_its_write_is_not_written_again() -> None:
     async with busy(REFUSAL) as (server, client):
-        call, connection = await queued(client)
+        call, connection = await queued(client, approve(client))
         original = connection._transport.write
 
         def write_and_interrupt(data: bytes) -> None:

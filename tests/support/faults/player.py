@@ -195,6 +195,6 @@ async def _client(
         session_options = {"session": await stack.enter_async_context(users)}
     if "through aiohttp" in session:
         stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
-    settings: dict[str, Any] = {"shop_id": "s", "auth_token": TOKEN, "limits": LIMITS, "remember": False}
+    settings: dict[str, Any] = {"shop_id": "s", "auth_token": TOKEN, "limits": LIMITS}
     settings |= {"retry": RetryPolicy(base=0.001), **session_options, **providers}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

@@ -191,9 +191,8 @@ async def broken_ledger(
     await (cancelled(call) if is_cancelled else call)
     await shop.settle_down()
     await shop.approve(tag)
-    if operation == "claim":
-        shop.break_ledger()
-        await shop.approve(tag)
+    shop.break_ledger()
+    await shop.approve(tag)
 
 
 async def cancelled_at_the_ledger(shop: Shop, *, operation: str) -> None:

@@ -13,8 +13,7 @@ from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._runtime import memory, pipeline, retry
-from loanasync._runtime.memory import SharedRequest
+from loanasync._runtime import flights, guard, pipeline, retry
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,
@@ -24,7 +23,8 @@ from loanasync.errors import (
     UserNotFoundError,
     service,
 )
-from loanasync.ledger import Entry, State, keys, recorder, transitions
+from loanasync.ledger import Entry, State, keys, transitions
+from loanasync.ledger.guard import LedgerClaim
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -178,7 +178,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     def forgets(pipeline: Any, call: Any, last: Any, stopped_by: Any) -> Any:
         if isinstance(last, NoResponse):
-            call.fault = None
+            call.fault, call.is_written = None, False
         return read(pipeline, call, last, stopped_by)
 
     read = pipeline.Pipeline.read
@@ -294,23 +294,34 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @planted("once", "a double click is two requests")
 def _(patch: pytest.MonkeyPatch) -> None:
     fresh = numbers()
-    patch.setattr(memory.Memory, "_keys", lambda *_: (key := str(next(fresh)).encode(), key))
+
+    def set_digests(_: object, call: Any) -> None:
+        call.customer = call.payload = next(fresh).to_bytes(16, "big")
+
+    patch.setattr(flights.Flights, "_set_digests", set_digests)
 
 
 @planted("once", "the memory forgets an unknown outcome")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(memory, "unknown_from_result", lambda *_: None)
+    record = guard.ProcessGuard.record
+
+    def forget(memory: Any, call: Any, state: str, kept: Any) -> None:
+        if state == "unknown":
+            memory.restore(call, None)
+        else:
+            record(memory, call, state, kept)  # type: ignore[arg-type]
+
+    patch.setattr(guard.ProcessGuard, "record", forget)
 
 
 @planted("once", "an unknown outcome in the ledger is sent again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    approval = recorder.RecordedApproval
-    patch.setattr(approval, "_may_send_again", lambda _, entry: entry.state is State.UNKNOWN)
+    patch.setattr(LedgerClaim, "_may_send_again", lambda _, entry: entry.state is State.UNKNOWN)
 
 
 @planted("once", "a cancelled call gives its response up")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedRequest, "_abandon", lambda flight: flight.task.cancel())
+    patch.setattr(flights.Flights, "_withdraw", lambda _, flight: flight.task.cancel())
 
 
 @planted("once", "a decision that comes late does not land")

@@ -136,7 +136,6 @@ class Service:
         self.faulty = "approve"
         self.connecting: Gate | None = None  # for the next request, before its first byte
         self.responding: Gate | None = None  # for the next request, when the service has done its work
-        self.late: list[asyncio.Future[Response | NoResponse]] = []  # responses without a caller
         self.evaluations: dict[Key, int] = {}
         self.decisions: dict[Key, bool] = {}
         self._seen: dict[tuple[Key, bytes], Log] = {}
@@ -152,23 +151,9 @@ class Service:
         """Do nothing: there is no connection."""
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
-        """Carry one request to the service and its response back, also if its caller is cancelled."""
+        """Carry one request to the service and its response back."""
         del connect
         request.is_sent = False
-        if not request.outlives_caller:
-            return await self._exchange(request, within)
-        exchange = asyncio.ensure_future(self._exchange(request, within))
-        try:
-            return await asyncio.shield(exchange)
-        except asyncio.CancelledError:
-            if request.is_sent:
-                request.late = exchange
-                self.late.append(exchange)
-            else:
-                exchange.cancel()
-            raise
-
-    async def _exchange(self, request: Request, within: float) -> Response | NoResponse:
         log = CURRENT.get()
         exchange = Exchange()
         log.exchanges.append(exchange)

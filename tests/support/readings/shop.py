@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserData, testing
-from loanasync._runtime.memory import SharedRequest
+from loanasync._runtime.flights import Flight
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.ledger.memory import MemoryStore
 from loanasync.sandbox import Readings
@@ -139,7 +139,11 @@ class Shop:
         self, tag: str = "", *, order: str = "first", amount: int = 45_000, repeat_unknown: bool = False
     ) -> object:
         self.orders.add(order)
-        call = self.client.approve(CODE, approval(tag, order, amount), repeat_unknown=repeat_unknown)
+        # Without a ledger's policy, a shop names each order, if the service evaluates each one (R6).
+        scope = order if self.ledger is None and self.readings.evaluates == "order" else ""
+        call = self.client.approve(
+            CODE, approval(tag, order, amount), scope=scope, repeat_unknown=repeat_unknown
+        )
         return await self._call("approve", order, call, is_allowed=repeat_unknown)
 
     def approving(self, tag: str = "", **options: Any) -> "asyncio.Task[object]":
@@ -216,12 +220,8 @@ class Shop:
         """End tasks that the flow left waiting, such as those of a process that has died."""
         waiting: list[asyncio.Future[Any]] = [each for each in self._tasks if not each.done()]
         await _cancel(waiting)
-        flights = [] if not waiting else [flight for client in self._clients for flight in _in_flight(client)]
-        left: list[asyncio.Future[Any]] = [
-            *self.service.late,
-            *(flight.task for flight in flights if flight.task is not None),
-        ]
-        await _cancel(left)
+        flights = [flight for client in self._clients for flight in _in_flight(client)]
+        await _cancel([flight.task for flight in flights if flight.task is not None])
 
 
 async def _cancel(futures: "list[asyncio.Future[Any]]") -> None:
@@ -231,5 +231,5 @@ async def _cancel(futures: "list[asyncio.Future[Any]]") -> None:
         await asyncio.wait(futures)
 
 
-def _in_flight(client: LoanClient) -> list[SharedRequest]:
-    return [] if client._memory is None else list(client._memory._in_flight.values())
+def _in_flight(client: LoanClient) -> list[Flight]:
+    return list(client._flights._in_flight.values())

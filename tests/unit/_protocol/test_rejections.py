@@ -23,8 +23,8 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync._protocol import endpoints
+from loanasync._runtime.guard import state_of
 from loanasync.ledger import State
-from loanasync.ledger.replay import state_of
 from support.builders import approval_request
 from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
 

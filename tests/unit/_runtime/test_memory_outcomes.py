@@ -8,11 +8,10 @@ import pytest
 
 from loanasync import (
     Approved,
-    ConfigurationError,
     Decision,
+    DecisionForgottenError,
     Dialect,
     InFlightError,
-    LoanClient,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -20,7 +19,7 @@ from loanasync import (
     Refused,
     Timeout,
 )
-from loanasync._runtime.memory import Memory
+from loanasync._runtime.guard import ProcessGuard
 from loanasync.testing import (
     ScriptedResponse,
     approved,
@@ -37,7 +36,8 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
-from support.memory_clients import Shop, request
+from support.memory_clients import Shop, cancelled, request
+from support.raw_server import until
 
 EVALUATED = domain_error("User already evaluated for approval")
 OTHER = "TSTXYZ00A00A000B"
@@ -93,7 +93,9 @@ async def test_memory_decision_is_returned_without_a_request(
     again = await shop.approve(repeat_unknown=True)
     elsewhere = await request(shop.client.with_options(timeout=Timeout(total=30, attempt=20)))
     assert isinstance(first, kind)
-    assert first == again == elsewhere
+    assert all(
+        isinstance(each, kind) and attrs.evolve(each, meta=first.meta) == first for each in (again, elsewhere)
+    )
     assert shop.sent == 1
 
 
@@ -156,7 +158,16 @@ async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
     assert (other.state, other.outcome, shop.sent) == ("inflight", "unknown", 1)
     go.set()
     assert isinstance(await first, Approved)
-    assert isinstance(await shop.approve(payload=approval_request(amount=99_000)), Refused)
+
+
+@pytest.mark.parametrize(("step", "state"), [(approved(), "approved"), (timed_out(), "unknown")])
+async def test_memory_other_payload_later_raises_a_mismatch(step: ScriptedResponse, state: str) -> None:
+    shop = Shop(step, approved())
+    await shop.approve()
+    for repeat_unknown in (False, True):
+        other = await shop.approve(payload=approval_request(amount=99_000), repeat_unknown=repeat_unknown)
+        assert isinstance(other, PayloadMismatchError)
+        assert (other.state, shop.sent) == (state, 1)
 
 
 async def test_memory_order_of_members_does_not_change_the_payload() -> None:
@@ -175,8 +186,8 @@ async def test_memory_dialect_with_the_same_names_does_not_change_the_payload() 
 
 @pytest.mark.parametrize(
     "options",
-    [{"code": OTHER}, {"scope": "2"}, {"payload": approval_request(order_token="2")}],
-    ids=["customer", "scope", "order token"],
+    [{"code": OTHER}, {"scope": "2"}],
+    ids=["customer", "scope"],
 )
 async def test_memory_other_scope_is_sent_separately(options: dict[str, Any]) -> None:
     shop = Shop(approved(), refused())
@@ -209,50 +220,56 @@ async def test_memory_waiter_waits_at_most_its_own_timeout() -> None:
     assert isinstance(await first, Approved)
 
 
-async def test_memory_beyond_its_size_removes_the_oldest() -> None:
-    shop = Shop(*[approved()] * 4)
-    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
+async def test_memory_beyond_its_size_forgets_the_oldest_decision() -> None:
+    shop = Shop(*[approved()] * 3)
+    shop.client._flights._guard = ProcessGuard(2)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
-    assert len(shop.client._memory._decisions) == 2
     for scope in ("3", "2"):
+        assert isinstance(await shop.approve(scope=scope), Approved)
+    forgotten = await shop.approve(scope="1")
+    assert isinstance(forgotten, DecisionForgottenError)
+    assert (forgotten.outcome, forgotten.repeatable, shop.sent) == ("approved", False, 3)
+
+
+async def test_memory_beyond_its_size_still_blocks_unknown_outcomes() -> None:
+    shop = Shop(timed_out(), *[approved()] * 4)
+    shop.client._flights._guard = ProcessGuard(2)
+    for scope in ("unknown", "1", "2", "3"):
         await shop.approve(scope=scope)
-    assert shop.sent == 3
-    await shop.approve(scope="1")
+    blocked = await shop.approve(scope="unknown")
+    assert isinstance(blocked, OutcomeUnknownError)
+    assert (blocked.state, blocked.note, shop.script.left) == ("unknown", "", 1)
+
+
+async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received() -> None:
+    step, arrived, go = held_response(approved())
+    shop = Shop(step, *[approved()] * 3)
+    shop.client._flights._guard = ProcessGuard(1)
+    call = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await cancelled(call)
+    go.set()
+    await until(lambda: not shop.client._flights._in_flight)
+    for scope in ("1", "2", "3"):
+        await shop.approve(scope=scope)
+    assert isinstance(await shop.approve(), Approved)
     assert shop.sent == 4
 
 
-async def test_memory_beyond_its_size_keeps_unknown_outcomes_longest() -> None:
-    shop = Shop(timed_out(), *[approved()] * 3, timed_out(), timed_out(), approved())
-    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
-    for scope in ("unknown", "1", "2", "3"):
-        await shop.approve(scope=scope)
-    assert isinstance(await shop.approve(scope="unknown"), OutcomeUnknownError)
-    assert (type(await shop.approve(scope="3")), shop.sent) == (Approved, 4)
-    for scope in ("second unknown", "third unknown"):
-        await shop.approve(scope=scope)
-    for scope in ("second unknown", "third unknown"):
-        assert isinstance(await shop.approve(scope=scope), OutcomeUnknownError)
-    assert shop.sent == 6
-    assert isinstance(await shop.approve(scope="unknown"), Approved), "only unknown outcomes were left"
-
-
-async def test_memory_that_is_full_warns_once_without_personal_data(caplog: pytest.LogCaptureFixture) -> None:
-    shop = Shop(*[approved()] * 5)
-    shop.client._memory = Memory(shop.client._pipeline, None, max_outcomes=2)
-    copied = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
+async def test_memory_of_many_approvals_warns_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MANY", 2)
+    shop = Shop(*[approved()] * 4)
     for scope in ("1", "2"):
         await shop.approve(scope=scope)
     assert caplog.messages == []
     for scope in ("3", "4"):
         await shop.approve(scope=scope)
-    await request(copied, scope="5")
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert (record.name, record.args) == ("loanasync", (2,))
-    assert record.getMessage() == (
-        "this client remembers 2 approvals and now forgets the oldest ones: requesting one of these again "
-        "sends it again; pass a ledger to LoanClient, which remembers all"
-    )
+    assert "pass a ledger to LoanClient" in record.getMessage()
 
 
 @pytest.mark.parametrize(("age", "sent"), [(3599.0, 1), (3600.0, 2)])
@@ -260,7 +277,7 @@ async def test_memory_outcome_is_removed_after_an_hour(
     age: float, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("loanasync._runtime.memory.monotonic", lambda: now)
+    monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
     shop = Shop(approved(), approved())
     await shop.approve()
     now += age
@@ -270,14 +287,15 @@ async def test_memory_outcome_is_removed_after_an_hour(
 
 async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("loanasync._runtime.memory.monotonic", lambda: now)
+    monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
     shop = Shop(*[approved()] * 4)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     now += 3601
     await shop.approve(scope="4")
-    assert shop.client._memory is not None
-    assert len(shop.client._memory._decisions) == 1
+    guard = shop.client._flights._guard
+    assert isinstance(guard, ProcessGuard)
+    assert (len(guard._records), len(guard._kept)) == (1, 1)
 
 
 async def test_memory_repr_shows_nothing_personal() -> None:
@@ -287,10 +305,9 @@ async def test_memory_repr_shows_nothing_personal() -> None:
     await shop.approve(OTHER)
     waiting = asyncio.create_task(shop.approve("TSTXYZ00A00A000C"))
     await arrived.wait()
-    memory = shop.client._memory
-    assert memory is not None
+    memory = shop.client._flights
     requests = [getattr(each, name) for each in memory._in_flight.values() for name in each.__slots__]
-    shown = repr([shop.client, memory, vars(memory), requests])
+    shown = repr([shop.client, memory, vars(memory), memory._guard, requests])
     payload = approval_request()
     persons = (
         "TSTXYZ",
@@ -303,31 +320,6 @@ async def test_memory_repr_shows_nothing_personal() -> None:
     assert not [each for each in persons if str(each) in shown]
     go.set()
     await waiting
-
-
-async def test_memory_turned_off_sends_each_call() -> None:
-    shop = Shop(approved(), timed_out(), refused(), remember=False)
-    assert isinstance(await shop.approve(), Approved)
-    assert isinstance(await shop.approve(), ReadTimeoutError)
-    assert isinstance(await shop.approve(), Refused)
-
-
-async def test_memory_turned_off_lets_overlapping_calls_be_sent() -> None:
-    steps = [held_response(approved()), held_response(refused())]
-    shop = Shop(*(step for step, _, _ in steps), remember=False)
-    calls = [asyncio.create_task(shop.approve()) for _ in steps]
-    for _, arrived, _ in steps:
-        await arrived.wait()
-    for _, _, go in steps:
-        go.set()
-    assert {type(each) for each in await asyncio.gather(*calls)} == {Approved, Refused}
-
-
-@pytest.mark.parametrize("wrong", [None, 1, "yes"])
-def test_memory_setting_of_a_wrong_type_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        LoanClient("https://loans.example.com", shop_id="s", auth_token="t", remember=wrong)
-    assert caught.value.setting == "remember"
 
 
 async def test_memory_keeps_approvals_only() -> None:

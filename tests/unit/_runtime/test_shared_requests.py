@@ -191,8 +191,8 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
     await shop.approve()
     await shop.result(code="TSTXYZ00A00A000B")
     await asyncio.sleep(0)
-    assert shop.client._memory is not None
-    assert not shop.client._memory._in_flight
+    assert shop.client._flights is not None
+    assert not shop.client._flights._in_flight
     gc.collect()
     gc.disable()
     try:
@@ -203,27 +203,3 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
         assert unknown_outcomes() <= before
     finally:
         gc.enable()
-
-
-async def test_memory_call_closed_after_a_shared_500_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = ScriptedTransport(system_error(), approved())
-    waits, forever = asyncio.Event(), asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        waits.set()
-        await forever.wait()
-
-    monkeypatch.setattr(script.clock, "sleep", sleep)
-    client = script.client()
-    request = approval_request()
-    first = asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
-    await waits.wait()
-    second = asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
-    await asyncio.sleep(0)
-    first.cancel()
-    closing = asyncio.create_task(client.aclose())
-    with pytest.raises(OutcomeUnknownError) as caught:
-        await second
-    await closing
-    assert (caught.value.note, caught.value.repeatable) == ("ClientClosedError", False)
-    assert len(script.sent) == 1

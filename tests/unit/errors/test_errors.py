@@ -17,6 +17,7 @@ DECISION = loanasync.Refused(amount=45_000, meta=META)
 
 EXAMPLES: list[errors.LoanError] = [
     errors.InvalidRequestError(PROBLEMS),
+    errors.InvalidRequestError(PROBLEMS, "approve"),
     errors.ConfigurationError("shop_id", "must be given"),
     errors.ClientClosedError(),
     errors.CircuitOpenError("approve", "unknown", 12.5),
@@ -51,6 +52,7 @@ EXAMPLES: list[errors.LoanError] = [
     errors.OutcomeUnknownError(*ENTRY, "lost", ""),
     errors.OutcomeUnknownError(*ENTRY, "held", "asked by mail"),
     errors.PayloadMismatchError(*ENTRY, "approved"),
+    errors.DecisionForgottenError("approve", "", "approved"),
     errors.NotResolvedError(*ENTRY, "unknown", "not_evaluated"),
     errors.NotResolvedError(*ENTRY, "released", "approved"),
     errors.DecisionNotRecordedError(
@@ -80,7 +82,9 @@ ADVICE = {
     ),
     "unknown, final": "ask (it|the service) for (it|its decision|the outcome)|call again later$",
     "done, final": "do not repeat it$",
-    "approved, final": "before with other data .*; repeat the call with the original data",
+    "approved, final": (
+        "before with other data .*; repeat the call with the original data|look it up at the service, and use"
+    ),
     "refused, final": "(import it with|store error.decision).*; do not request approval again$",
 }
 

@@ -71,6 +71,8 @@ TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
     (service(errors.UnexpectedStatusError, 429), "not_evaluated", "unknown", False),
     (service(errors.UnexpectedStatusError, 303), "unknown", "unknown", False),
     (service(errors.UnexpectedStatusError, 502), "unknown", "unknown", False),
+    (fixed(errors.DecisionForgottenError(*ENTRY, "approved")), "approved", "approved", False),
+    (fixed(errors.DecisionForgottenError(*ENTRY, "refused")), "refused", "refused", False),
     (unexpected("unknown"), "unknown", "unknown", False),
     (unexpected("done"), "done", "done", False),
     *(

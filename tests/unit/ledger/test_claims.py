@@ -119,8 +119,8 @@ class TestCancelledCalls:
         await cancelled(call)
         assert isinstance(shop.ledger, FailingLedger)
         shop.ledger.faults.clear()
-        assert shop.client._memory is not None
-        await shop.client._memory.aclose()
+        assert shop.client._flights is not None
+        await shop.client._flights.aclose()
         assert shop.script.left == 1
         assert await shop.entries() == []
         assert isinstance(await shop.approve(), Approved)
@@ -150,8 +150,8 @@ class TestCancelledCalls:
         call = asyncio.create_task(shop.approve())
         await began.wait()
         await cancelled(call)
-        assert shop.client._memory is not None
-        await shop.client._memory.aclose()
+        assert shop.client._flights is not None
+        await shop.client._flights.aclose()
         entry = await shop.entry()
         assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
         assert isinstance(await shop.result(), OutcomeUnknownError)
@@ -219,8 +219,8 @@ class TestTakeovers:
         call = asyncio.create_task(shop.approve(repeat_unknown=True))
         await claimed.wait()
         await cancelled(call)
-        assert shop.client._memory is not None
-        await shop.client._memory.aclose()
+        assert shop.client._flights is not None
+        await shop.client._flights.aclose()
         assert (await shop.entry()).state is State.UNKNOWN
         assert shop.script.left == 1
 
@@ -249,7 +249,7 @@ class TestTakeovers:
 
 @pytest.mark.parametrize(("total", "patience"), [(30.0, 5.0), (2.0, 60.0)])
 async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, patience: float) -> None:
-    """A call settles at most `total + patience` seconds after its claim.
+    """A call settles at most `total + attempt + patience` seconds after its claim.
 
     The lease needs a margin, or the claim of a living call may expire. Other workers wait for a dead one
     until the lease expires, so the margin is not longer than `patience`.
@@ -263,5 +263,5 @@ async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, pa
 
     shop = Shop(approved(), ledger=RecordingLedger(), patience=patience)
     await shop.approve(timeout=Timeout(total=total, attempt=1, connect=0.5))
-    latest_settlement = total + patience
+    latest_settlement = total + 1 + patience
     assert leases == [latest_settlement + patience]

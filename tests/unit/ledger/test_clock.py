@@ -121,7 +121,7 @@ async def test_repeat_after_a_change_of_the_clock_sends_nothing_twice(machine: M
     assert isinstance(await second, Approved)
     assert len(shop.script.sent) == 1
     await shop.ledger.aclose()
-    await other._recorder.ledger.aclose()  # type: ignore[union-attr]
+    await other._ledger_guard.ledger.aclose()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("uptime", [10.0, 100_000.0])

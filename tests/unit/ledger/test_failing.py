@@ -338,8 +338,8 @@ async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: 
     call = asyncio.create_task(shop.approve())
     while "settle" not in ledger.operations:
         await asyncio.wait({call}, timeout=0.005)
-    assert shop.client._memory is not None
-    (flight,) = shop.client._memory._in_flight.values()
+    assert shop.client._flights is not None
+    (flight,) = shop.client._flights._in_flight.values()
     assert flight.task is not None
     flight.task.cancel()  # as asyncio.run() does at its end
     await asyncio.wait({flight.task, call})
@@ -365,9 +365,10 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
     shop = Shop(approved(), ledger=ledger)
     call = asyncio.create_task(shop.approve())
     await ledger.claimed.wait()
-    assert shop.client._memory is not None
-    (flight,) = shop.client._memory._in_flight.values()
+    assert shop.client._flights is not None
+    (flight,) = shop.client._flights._in_flight.values()
     assert flight.task is not None
+    call.cancel()
     flight.task.cancel()
     await asyncio.wait({flight.task, call})
     assert call.cancelled()

@@ -143,7 +143,7 @@ async def test_approve_cancelled_with_unrecorded_decision_is_logged(
     await asyncio.wait(calls)
     go.set()
     await shop.client.aclose()
-    [record] = [each for each in caplog.records if "after the call was cancelled" in each.getMessage()]
+    [record] = [each for each in caplog.records if "after the last caller had left" in each.getMessage()]
     assert record.levelno == (logging.WARNING if is_writable else logging.ERROR)
     assert ("a decision may be lost" in record.getMessage()) is not is_writable
     assert (await shop.entry()).key[:12] in record.getMessage()
@@ -155,7 +155,7 @@ async def test_approve_cancelled_while_waking_with_decision_is_logged(
 ) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
-    memory = shop.client._memory
+    memory = shop.client._flights
     assert memory is not None
     await until(lambda: bool(memory._in_flight))
     [flight] = memory._in_flight.values()
@@ -163,7 +163,7 @@ async def test_approve_cancelled_while_waking_with_decision_is_logged(
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
-    assert caplog.text.count("after the call was cancelled") == 1
+    assert caplog.text.count("after the last caller had left") == 1
 
 
 async def test_approve_read_by_one_of_two_callers_is_not_logged(
@@ -176,7 +176,7 @@ async def test_approve_read_by_one_of_two_callers_is_not_logged(
     cancelled_call.cancel()
     go.set()
     assert isinstance(await remaining, DecisionNotRecordedError)
-    assert "after the call was cancelled" not in caplog.text
+    assert "after the last caller had left" not in caplog.text
 
 
 @pytest.mark.parametrize("is_writable", [True, False])

@@ -216,7 +216,7 @@ async def test_computed_chooses_by_the_request_and_may_be_nested() -> None:
 
     client = scripted_client(computed(by_amount), computed(by_amount))
     assert (await client.approve(CODE, approval_request())).approved
-    assert not (await client.approve(CODE, approval_request(amount=90_000))).approved
+    assert not (await client.approve(CODE, approval_request(amount=90_000), scope="2")).approved
 
 
 async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> None:

@@ -63,8 +63,8 @@ def test_a_span_without_attributes_has_none() -> None:
 async def test_metrics_are_summed_and_counted_by_attributes() -> None:
     recorder = TelemetryRecorder()
     client = recorded(recorder, system_error(), approved(), refused(), refused())
-    for _ in range(3):
-        await client.approve(CODE, approval_request())
+    for scope in ("1", "2", "3"):
+        await client.approve(CODE, approval_request(), scope=scope)
     assert recorder.metric("loanasync.retries") == Metric(sum=1)
     assert recorder.metric("loanasync.decisions").sum == 3
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 2

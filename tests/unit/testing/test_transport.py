@@ -65,8 +65,8 @@ async def test_exhausted_script_names_its_length_and_the_request(
 ) -> None:
     script = ScriptedTransport(*responses)
     client = script.client()
-    for _ in responses:
-        await client.approve(CODE, approval_request())
+    for number, _ in enumerate(responses):
+        await client.approve(CODE, approval_request(), scope=str(number))
     with pytest.raises(AssertionError) as caught:
         await client.complete(CODE, user_data())
     assert str(caught.value) == f"{message}complete, PATCH /api/shops/{{shopId}}/requests/{{fiscalCode}}"
@@ -189,7 +189,7 @@ def test_script_is_continued_in_another_event_loop() -> None:
     script = ScriptedTransport(approved(), refused())
     client = script.client()
     first = asyncio.run(client.approve(CODE, approval_request()))
-    second = asyncio.run(client.approve(CODE, approval_request()))
+    second = asyncio.run(client.approve(CODE, approval_request(), scope="2"))
     assert (first.approved, second.approved) == (True, False)
 
 

@@ -1,4 +1,4 @@
-"""Approvals of a client with a ledger: look up, take a slot, claim, send, settle, return."""
+"""`LedgerGuard`: an approval is sent only after its entry in the ledger was claimed."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ from loanasync._lifecycle import was_cancelled
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
-from loanasync._runtime.pipeline import Pipeline, Run
-from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry.spans import CLAIMED, CallRecord
+from loanasync._runtime.guard import Claim, state_of
+from loanasync._runtime.pipeline import Run, copy_error
+from loanasync._telemetry.spans import CLAIMED
 from loanasync.errors import (
     ConfigurationError,
     DecisionNotRecordedError,
@@ -38,10 +38,10 @@ from loanasync.ledger.keys import Digests, Place, digests_of, places_of, scope_p
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
-from loanasync.ledger.model import Entry, Settlement, State
+from loanasync.ledger.model import Entry, Settlement, State, Subject
 from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.replay import replay, settlement_of, state_of
+from loanasync.ledger.replay import replay, settlement_of
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CallResult: TypeAlias = Outcome | LoanError
 
-_MAX_UNSENT = 10_000  # claims
+_MAX_UNWRITTEN = 10_000  # settlements
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
-_CLOSE_TIMEOUT = 5.0  # seconds for undoing the last claims while a client closes
-# A lease lasts `timeout.total` plus two times `patience`, so that it does not expire before the call settles.
-_LEASE_MARGIN = 2
+_CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
 
 @frozen
@@ -68,16 +66,18 @@ class _Keys:
 
 
 @frozen
-class _UnsentClaim:
-    """A claim whose request was not sent, and the settlement that undoes it."""
+class _Unwritten:
+    """A settlement that could not be written, or that undoes a claim which may still be written."""
 
     key: str
     payload: str
-    settlement: Settlement
+    state: State
+    settlement: Callable[[], Settlement]  # may raise an error of the user's cipher
     until: float  # monotonic time after which the claim is not written any more
+    error: DecisionNotRecordedError | None  # which a caller has received
 
 
-class LedgerRecorder:
+class LedgerGuard:
     """The ledger and its policy, shared by a client and its light copies.
 
     Raises:
@@ -98,7 +98,7 @@ class LedgerRecorder:
         self._service = service
         self._keys: _Keys | None = None
         self._last_number = LastNumber(lambda: policy.orphan_folders)
-        self._unsent: OrderedDict[str, _UnsentClaim] = OrderedDict()  # by token, the oldest one first
+        self._unwritten: OrderedDict[str, _Unwritten] = OrderedDict()  # by token, the oldest one first
 
     async def keys(self) -> _Keys:
         """Return the keys of the ledger, if it fits this client.
@@ -158,22 +158,24 @@ class LedgerRecorder:
         found = await self.attempt(self.keys, self.policy.patience, "approve", "")
         return found if isinstance(found, LoanError) else None
 
-    def approval(
-        self, call: Call, scope: str, *, repeat_unknown: bool, wait: float | None = None
-    ) -> "RecordedApproval":
-        """Return an approval to run with the ledger.
+    def parts(self, call: Call) -> tuple[str | None, ...]:
+        """See `Guard.parts`.
 
         Raises:
             InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
         """
         if self._lacks_order_token(call.order_token):
-            raise InvalidRequestError((_NO_ORDER_TOKEN,))
-        wait = self.policy.wait if wait is None else wait
-        return RecordedApproval(self, call, scope, repeats_unknown=repeat_unknown, wait=wait)
+            raise InvalidRequestError((_NO_ORDER_TOKEN,), "approve")
+        return scope_parts(self.policy, call.scope, call.order_token)
 
-    def scope_parts(self, scope: str, order_token: str | None) -> tuple[str | None, ...]:
-        """Return what distinguishes the approvals of one customer."""
-        return scope_parts(self.policy, scope, order_token)
+    def inherit(self, call: Call) -> None:
+        """Do nothing: the entry in the ledger is in flight."""
+
+    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+        """See `Guard.begin`."""
+        claim = LedgerClaim(self, call, run)
+        result = await claim.begin()
+        return result if isinstance(result, Claim) else await claim.end(result)
 
     async def places(
         self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
@@ -195,63 +197,59 @@ class LedgerRecorder:
     def _lacks_order_token(self, order_token: str | None) -> bool:
         return self.policy.scope == "order_token" and order_token is None
 
-    def add_unsent(
-        self, token: str, key: str, payload: str, settlement: Settlement, until: float = 0.0
-    ) -> None:
-        """Remember a claim whose request was not sent, until it is undone. Forget the oldest of too many.
+    def add_unwritten(self, token: str, unwritten: _Unwritten) -> None:
+        """Remember a settlement until it is written, by the token of its claim. Forget the oldest of many."""
+        self._unwritten[token] = unwritten
+        if len(self._unwritten) > _MAX_UNWRITTEN:
+            self._unwritten.popitem(last=False)
 
-        Args:
-            token: Token of the claim.
-            key: Key of the entry.
-            payload: Digest of the request's data.
-            settlement: The settlement that undoes the claim.
-            until: Monotonic time until which the claim may still be written.
-        """
-        self._unsent[token] = _UnsentClaim(key, payload, settlement, until)
-        if len(self._unsent) > _MAX_UNSENT:
-            self._unsent.popitem(last=False)
-
-    def is_unsent(self, entry: Entry) -> bool:
-        """Return True if the last claim of an entry is one of these."""
+    def is_unwritten(self, entry: Entry) -> bool:
+        """Return True if a settlement of the entry's last claim is not written yet."""
         is_open = entry.state is State.INFLIGHT or entry.note == LEASE_EXPIRED
-        return is_open and entry.token in self._unsent
+        return is_open and entry.token in self._unwritten
 
-    async def undo_unsent(self, token: str) -> Entry | None:
-        """Undo a claim whose request was not sent, if it was written; return the current entry.
+    async def write(self, token: str) -> Entry | None:
+        """Write a settlement, if its claim was written; return the current entry.
 
         Raises:
-            Exception: The ledger cannot be used. A later call undoes the claim.
+            Exception: The ledger cannot be used. A later call writes the settlement.
         """
-        claim, now = self._unsent[token], time.monotonic()
+        claim, now = self._unwritten[token], time.monotonic()
         entry = await self.ledger.get(claim.key)
-        if entry is not None and self.is_unsent(entry):
+        if claim.state.is_decided or (entry is not None and self.is_unwritten(entry)):
             entry = await self.ledger.settle(
-                claim.key, token=token, payload=claim.payload, settlement=claim.settlement
+                claim.key, token=token, payload=claim.payload, settlement=claim.settlement()
             )
-            self.forget_unsent(token)
+            self.forget_unwritten(token)
         elif claim.until < now:
-            self.forget_unsent(token)
+            self.forget_unwritten(token)
         return entry
 
-    def forget_unsent(self, token: str) -> None:
-        """Remove a claim that was undone."""
-        self._unsent.pop(token, None)
+    def error_of(self, key: str, payload: str) -> LoanError | None:
+        """Return the error with the decision about an approval, if it is not written yet."""
+        found = [each for each in self._unwritten.values() if (each.key, each.payload) == (key, payload)]
+        return next((copy_error(each.error) for each in found if each.error is not None), None)
+
+    def forget_unwritten(self, token: str) -> None:
+        """Remove a settlement that was written."""
+        self._unwritten.pop(token, None)
 
     @property
     def needs_care(self) -> bool:
         """True if `take_care` has something to do."""
-        return bool(self._unsent) or (self._outlives_process and self._last_number.is_due(self.ledger.number))
+        is_due = self._outlives_process and self._last_number.is_due(self.ledger.number)
+        return bool(self._unwritten) or is_due
 
     async def take_care(self, within: float, number: int = 1) -> None:
-        """Undo some claims of earlier approvals, and write the number of the last write to its file.
+        """Write some settlements of earlier approvals, and the number of the last write to its file.
 
         Args:
-            within: Seconds that undoing one claim may take.
-            number: Claims to undo at most.
+            within: Seconds that one settlement may take.
+            number: Settlements to write at most.
         """
-        for token in tuple(self._unsent)[:number]:
-            undo = partial(self.undo_unsent, token)
-            if isinstance(await self.attempt(undo, within, "approve", ""), LoanError):
+        for token in tuple(self._unwritten)[:number]:
+            write = partial(self.write, token)
+            if isinstance(await self.attempt(write, within, "approve", ""), LoanError):
                 break  # the ledger does not work yet
         header = self.ledger.known_header
         if self._outlives_process and header is not None:
@@ -260,10 +258,10 @@ class LedgerRecorder:
                     await in_thread(self._last_number.write, header, self.ledger.number)
 
     async def aclose(self) -> None:
-        """Undo the claims whose request was not sent. Leave the ledger open."""
+        """Write the remaining settlements. Leave the ledger open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self.take_care(self.policy.patience, _MAX_UNSENT)
+                await self.take_care(self.policy.patience, _MAX_UNWRITTEN)
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
@@ -274,41 +272,56 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
 
-class RecordedApproval:
+class LedgerClaim(Claim):
     """One approval with a ledger: sends the request only if the ledger proves that this is safe.
 
     Before the request is sent, each ledger operation may take `LedgerPolicy.patience` seconds, but never
     longer than the rest of ``timeout.total``. After the request, the settlement may take `patience` seconds
-    once more. So the approval ends after ``timeout.total + patience`` seconds at the latest.
+    once more.
 
     Args:
-        recorder: The ledger and its policy.
+        guard: The ledger and its policy.
         call: The approval.
-        scope: Distinguishes several applications of one customer.
-        repeats_unknown: Send the request even if the outcome of an earlier request is unknown.
-        wait: Seconds to wait for other owners of the entry.
+        run: Its execution.
     """
 
-    _record: CallRecord
+    __slots__ = (
+        "_call",
+        "_claimed",
+        "_digests",
+        "_guard",
+        "_has_failed",
+        "_header",
+        "_key",
+        "_ledger",
+        "_operation",
+        "_payload",
+        "_policy",
+        "_record",
+        "_run",
+        "_started",
+        "_subject",
+        "_takeover_token",
+        "_token",
+        "_wait_until",
+    )
+
     _header: Header
     _digests: tuple[Digests, ...]
+    _subject: Subject
 
-    def __init__(
-        self, recorder: LedgerRecorder, call: Call, scope: str, *, repeats_unknown: bool, wait: float
-    ) -> None:
-        self._recorder = recorder
-        self._ledger = recorder.ledger
-        self._policy = recorder.policy
-        self._never_waits = recorder.never_waits
+    def __init__(self, guard: LedgerGuard, call: Call, run: Run) -> None:
+        self._guard = guard
+        self._ledger = guard.ledger
+        self._policy = guard.policy
         self._call = call
+        self._run = run
+        self._record = run.record
         self._operation = call.endpoint.operation
-        self._scope = scope
-        self._key = ""
-        self._repeats_unknown = repeats_unknown
-        self._wait = wait
+        self._key = self._payload = ""
+        self._has_failed = False  # the last operation of the ledger
         self._wait_until: float | None = None  # set when an entry of another owner is found
-        self._started = 0.0
-        self._total = 0.0
+        self._started = time.monotonic()
         self._token = ""
         self._takeover_token: str | None = None
         self._claimed: Entry | None = None
@@ -318,43 +331,31 @@ class RecordedApproval:
         self._payload = digests.payload
         self._subject = digests.subject
 
-    async def run(self, pipeline: Pipeline, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-        """Return the decision in the ledger, or send the request and return the service's decision.
-
-        A decision of the service is returned after it was written to the ledger.
-
-        Raises:
-            LoanError: The approval ended without a decision, or the decision could not be written.
-        """
-        with pipeline.start(self._call, timeout, retry) as run:
-            return run.finish(await self._decide_and_care(run, timeout.total))
-
-    async def _decide_and_care(self, run: Run, within: float) -> CallResult:
-        result = await self._decide(run, within)
+    async def end(self, result: CallResult) -> CallResult:
+        """Finish what earlier approvals have left to do, then return the result."""
         left = min(self._time_left(), 0.0) + self._policy.patience
-        if self._recorder.needs_care and left > 0:
-            await self._recorder.take_care(left)
+        if self._guard.needs_care and not self._has_failed and left > 0:
+            await self._guard.take_care(left)
         return result
 
-    async def _decide(self, run: Run, within: float) -> CallResult:
-        """Derive the keys, look up, take a slot, claim, send and settle.
+    async def begin(self) -> "LedgerClaim | CallResult":
+        """Derive the keys, look up, take a slot and claim. Return the decision or the error instead.
 
         `found` is the result of the latest ledger operation. Each iteration does one of these:
 
         - It returns the decision or the error that follows from `found`.
         - It waits until the owner of the entry settles it.
-        - It undoes a claim of this client whose request was never sent.
-        - It claims the entry and sends the request.
+        - It writes a settlement of this client that could not be written before.
+        - It claims the entry.
         """
-        self._record = run.record
-        self._started, self._total = time.monotonic(), within
+        run = self._run
         found = await self._look_up(always=run.must_wait)
         while True:
             if isinstance(found, LoanError):
                 self._record.set_ledger_result("unavailable")
-                return found
-            if found is not None and self._recorder.is_unsent(found):
-                found = await self._call_ledger_in_time(partial(self._recorder.undo_unsent, found.token))
+                return self._guard.error_of(self._key, self._payload) or found
+            if found is not None and self._guard.is_unwritten(found):
+                found = await self._call_ledger_in_time(partial(self._guard.write, found.token))
                 continue
             outcome = self._outcome_of(found)
             if isinstance(outcome, InFlightError) and (left := self._wait_left()) > 0:
@@ -369,13 +370,13 @@ class RecordedApproval:
                 if (error := await run.acquire_slot()) is not None:
                     return error
                 found = await self._claim()
-                if isinstance(found, LoanError) or found is None or not found.is_claimed_by(self._token):
-                    continue
-                self._claimed = found
-                result = await self._send(run)
+                if isinstance(found, Entry) and found.is_claimed_by(self._token):
+                    self._claimed = found
+                    self._record.set_ledger_result(CLAIMED)
+                    return self
             finally:
-                run.release_slot()
-            return await self._settle(result)
+                if self._claimed is None:
+                    run.release_slot()
 
     async def _look_up(self, *, always: bool) -> Entry | LoanError | None:
         """Derive the digests of this approval from the keys of the ledger, and look up its entry.
@@ -383,11 +384,11 @@ class RecordedApproval:
         If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
         released entries. With one key, the claim returns the entry, so look up only if `always` is set.
         """
-        keys = await self._call_ledger_in_time(self._recorder.keys)
+        keys = await self._call_ledger_in_time(self._guard.keys)
         if isinstance(keys, LoanError):
             return keys
         self._header = keys.header
-        self._digests = digests_of(self._call, keys.secrets, self._policy, self._scope)
+        self._digests = digests_of(self._call, keys.secrets, self._policy, self._call.scope)
         self._use_digests(self._digests[0])
         found = None
         for digests in self._digests if always or len(self._digests) > 1 else ():
@@ -404,13 +405,14 @@ class RecordedApproval:
         return found
 
     def _time_left(self) -> float:
-        return self._started + self._total - time.monotonic()
+        return self._started + self._run.timeout.total - time.monotonic()
 
     def _wait_left(self) -> float:
         """Return the seconds left to wait for other owners, counted from the first call of this method."""
         now = time.monotonic()
         if self._wait_until is None:
-            self._wait_until = min(now + self._wait, self._started + self._total)
+            wait = self._policy.wait if self._call.wait is None else self._call.wait
+            self._wait_until = min(now + wait, self._started + self._run.timeout.total)
         return self._wait_until - now
 
     async def _wait_for_owner(self, found: Entry | None, within: float) -> Entry | LoanError | None:
@@ -433,8 +435,10 @@ class RecordedApproval:
 
     async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float | None) -> T | LoanError:
         """Run ledger operations; return their result, or an error if the ledger cannot be used."""
-        within = None if self._never_waits else within
-        return await self._recorder.attempt(action, within, self._operation, self._key)
+        within = None if self._guard.never_waits else within
+        result = await self._guard.attempt(action, within, self._operation, self._key)
+        self._has_failed = isinstance(result, LoanError)
+        return result
 
     def _unavailable(self, error: BaseException) -> LoanError:
         return LedgerUnavailableError(self._operation, self._key, type(error).__name__)
@@ -461,7 +465,7 @@ class RecordedApproval:
 
     def _may_send_again(self, entry: Entry) -> bool:
         """Return True if the caller allows another request after an unknown outcome."""
-        return self._repeats_unknown and entry.state is State.UNKNOWN and entry.payload == self._payload
+        return self._call.repeat_unknown and entry.state is State.UNKNOWN and entry.payload == self._payload
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
@@ -500,7 +504,7 @@ class RecordedApproval:
             self._key,
             token=self._token,
             payload=self._payload,
-            lease=self._total + _LEASE_MARGIN * self._policy.patience,
+            lease=self._run.timeout.longest + 2 * self._policy.patience,
             over=self._takeover_token,
             subject=self._subject,
             header=self._header,
@@ -527,16 +531,14 @@ class RecordedApproval:
             await claiming
         await self._undo_claim(until)
 
-    async def _send(self, run: Run) -> CallResult:
-        """Send the request. On an exception, settle the entry before raising it again."""
-        self._record.set_ledger_result(CLAIMED)
-        try:
-            return await run.send()
-        except (Exception, asyncio.CancelledError) as error:
-            run.release_slot()  # other calls need not wait for the settlement
-            state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
-            await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
-            raise
+    async def settle(self, result: CallResult) -> CallResult:
+        """See `Claim.settle`."""
+        return await self.end(await self._settle(result))
+
+    async def interrupt(self, error: BaseException) -> None:
+        """See `Claim.interrupt`."""
+        state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
+        await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
 
     async def _settle(self, result: CallResult) -> CallResult:
         """Write the result of the call to the ledger and return it.
@@ -545,7 +547,7 @@ class RecordedApproval:
         """
         if isinstance(result, Approved | Refused):
             return await self._settle_decision(result)
-        state, failure = state_of(result), None
+        state, failure = State(state_of(result)), None
         try:
             settlement = settlement_of(result, state, self._policy)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
@@ -563,11 +565,8 @@ class RecordedApproval:
     async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
-        settlement = Settlement(state=state, note="not sent")
-        self._recorder.add_unsent(self._token, self._key, self._payload, settlement, until)
-        undone = await self._call_ledger(
-            partial(self._recorder.undo_unsent, self._token), self._policy.patience
-        )
+        self._remember(state, partial(Settlement, state=state, note="not sent"), until)
+        undone = await self._call_ledger(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):
             log(WARNING, _UNDONE_LATER, self._key[:12])
 
@@ -577,12 +576,12 @@ class RecordedApproval:
         After a failure the entry stays in flight until its lease expires, and is UNKNOWN from then on.
         """
         if settlement.state is State.RELEASED:  # if this fails, a later call of this client releases it
-            self._recorder.add_unsent(self._token, self._key, self._payload, settlement)
+            self._remember(settlement.state, lambda: settlement)
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
             log(WARNING, _STAYS_IN_FLIGHT, self._key[:12])
             return None
-        self._recorder.forget_unsent(self._token)
+        self._guard.forget_unwritten(self._token)
         return entry
 
     async def _write_settlement(self, settlement: Settlement) -> Entry | LoanError:
@@ -607,7 +606,7 @@ class RecordedApproval:
         try:
             settlement = settlement_of(decision, state, self._policy)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
-            # No orphan file either: it would contain the unencrypted decision.
+            # No orphan file: it would contain the unencrypted decision.
             return self._not_recorded(decision, None, type(error).__name__)
         try:
             entry = await self._write_settlement(settlement)
@@ -619,19 +618,27 @@ class RecordedApproval:
             if self._write_orphan_now(settlement) is None:
                 log(ERROR, _DECISION_AT_RISK, self._key[:12])
             raise
-        except asyncio.CancelledError as error:  # asyncio.run() is ending; the ledger may lack the decision
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (a defect, or the end of the event loop)
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
-        except Exception as error:  # noqa: BLE001  (a defect must not lose the decision)
-            return self._not_recorded(decision, await self._write_orphan(settlement), type(error).__name__)
+        if isinstance(entry, LoanError):
+            cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
+            return self._not_recorded(decision, await self._write_orphan(settlement), cause)
         if is_stored:
             return decision
-        file = await self._write_orphan(settlement)
-        if not isinstance(entry, LoanError):
-            if entry.state is not state:
-                log(WARNING, _CONTRADICTION, self._key[:12], entry.state)
-            return decision if file is not None else self._not_recorded(decision, None, "OSError")
-        cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
-        return self._not_recorded(decision, file, cause)
+        if entry.state is not state:
+            log(WARNING, _CONTRADICTION, self._key[:12], entry.state)
+        is_kept = await self._write_orphan(settlement) is not None
+        return decision if is_kept else self._not_recorded(decision, None, "OSError")
+
+    def _remember(
+        self,
+        state: State,
+        settlement: Callable[[], Settlement],
+        until: float = 0.0,
+        error: DecisionNotRecordedError | None = None,
+    ) -> None:
+        unwritten = _Unwritten(self._key, self._payload, state, settlement, until, error)
+        self._guard.add_unwritten(self._token, unwritten)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""
@@ -654,8 +661,12 @@ class RecordedApproval:
         return None if file is None else str(file)
 
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
+        """Return the error that carries a decision, which a later call writes to the ledger."""
         outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
-        return DecisionNotRecordedError(self._operation, self._key, outcome, decision, file, cause_type)
+        error = DecisionNotRecordedError(self._operation, self._key, outcome, decision, file, cause_type)
+        make = partial(settlement_of, decision, State(outcome), self._policy)
+        self._remember(State(outcome), make, error=error)
+        return error
 
 
 _WRONG_ORDER_TOKEN = Problem(

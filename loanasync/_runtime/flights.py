@@ -1,0 +1,370 @@
+"""Flights: the approvals in progress. Overlapping calls for the same approval share one flight."""
+
+import asyncio
+import os
+import threading
+from asyncio import CancelledError
+from contextlib import suppress
+from hashlib import blake2b
+from logging import ERROR, INFO, WARNING
+from secrets import token_bytes
+from typing import TYPE_CHECKING, TypeAlias
+
+from attrs import evolve
+
+from loanasync._lifecycle import free_after_fork
+from loanasync._log import log
+from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.json import sort_members
+from loanasync._runtime.guard import Claim, Guard
+from loanasync._runtime.pipeline import Pipeline, copy_error, returned
+from loanasync._settings import RetryPolicy, Timeout
+from loanasync.errors import (
+    DeadlineExceededError,
+    DecisionNotRecordedError,
+    InFlightError,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
+
+if TYPE_CHECKING:
+    from loanasync.errors.transport import TransportOutcome
+
+
+Waiter: TypeAlias = "asyncio.Future[None]"
+
+_CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals
+
+
+class Flight:
+    """One approval in progress: a task of its own, whose result all of its callers get.
+
+    Cancelling a caller does not cancel the exchange. When the last caller has left and nothing of a request
+    was written, nothing is sent. Otherwise the response is read and settled. The callers may be in other
+    event loops and threads.
+
+    Args:
+        call: The approval of the first caller.
+        timeout: Its time limits.
+        retry: Its retry policy.
+    """
+
+    __slots__ = (
+        "_process",
+        "call",
+        "claim",
+        "has_begun",
+        "is_over",
+        "loop",
+        "result",
+        "retry",
+        "task",
+        "timeout",
+        "waiters",
+    )
+
+    def __init__(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
+        self.call = call
+        self.timeout = timeout
+        self.retry = retry
+        self.loop = asyncio.get_running_loop()
+        self.task: asyncio.Task[None] | None = None
+        self.claim: Claim | None = None
+        self.waiters: list[Waiter] = []
+        self.has_begun = False
+        self.is_over = False
+        # The outcome or the error. None after the end: nothing was sent, and a caller may start a new flight.
+        self.result: Outcome | BaseException | None = None
+        self._process = os.getpid()
+
+    @property
+    def is_dead(self) -> bool:
+        """True if the flight will never end, because its event loop was closed."""
+        return self.loop.is_closed() or (self.task is not None and self.task.done())
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process in which the flight runs."""
+        return self._process != os.getpid()
+
+    def wake_if_reading(self, waiter: Waiter) -> None:
+        """Wake a caller whose time is over while a response is awaited: all else has limits of its own."""
+        if self.call.is_reading:
+            wake(waiter)
+
+    def wake(self) -> None:
+        """Wake all callers."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # garbage collection ended the flight in a thread without an event loop
+            running = None
+        for waiter in tuple(self.waiters):  # a copy: waiters in other threads may be removed meanwhile
+            if (loop := waiter.get_loop()) is running:
+                wake(waiter)
+                continue
+            with suppress(RuntimeError):  # the waiter's event loop was closed
+                loop.call_soon_threadsafe(wake, waiter)
+
+    def report_unread(self) -> None:
+        """Log the result of a flight that no caller receives."""
+        entry = (self.call.entry or "-")[:12]
+        if not isinstance(self.result, DecisionNotRecordedError):
+            if self.result is not None:
+                log(INFO, _UNREAD, entry, type(self.result).__name__)
+        elif self.result.file is None:
+            log(ERROR, _IN_MEMORY, entry, self.result.cause_type)
+        else:
+            log(WARNING, _IN_FILE, entry, self.result.cause_type)
+
+
+class Flights:
+    """The approvals in progress of a client and its copies. `approve` starts a flight, or joins one.
+
+    An approval is identified by shop, customer and scope. The digests of these have a random secret, so that
+    they cannot be guessed from personal data. All methods may be called from several event loops and threads.
+    """
+
+    def __init__(self, pipeline: Pipeline, guard: Guard) -> None:
+        self._pipeline = pipeline
+        self._guard = guard
+        self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
+        self._in_flight: dict[bytes, Flight] = {}
+        self._renew_lock()
+        free_after_fork(self, Flights._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
+        # It is never held during an await. It is reentrant, because garbage collection can end another flight
+        # in the thread that holds it.
+        self._lock = threading.RLock()
+
+    async def approve(
+        self, call: Call, timeout: Timeout, retry: RetryPolicy, *, waits_for_response: bool = False
+    ) -> Outcome:
+        """Return the decision of a new flight, or of the flight of the same approval.
+
+        Args:
+            call: The approval.
+            timeout: Its time limits.
+            retry: Its retry policy.
+            waits_for_response: Wait for a response even if ``timeout.total`` has passed.
+
+        Raises:
+            LoanError: The call failed.
+        """
+        self._set_digests(call)
+        call.started = self._pipeline.now()
+        while True:
+            flight = self._start_or_find(call, timeout, retry)
+            limit = None if waits_for_response else timeout.total
+            if flight.call is call:
+                result = flight.result if await self._wait(flight, limit) else late_error(call, "unknown")
+            else:
+                result = await self._join(flight, call, timeout, retry, limit)
+            if result is not None:
+                try:
+                    return returned(copy_error(result))
+                finally:
+                    del flight, result  # breaks the reference cycle of error, traceback and frame
+            left = call.started + timeout.total - self._pipeline.now()
+            if left <= 0:
+                raise late_error(call, "not_sent")
+            timeout = evolve(timeout, total=left)
+
+    def _start_or_find(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Flight:
+        """Return the flight of an approval, after starting it if there is none."""
+        while True:
+            with self._lock:
+                flight = self._in_flight.get(call.customer)
+                if flight is not None and flight.is_inherited:
+                    self._drop_inherited()
+                    flight = None
+                if flight is None:
+                    flight = self._in_flight[call.customer] = Flight(call, timeout, retry)
+                    flight.task = asyncio.Task(self._fly(flight), loop=flight.loop)
+                    return flight
+            if not flight.is_dead:
+                return flight
+            self._finish(flight, self._result_of(flight, CancelledError()))
+
+    def _drop_inherited(self) -> None:
+        """Note the approvals that the parent process is requesting, and forget its flights."""
+        inherited, self._in_flight = self._in_flight, {}
+        for flight in inherited.values():
+            self._guard.inherit(flight.call)
+
+    async def _join(
+        self, flight: Flight, call: Call, timeout: Timeout, retry: RetryPolicy, limit: float | None
+    ) -> Outcome | BaseException | None:
+        """Wait for another caller's flight. Return its result; None if this caller may send the request."""
+        with self._pipeline.start(call, timeout, retry) as run:
+            run.record.set_ledger_result("joined")
+            run.record.link(flight.call)
+            if flight.call.payload != call.payload:
+                return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
+            if not await self._wait(flight, limit):
+                return run.finish(InFlightError("approve", flight.call.entry or ""))
+            result = flight.result
+            if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
+                return None
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
+                result = unknown_error(flight.call, result)  # for example SystemExit, which ends its caller
+            if isinstance(result, BaseException) and not isinstance(result, LoanError):
+                return result
+            return run.finish(copy_error(result))
+
+    async def _wait(self, flight: Flight, within: float | None) -> bool:
+        """Wait for the end. Return False if a response is still awaited after `within` seconds."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        flight.waiters.append(waiter)
+        flight.call.is_abandoned = False
+        if flight.is_over:  # another thread has just ended it
+            wake(waiter)
+        timer = None if within is None else loop.call_later(within, flight.wake_if_reading, waiter)
+        try:
+            await waiter
+        except BaseException:
+            self._leave(flight, waiter)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if not flight.is_over:
+            self._leave(flight, waiter)
+        return flight.is_over
+
+    def _leave(self, flight: Flight, waiter: Waiter) -> None:
+        if flight.is_inherited:
+            return
+        with suppress(ValueError):  # the flight has just ended
+            flight.waiters.remove(waiter)
+        if flight.waiters:
+            return
+        if flight.is_over:
+            flight.report_unread()
+            return
+        with suppress(RuntimeError):  # the loop was closed
+            if waiter.get_loop() is flight.loop:
+                self._withdraw(flight)  # now, because it may be sent in the next iteration of the event loop
+            else:
+                flight.loop.call_soon_threadsafe(self._withdraw, flight)
+
+    def _withdraw(self, flight: Flight) -> None:
+        """Send no further request of a flight without callers. A response that is awaited is still read."""
+        if flight.waiters or flight.task is None:
+            return
+        flight.call.is_abandoned = True
+        if not (flight.call.is_reading or flight.call.has_ended):
+            flight.task.cancel()
+            if not flight.has_begun:  # its coroutine never runs
+                self._finish(flight, None)
+
+    async def _fly(self, flight: Flight) -> None:
+        """Run a flight to its end, and set its result for all callers."""
+        flight.has_begun = True
+        result: Outcome | BaseException | None
+        try:
+            result = await self._decide(flight)
+        except BaseException as error:
+            result = self._result_of(flight, error)
+            is_read = bool(flight.waiters)
+            self._finish(flight, result)
+            if not (is_read or isinstance(error, Exception | CancelledError)):
+                raise
+        else:
+            self._finish(flight, result)
+
+    async def _decide(self, flight: Flight) -> Outcome | LoanError:
+        """Claim the approval, send the request, read the response and settle the claim."""
+        call = flight.call
+        with self._pipeline.start(call, flight.timeout, flight.retry) as run:
+            claim = await self._guard.begin(call, run)
+            if not isinstance(claim, Claim):
+                return run.finish(claim)
+            flight.claim = claim
+            try:
+                result = await run.send()
+            except (Exception, CancelledError) as error:
+                run.release_slot()  # other calls need not wait for the settlement
+                flight.claim, call.has_ended = None, True
+                await claim.interrupt(error)
+                raise
+            call.has_ended = True
+            run.release_slot()
+            result = await claim.settle(result)
+            flight.claim = None
+            return run.finish(result)
+
+    def _result_of(self, flight: Flight, error: BaseException) -> BaseException | None:
+        """Return the result of a flight that ended with an exception."""
+        if not isinstance(error, CancelledError | GeneratorExit):
+            return copy_error(error)
+        return unknown_error(flight.call, error) if flight.call.may_be_evaluated else None
+
+    def _finish(self, flight: Flight, result: Outcome | BaseException | None) -> None:
+        """Set the result of a flight, and wake its callers."""
+        with self._lock:
+            # Another thread may have finished this dead flight, or garbage collection may have ended it.
+            if flight.is_over:
+                return
+            # Another thread may fork the process between two of these steps. Change the record before the
+            # flight is removed, so that the child finds the approval in one of the two.
+            if flight.claim is not None:
+                flight.claim.abandon()
+            if self._in_flight.get(flight.call.customer) is flight:
+                del self._in_flight[flight.call.customer]
+            flight.result, flight.is_over = result, True
+        if flight.waiters:
+            flight.wake()
+        else:
+            flight.report_unread()
+
+    async def aclose(self) -> None:
+        """Wait until the flights of this event loop have settled."""
+        current = asyncio.get_running_loop()
+        flights = tuple(self._in_flight.values())
+        tasks = [flight.task for flight in flights if flight.loop is current and flight.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+
+    def _set_digests(self, call: Call) -> None:
+        """Set the digest of shop, customer and scope, and the digest of the request's members."""
+        shop, parts = call.shop, map(str, self._guard.parts(call))
+        names = "\0".join((shop.base_url, shop.shop_id, call.fiscal_code or "", *parts))
+        customer = self._hash.copy()
+        customer.update(names.encode(errors="surrogatepass"))
+        call.customer = customer.digest()
+        # The writer puts the fields in the same order each time, and before `extra`.
+        request = self._hash.copy()
+        request.update(sort_members(call.body) if call.has_extra else call.body)
+        call.payload = request.digest()
+
+
+def wake(waiter: Waiter) -> None:
+    """Wake a caller, unless it was cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def unknown_error(call: Call, error: BaseException) -> LoanError:
+    """Return the error of an approval whose flight ended with an exception after its request was written."""
+    return OutcomeUnknownError("approve", call.entry or "", "unknown", type(error).__name__)
+
+
+def late_error(call: Call, outcome: "TransportOutcome") -> LoanError:
+    """Return the error of a caller whose time limit has passed."""
+    return DeadlineExceededError("approve", "TimeoutError", outcome, call.attempts, call.trace_id, call.entry)
+
+
+_UNREAD = "approve, entry %s: received the response after the last caller had left: %s"
+_IN_FILE = (
+    "approve, entry %s: the service decided after the last caller had left, and writing to the ledger failed "
+    "(%s); the decision is in an orphan file: import it with import_orphans"
+)
+_IN_MEMORY = (
+    "approve, entry %s: a decision may be lost, because the service decided after the last caller had left, "
+    "and writing to the ledger (%s) and to an orphan file failed; this client writes it when the ledger "
+    "works again; call approve again with the same data on the same client"
+)

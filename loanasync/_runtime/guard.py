@@ -1,0 +1,276 @@
+"""Guards, which decide whether a request may be sent. `ProcessGuard` remembers approvals of this process."""
+
+import threading
+from collections import OrderedDict
+from logging import WARNING
+from struct import Struct
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+
+from loanasync._lifecycle import free_after_fork
+from loanasync._log import log
+from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.messages import Response
+from loanasync._results import Approved, Decision, Meta, RawResponse, Refused
+from loanasync._runtime.pipeline import Run
+from loanasync.errors import (
+    AlreadyEvaluatedError,
+    DecisionForgottenError,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
+
+if TYPE_CHECKING:
+    from loanasync.errors.ledger import UnresolvedState
+
+
+EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "unknown", "lost"]
+
+_MAX_AGE = 3600  # seconds
+_MAX_RESPONSES = 10_000
+_MAX_UNREADABLE = 16_384  # bytes of a body without a decision
+_MANY = 200_000  # approvals in the last hour: a ledger is the better memory
+_RECORD = Struct("<BI16s")  # state, time in seconds, digest of the request
+_STATES: tuple[EntryState, ...] = ("inflight", "approved", "refused", "unknown", "lost")
+
+
+def state_of(result: Outcome | LoanError) -> EntryState:
+    """Return the state of an approval after a call with this result."""
+    match result:
+        case Approved():
+            return "approved"
+        case Refused():
+            return "refused"
+        case AlreadyEvaluatedError():
+            return "lost"
+        case LoanError(outcome="not_sent" | "not_evaluated"):
+            return "released"
+        case _:
+            return "unknown"
+
+
+class Claim:
+    """The right to send the request of one approval. Its owner settles it when the request has ended."""
+
+    __slots__ = ()
+
+    async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
+        """Record the result of the request; return the result of the call."""
+        raise NotImplementedError
+
+    async def interrupt(self, error: BaseException) -> None:
+        """Record that the request has ended with an exception: not sent, or with an unknown outcome."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Do what `interrupt` does when nothing can be awaited, because the event loop was closed."""
+
+
+class Guard(Protocol):
+    """Protocol of an object that decides whether the request of an approval may be sent."""
+
+    def parts(self, call: Call) -> tuple[str | None, ...]:
+        """Return what distinguishes the approvals of one customer.
+
+        Raises:
+            InvalidRequestError: A part is missing.
+        """
+
+    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+        """Acquire a slot and the right to send the request.
+
+        Return the claim, the known decision, or the error that forbids sending.
+        """
+
+    def inherit(self, call: Call) -> None:
+        """Note, in a forked child, an approval that the parent process is requesting."""
+
+
+class _Kept(NamedTuple):
+    """A response with a decision, or the note and the response of an unknown outcome."""
+
+    note: str
+    status: int = 0
+    body: bytes = b""
+    fault: str | None = None
+
+
+class ProcessGuard:
+    """The approvals that this process has requested in the last hour, for a client without a ledger.
+
+    Each customer has a record of about 150 bytes, whatever their number. The responses of the last 10,000
+    approvals are kept as bytes, and those of decisions that no caller has received for the whole hour. A
+    decision whose response is gone is a `DecisionForgottenError`, never a second request.
+
+    The records are consistent after each step, because another thread may fork the process at any time. A
+    record that is in flight when its approval begins again was left by a parent process.
+    """
+
+    def __init__(self, max_responses: int = _MAX_RESPONSES) -> None:
+        self._max_responses = max_responses
+        self._records: dict[bytes, bytes] = {}  # ordered by age
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._unread: dict[bytes, _Kept] = {}
+        self._has_warned = False
+        self._renew_lock()
+        free_after_fork(self, ProcessGuard._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
+        # It is reentrant, because garbage collection can end another call in the thread that holds it.
+        self._lock = threading.RLock()
+
+    def parts(self, call: Call) -> tuple[str | None, ...]:
+        """See `Guard.parts`."""
+        return (call.scope,)
+
+    def inherit(self, call: Call) -> None:
+        """See `Guard.inherit`."""
+        with self._lock:
+            if call.customer not in self._records:
+                self._write(call, "inflight")
+
+    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+        """See `Guard.begin`."""
+        claim = self._claim(call, run)
+        if not isinstance(claim, Claim):
+            return claim
+        error: LoanError | None = None
+        try:
+            error = await run.acquire_slot()
+        except BaseException:
+            claim.abandon()
+            raise
+        if error is not None:
+            claim.abandon()
+            return error
+        return claim
+
+    def _claim(self, call: Call, run: Run) -> "_ProcessClaim | Decision | LoanError":
+        with self._lock:
+            previous = self._records.get(call.customer)
+            if previous is not None:
+                code, seconds, payload = _RECORD.unpack(previous)
+                state = _STATES[code]
+                if _now() - seconds >= _MAX_AGE:
+                    previous = None
+                elif not (call.repeat_unknown and state == "unknown" and payload == call.payload):
+                    return self._known(call, run, state, is_same=payload == call.payload)
+            call.after_unknown = previous is not None
+            self._write(call, "inflight")
+        return _ProcessClaim(self, call, run, previous)
+
+    def _known(self, call: Call, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
+        """Return the decision or the error that follows from a record."""
+        run.record.set_ledger_result("blocked")
+        if not is_same:
+            return PayloadMismatchError("approve", "", state)
+        kept = self._unread.get(call.customer) or self._kept.get(call.customer)
+        match state:
+            case "approved" | "refused":
+                if kept is None:
+                    return DecisionForgottenError("approve", "", state)
+                run.record.set_ledger_result("remembered")
+                self._unread.pop(call.customer, None)
+                self._keep(call.customer, kept)
+                response = Response(status=kept.status, headers={}, body=kept.body, fault=kept.fault)
+                return cast("Decision", call.read(response, Meta(kept.status, 0, 0.0, run.record.trace_id)))
+            case "inflight":
+                return OutcomeUnknownError("approve", "", "unknown", "fork")
+            case _:
+                note, status, body, _ = kept or _Kept("")
+                raw = RawResponse(status, body) if body else None
+                return OutcomeUnknownError("approve", "", cast("UnresolvedState", state), note, raw)
+
+    def record(self, call: Call, state: EntryState, kept: _Kept) -> None:
+        """Record the outcome of an approval."""
+        is_first_time = False
+        with self._lock:
+            self._write(call, state)
+            if state in ("approved", "refused") and call.is_abandoned:
+                self._unread[call.customer] = kept
+            else:
+                self._keep(call.customer, kept)
+            self._drop_expired()
+            if len(self._records) > _MANY and not self._has_warned:
+                is_first_time = self._has_warned = True
+        if is_first_time:
+            log(WARNING, _MANY_RECORDS, _MANY)
+
+    def restore(self, call: Call, previous: bytes | None) -> None:
+        """Restore the record from before a claim whose request was not sent."""
+        with self._lock:
+            if previous is None:
+                self._records.pop(call.customer, None)
+            else:
+                self._records[call.customer] = previous
+
+    def _write(self, call: Call, state: EntryState) -> None:
+        self._records[call.customer] = _RECORD.pack(_STATES.index(state), _now(), call.payload)
+
+    def _keep(self, customer: bytes, kept: _Kept) -> None:
+        self._kept[customer] = kept
+        self._kept.move_to_end(customer)
+        if len(self._kept) > self._max_responses:
+            self._kept.popitem(last=False)
+
+    def _drop_expired(self) -> None:
+        oldest = _now() - _MAX_AGE
+        while self._records:
+            customer = next(iter(self._records))
+            if _RECORD.unpack(self._records[customer])[1] > oldest:
+                break
+            del self._records[customer]
+            self._kept.pop(customer, None)
+            self._unread.pop(customer, None)
+
+
+class _ProcessClaim(Claim):
+    """A claim of `ProcessGuard`."""
+
+    __slots__ = ("_call", "_guard", "_previous", "_run")
+
+    def __init__(self, guard: ProcessGuard, call: Call, run: Run, previous: bytes | None) -> None:
+        self._guard = guard
+        self._call = call
+        self._run = run
+        self._previous = previous
+
+    async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
+        """See `Claim.settle`."""
+        call, state = self._call, state_of(result)
+        if state == "released":
+            self._guard.restore(call, self._previous)
+        elif isinstance(result, Approved | Refused) and isinstance(self._run.last, Response):
+            last = self._run.last
+            self._guard.record(call, state, _Kept("", last.status, last.body, last.fault))
+        else:
+            response: RawResponse | None = getattr(result, "response", None)
+            status, body = (0, b"") if response is None else (response.status, response.body)
+            self._guard.record(call, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
+        return result
+
+    async def interrupt(self, error: BaseException) -> None:
+        """See `Claim.interrupt`."""
+        if self._call.may_be_evaluated:
+            self._guard.record(self._call, "unknown", _Kept(type(error).__name__))
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """See `Claim.abandon`."""
+        if self._call.is_written:
+            self._guard.record(self._call, "unknown", _Kept("GeneratorExit"))
+        else:
+            self._guard.restore(self._call, self._previous)
+
+
+def _now() -> int:
+    return int(monotonic())
+
+
+_MANY_RECORDS = (
+    "this client has requested more than %d approvals within an hour; pass a ledger to LoanClient, which "
+    "keeps decisions for longer and survives a restart"
+)
