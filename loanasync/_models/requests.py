@@ -5,90 +5,22 @@ of files and the checks for unknown fields use it. Add a rule in `loanasync._val
 one for the type.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date
-from functools import wraps
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-import attrs
 from attrs import field, frozen
 from attrs.converters import optional
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._results import Problem
-from loanasync.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from loanasync._schema.pydantic import RequestRules
 
-Model = TypeVar("Model", bound=type)
-
 # The metadata "wire" of a field is its name in the JSON body, None for a field that is not a member.
 # Where the two descriptions differ, it is the name in Dialect.street_number().
-
-
-def raise_invalid_request(model: Model) -> Model:
-    """Give a model a constructor that raises `InvalidRequestError` for missing and unknown fields.
-
-    Like attrs, it generates the source. A function around the constructor of attrs would take as long again.
-    Defaults must be values, not factories; validators and ``__attrs_post_init__`` are not called.
-    """
-    known = [each.name for each in attrs.fields(model)]
-    required = [each.name for each in attrs.fields(model) if each.default is attrs.NOTHING]
-    names: dict[str, Any] = {
-        "__name__": __name__,
-        "InvalidRequestError": InvalidRequestError,
-        "problems_of": _problems_of,
-    }
-    statements = []
-    for each in attrs.fields(model):
-        name, value = each.name, each.name
-        names[f"default_{name}"] = each.default
-        names[f"set_{name}"] = vars(model)[name].__set__
-        if each.converter is not None:
-            names[f"convert_{name}"] = each.converter
-            # The usual values need no conversion.
-            value = f"{name} if type({name}) is int or {name} is default_{name} else convert_{name}({name})"
-        statements.append(f"    set_{name}(self, {value})")
-    is_missing = (f"{name} is default_{name}" for name in required)
-    source = [
-        f"def __init__(self, *, {', '.join(f'{name}=default_{name}' for name in known)}, **unknown):",
-        f"    if {' or '.join(('unknown', *is_missing))}:",
-        f"        problems = problems_of({{{', '.join(f'{name!r}: {name}' for name in known)}}}, unknown)",
-        f"        del self, unknown, {', '.join(known)}",  # personal: must not be in the traceback
-        "        raise InvalidRequestError(problems)",
-        *statements,
-    ]
-    code = compile("\n".join(source), f"<constructor of {model.__name__}>", "exec")
-    exec(code, names)  # noqa: S102  (the source contains names of fields only)
-    type.__setattr__(model, "__init__", wraps(vars(model)["__init__"])(names["__init__"]))
-    return model
-
-
-def _problems_of(values: Mapping[str, object], unknown: Iterable[str]) -> tuple[Problem, ...]:
-    missing = [name for name, value in values.items() if value is attrs.NOTHING]
-    return (
-        *(Problem(name, name, "is required", f"{name}.required") for name in missing),
-        *(_unknown_field(name, values) for name in sorted(unknown)),
-    )
-
-
-def _unknown_field(name: str, known: Iterable[str]) -> Problem:
-    hint = f"{did_you_mean(name, known)}pass members that this version does not know in extra"
-    if name == "fiscal_code":
-        hint = "it is the first argument of approve(), check() and complete()"
-    # The code is without the name, which the specification does not list.
-    return Problem(name, name, "is not a field of this model", "unknown_field", hint=hint)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the most similar field, empty if no field is similar."""
-    import difflib  # noqa: PLC0415  (for errors only)
-
-    similar = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {similar[0]}? " if similar else ""
 
 
 class PydanticType:
@@ -128,7 +60,6 @@ def as_int(value: SupportsIndex) -> int:
         return value  # type: ignore[return-value]  # the rules report it
 
 
-@raise_invalid_request
 @frozen(kw_only=True)
 class AdditionalData(PydanticType):
     """Additional data of an approval (spec §2.1). Fields that are None are not sent.
@@ -145,7 +76,7 @@ class AdditionalData(PydanticType):
         salary: Whole euros, not cents.
 
     Raises:
-        InvalidRequestError: A field is unknown.
+        TypeError: A field is unknown.
 
     Example:
         >>> AdditionalData(
@@ -175,14 +106,13 @@ class AdditionalData(PydanticType):
         return "AdditionalData(***)"
 
 
-@raise_invalid_request
 @frozen(kw_only=True)
 class ApprovalRequest(PydanticType):
     """Data of an order and its customer for `LoanClient.approve` (spec §2.1).
 
-    The constructor only checks that all required fields are present, and converts exact integers, such as
-    those of NumPy, to int. `LoanClient.check` and `LoanClient.approve` check the rules and report all broken
-    ones at once. Personal fields are masked in `repr()`.
+    The constructor checks no rules. It converts exact integers, such as those of NumPy, to int.
+    `LoanClient.check` and `LoanClient.approve` check the rules and report all broken ones at once. Personal
+    fields are masked in `repr()`.
 
     Args:
         amount: Loan amount in euro cents, by default 5000 to 1500000.
@@ -207,7 +137,7 @@ class ApprovalRequest(PydanticType):
         extra: Further members to send unchanged, for fields that this version does not know.
 
     Raises:
-        InvalidRequestError: A field is missing or unknown.
+        TypeError: A field is missing or unknown.
 
     Example:
         >>> request = ApprovalRequest(
@@ -268,7 +198,6 @@ class ApprovalRequest(PydanticType):
     """Further members to send unchanged, for fields that this version does not know (spec §2.1)."""
 
 
-@raise_invalid_request
 @frozen(kw_only=True)
 class UserData(PydanticType):
     """Data of the customer that complete an approved request, sent and returned (spec §2.2).
@@ -294,7 +223,7 @@ class UserData(PydanticType):
             compared.
 
     Raises:
-        InvalidRequestError: A field is unknown.
+        TypeError: A field is unknown.
 
     Example:
         >>> UserData(document_type=DocumentType.PASSPORT, us_person=False)

@@ -1,7 +1,7 @@
 """Validation of the request models by pydantic and FastAPI, without a dependency on them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from enum import StrEnum
 from itertools import islice
@@ -12,7 +12,7 @@ from attrs import frozen
 
 from loanasync._config import require
 from loanasync._models.dialect import Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData, did_you_mean
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._results import Problem
 from loanasync._schema.json_schema import schema
 from loanasync._settings import Limits
@@ -138,7 +138,7 @@ def _read(model: type[Any], value: object) -> tuple[object, Found]:
             found[name,] = Problem(name, name, "is required", f"{name}.required")
     unknown = (name for name in map(str, value) if name not in fields)
     for name in islice(unknown, _MOST_UNKNOWN):
-        message = f"is not a field of {model.__name__}; {did_you_mean(name, fields)}".rstrip("; ")
+        message = f"is not a field of {model.__name__}{_suggestion(name, fields)}"
         found[name,] = Problem(name, name, message, "unknown_field")
     return model(**members), found
 
@@ -156,6 +156,14 @@ def _read_member(name: str, kind: object, value: object) -> tuple[object, Found]
         return day, {} if day else {(): Problem(name, name, "must be a date as YYYY-MM-DD", f"{name}.date")}
     options = {option.value: option for each in kinds if issubclass(each, StrEnum) for option in each}
     return options.get(value, value), {}
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the most similar field, empty if no field is similar."""
+    import difflib  # noqa: PLC0415  (for errors only)
+
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _not_an_object(model: type, name: str = "") -> Problem:

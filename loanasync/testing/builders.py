@@ -88,7 +88,7 @@ def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalReque
 
     Raises:
         ValueError: Both a tag and an e-mail address are given, or the tag is invalid.
-        InvalidRequestError: `ApprovalRequest` does not have a field that was given.
+        TypeError: `ApprovalRequest` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import approval_request
@@ -122,7 +122,7 @@ def additional_data(**changes: Any) -> AdditionalData:
         changes: Values for fields of `AdditionalData`; `salary` is in whole euros.
 
     Raises:
-        InvalidRequestError: `AdditionalData` does not have a field that was given.
+        TypeError: `AdditionalData` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import additional_data, approval_request
@@ -147,7 +147,7 @@ def user_data(**changes: Any) -> UserData:
         changes: Values for fields of `UserData`; None leaves a field out.
 
     Raises:
-        InvalidRequestError: `UserData` does not have a field that was given.
+        TypeError: `UserData` does not have a field that was given.
 
     Example:
         >>> from loanasync.testing import user_data

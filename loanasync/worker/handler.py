@@ -1,7 +1,7 @@
 """Queue messages: creation, parsing, and the approval that each message requests."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -10,7 +10,6 @@ import attrs
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
-from loanasync._display.masking import JSON
 from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.bulk.rows import Row, result_of
@@ -93,11 +92,7 @@ def arguments_of(received: object) -> dict[str, Any]:
         raise InvalidRequestError(
             (Problem("message", "", f"must be an object, not {type(received).__name__}", "message.object"),)
         )
-    unknown = [str(name) for name in received if name not in _MEMBERS]
-    problems = [Problem(name, "", "is not a member of this message", "unknown_field") for name in unknown]
-    problems += [
-        Problem(name, "", "is required", f"{name}.required") for name in _MEMBERS[:2] if name not in received
-    ]
+    problems = _name_problems(received, _MEMBERS, _MEMBERS[:2])
     requested = received.get("request")
     if "request" in received and not isinstance(requested, dict):
         problems.append(Problem("request", "", "must be an object", "request.object"))
@@ -106,21 +101,43 @@ def arguments_of(received: object) -> dict[str, Any]:
         problems.append(
             Problem("additional_data_needed", "", "must be true or false", "additional_data_needed.yes_no")
         )
-    if problems or not isinstance(requested, dict):
-        raise InvalidRequestError(tuple(problems))
-    return {**received, "request": _request(requested)}
-
-
-def _request(members: dict[str, JSON]) -> ApprovalRequest:
-    values: dict[str, Any] = dict(members)
+    values = dict(requested) if isinstance(requested, dict) else {}
+    problems += _model_problems(ApprovalRequest, values) if isinstance(requested, dict) else []
     additional = values.get("additional")
     if isinstance(additional, dict):
-        additional = dict(additional)
-        with suppress(KeyError, TypeError, ValueError):  # the validation reports an invalid value
-            since = additional["residence_start_date"]
-            additional["residence_start_date"] = date.fromisoformat(since)
-        values["additional"] = AdditionalData(**additional)
-    return ApprovalRequest(**values)
+        problems += _model_problems(AdditionalData, additional)
+    if problems:
+        raise InvalidRequestError(tuple(problems))
+    if isinstance(additional, dict):
+        values["additional"] = AdditionalData(**_with_date(additional))
+    return {**received, "request": ApprovalRequest(**values)}
+
+
+def _model_problems(
+    model: type[ApprovalRequest | AdditionalData], members: Mapping[str, object]
+) -> list[Problem]:
+    fields = attrs.fields(model)
+    required = [each.name for each in fields if each.default is attrs.NOTHING]
+    return _name_problems(members, [each.name for each in fields], required)
+
+
+def _name_problems(
+    members: Mapping[str, object], known: Collection[str], required: Iterable[str]
+) -> list[Problem]:
+    """Return the unknown and the missing names of an object in a message."""
+    unknown = [str(name) for name in members if name not in known]
+    missing = [name for name in required if name not in members]
+    return [
+        *(Problem(name, "", "is not a member of this message", "unknown_field") for name in unknown),
+        *(Problem(name, "", "is required", f"{name}.required") for name in missing),
+    ]
+
+
+def _with_date(additional: Mapping[str, Any]) -> dict[str, Any]:
+    with suppress(KeyError, TypeError, ValueError):  # the validation reports an invalid value
+        since = date.fromisoformat(additional["residence_start_date"])
+        return {**additional, "residence_start_date": since}
+    return dict(additional)
 
 
 TaskResult: TypeAlias = dict[str, Any]

@@ -17,7 +17,6 @@ from loanasync import (
     AdditionalData,
     ApprovalRequest,
     Dialect,
-    InvalidRequestError,
     Limits,
     LoanClient,
     RequestRules,
@@ -156,7 +155,7 @@ def is_accepted_by_client(model: Any, body: Mapping[str, Any], rules: RequestRul
     )
     try:
         request = instance(model, body)
-    except InvalidRequestError:
+    except TypeError:  # a missing or an unknown field
         return False
     return not client.check(FISCAL_CODE, request, additional_data_needed=rules.additional_data_needed)
 

@@ -39,8 +39,11 @@ WRONG: list[tuple[Any, str]] = [
         {**message(FISCAL_CODE, approval_request()), "additional_data_needed": "true"},
         "additional_data_needed: must be true or false",
     ),
-    ({"fiscal_code": FISCAL_CODE, "request": {"amonut": 1}}, "amonut: .*did you mean amount"),
-    ({"fiscal_code": FISCAL_CODE, "request": {"additional": {"salry": 1}}}, "salry: .*did you mean salary"),
+    (
+        {"fiscal_code": FISCAL_CODE, "request": {"amonut": 1}},
+        "amonut: is not .*; amount: is required",
+    ),
+    ({"fiscal_code": FISCAL_CODE, "request": {"additional": {"salry": 1}}}, "salry: is not a member"),
 ]
 
 
