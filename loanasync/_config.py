@@ -18,7 +18,6 @@ from loanasync._lifecycle import LOADING, LazyAttribute
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
-from loanasync._validation.fast_path import IsValid, approval_check
 from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 
@@ -285,11 +284,6 @@ class Options:
         require(bool, "strict", self.strict)
         if self.strict and find_spec("stdnum") is None:
             raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
-
-    @LazyAttribute
-    def is_valid_approval(self) -> IsValid:
-        """The function that recognizes valid approval requests, made by the first one."""
-        return approval_check(self.dialect, self.limits)
 
     def with_changes(
         self, *, shop_id: str | None = None, auth_token: str | None = None, **changes: object

@@ -396,9 +396,7 @@ def _check_approval(
     request: object,
     options: Options,
     additional_data_needed: bool,  # noqa: FBT001  (see Endpoint)
-) -> Iterable[Problem]:
-    if options.is_valid_approval(request, additional_data_needed):
-        return ()
+) -> Iterator[Problem]:
     return rules.check_approval(
         request,
         additional_data_needed=additional_data_needed,
@@ -472,7 +470,8 @@ class Endpoints(NamedTuple):
 
     def load(self, options: Options) -> None:
         """Create the rules and the writers for these options, which the first call creates otherwise."""
-        _ = options.is_valid_approval  # reading it creates it
+        rules.approval_rules(options.limits)
+        rules.additional_rules(options.limits)
         rules.user_data_rules(options.limits)
         codec.load(options.dialect)
 

@@ -9,6 +9,7 @@ from typing import SupportsIndex
 import attrs
 from attrs import evolve
 
+from loanasync._display.masking import EMPTY_BODY
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
@@ -133,7 +134,7 @@ def check_additional(additional: object, limits: Limits, *, needed: bool) -> Ite
 
 def check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
     """Yield the problems of further members, which must not have the name of a known one."""
-    if isinstance(extra, Mapping) and not extra:  # the usual case
+    if extra is EMPTY_BODY:  # the usual case
         return
     yield from check_payload(extra, "extra")
     if isinstance(extra, Mapping):
@@ -157,8 +158,7 @@ def _check_fields(
     model: ApprovalRequest | AdditionalData | UserData,
 ) -> Iterator[Problem]:
     for field, rule in rules.items():
-        violation = rule(getattr(model, field))
-        if violation is not None:
+        if (violation := rule(getattr(model, field))) is not None:
             yield violation.problem(field, names[field])
 
 

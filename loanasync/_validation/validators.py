@@ -14,8 +14,6 @@ from loanasync._results import Problem
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
 _CONTROL = re.compile(CONTROL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_ANY_TEXT = r"[\s\S]*"
-_NOTHING = r"(?!)"
 INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
 
 
@@ -104,25 +102,27 @@ class Text:
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
     single_line: bool = False
-    _matches: Callable[[str], object] = field(init=False, eq=False, repr=False)
-    _contains: Callable[[str], object] = field(init=False, eq=False, repr=False)
+    _pattern: re.Pattern[str] | None = field(init=False, eq=False, repr=False)
+    _excluded: re.Pattern[str] | None = field(init=False, eq=False, repr=False)
 
-    @_matches.default
-    def _compile_pattern(self) -> Callable[[str], object]:
-        return re.compile(_ANY_TEXT if self.pattern is None else self.pattern).fullmatch
+    @_pattern.default
+    def _compile_pattern(self) -> re.Pattern[str] | None:
+        return None if self.pattern is None else re.compile(self.pattern)
 
-    @_contains.default
-    def _compile_excluded(self) -> Callable[[str], object]:
-        return re.compile(_NOTHING if self.excluded is None else self.excluded).search
+    @_excluded.default
+    def _compile_excluded(self) -> re.Pattern[str] | None:
+        return None if self.excluded is None else re.compile(self.excluded)
 
     def __call__(self, value: object) -> Violation | None:
-        violation = self._check_text(value)
-        if violation is not None:
-            return violation.with_hints(self.hint(value))
-        value = str(value)
-        if self._contains(value):
+        # For speed: a printable text has no surrogates and no control characters.
+        if type(value) is not str or not value.isprintable() or not (value.strip() or self.may_be_blank):
+            violation = self._check_text(value)
+            if violation is not None:
+                return violation.with_hints(self.hint(value))
+            value = str(value)
+        if self._excluded is not None and self._excluded.search(value):
             return Violation(self.excluded_rule, self.exclusion, self.exclusion_hint)
-        if self._matches(value):
+        if self._pattern is None or self._pattern.fullmatch(value):
             return None
         return Violation("format", f"must be {self.meaning}", self.format_hint, {"pattern": self.pattern})
 

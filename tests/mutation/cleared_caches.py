@@ -8,15 +8,13 @@ import os
 import pytest
 
 from loanasync._protocol import codec
-from loanasync._validation import fast_path, rules
+from loanasync._validation import rules
 
 
 @pytest.fixture(autouse=True)
 def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (rules.approval_rules, rules.additional_rules, rules.user_data_rules):
         cached.cache_clear()
-    if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._validation.", "stats")):
-        fast_path.approval_check.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
         codec._writers.cache_clear()

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, a few percent above what `python benchmarks/counts.py` prints for Python 3.11 to 3.13.
 # Lower them when the client improves.
 BOUNDS = {
-    "function calls, script": 88,
-    "function calls, own session": 130,
-    "function calls, session of the user": 165,
-    "function calls, recording": 395,
+    "function calls, script": 140,
+    "function calls, own session": 183,
+    "function calls, session of the user": 218,
+    "function calls, recording": 450,
     "objects in flight, own session": 17,
     "objects in flight, session of the user": 24,
 }
