@@ -40,7 +40,7 @@ def loanasync_steps() -> Steps:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
     options = client._options  # noqa: SLF001  (arguments of the measured functions)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
-    write_members, _ = codec._writers(dialect)  # noqa: SLF001  (one of the steps)
+    write_members = codec._converter(dialect).unstructure  # noqa: SLF001  (one of the steps)
     response = Response(status=201, headers={}, body=BODY)
 
     def written(order: Order) -> Call:

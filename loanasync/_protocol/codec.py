@@ -1,28 +1,27 @@
-"""Conversion of models to JSON bodies, with one cattrs converter per dialect, and of JSON to models."""
+"""Conversion of models to JSON bodies and of JSON to models, with one cattrs converter per dialect."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
-from functools import cache, partial
-from typing import Any, TypeVar, get_args, get_type_hints
+from functools import cache
+from typing import Any, TypeVar
 
 import attrs
-from cattrs import Converter
+from cattrs import ClassValidationError, Converter
 from cattrs.fns import identity
-from cattrs.gen import make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from loanasync._display.masking import JSON, Body
+from loanasync._display.masking import Body
 from loanasync._enums import Citizenship, DocumentType
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._models.dialect import READ_ALIASES, USER_DATA_NAMES, Dialect
+from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 
+Model = TypeVar("Model")
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
-Exact = TypeVar("Exact")
-
+Read = Callable[[Any, object], Any]  # takes a value and the type of the field
 Write = Callable[[Any], Any]
-Read = Callable[[Any], Any]
 
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
@@ -30,55 +29,27 @@ _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
-    approval, user_data = _writers(dialect)
-    members = approval(model) if isinstance(model, ApprovalRequest) else user_data(model)
+    members = _converter(dialect).unstructure(model)
+    members.update(members.pop("additional", ()))
     return encode({**members, **model.extra}) if model.extra else encode_checked(members)
 
 
 def load(dialect: Dialect) -> None:
-    """Generate the writers of a dialect, which `write` does otherwise."""
-    _writers(dialect)
+    """Create the converter of a dialect, which `write` does otherwise."""
+    _converter(dialect)
 
 
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
     """Return a decision. A member of a wrong type is None and listed in `meta.unread`.
 
-    The members are read one by one, because cattrs would raise for the first wrong type and the only copy of
-    the decision would be lost. `approved` must be checked before.
+    `approved` must be checked before.
     """
-    decision = decision_type.__new__(decision_type)
-    # Filled without `__init__`, because passing it twenty arguments takes as long as reading them.
-    attributes = vars(decision)
-    unread = []
-    for wire, name, expected in _ECHO[decision_type]:
-        value = members.get(wire)
-        if type(value) is not expected:
-            value = _read_other_spelling(members, wire)
-            if value is not None and type(value) is not expected:
-                unread.append(wire)
-                value = None
-        attributes[name] = value
-    url = attributes.get("redirect_url")
-    if url is not None and not url.strip():  # an empty URL is treated as missing (spec §1.3)
-        unread.append("redirectUrl")
-        attributes["redirect_url"] = None
-    citizenship = attributes["citizenship"]
-    attributes["citizenship"] = _CITIZENSHIPS.get(citizenship, citizenship)
-    attributes["approved"] = decision_type is Approved
-    attributes["raw"] = Body(members)
-    attributes["meta"] = attrs.evolve(meta, unread=tuple(unread)) if unread else meta
-    return decision
-
-
-def _read_other_spelling(members: Mapping[str, Any], wire: str) -> Any:  # noqa: ANN401  (any JSON)
-    """Return the value of a member that is missing or has another type than usual."""
-    value = members.get(wire)
-    if value is None and wire in _ALIASES:
-        value = members.get(_ALIASES[wire])
-    # spec §2.1: a string in the request and an integer in the response; both are accepted here.
-    if wire == "paymentDayOfMonth" and isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
-        value = int(value)
-    return value
+    known = {**members, "raw": Body(members), "meta": meta}
+    for alias, name in _ALIASES:
+        if alias in known and known.get(name) is None:
+            known[name] = known[alias]
+    decision, unread = _read(decision_type, known)
+    return attrs.evolve(decision, meta=attrs.evolve(meta, unread=unread)) if unread else decision
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -87,125 +58,133 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     A member that cannot be read is None and listed in ``unread``, because status 200 means that the data were
     saved. Unknown members are added to ``extra``.
     """
-    known: dict[str, Any] = {}
-    unread = []
-    for field, wire in USER_DATA_NAMES.items():
-        value = members.get(wire)
-        if value is None:
-            continue
-        try:
-            known[field] = _USER_DATA_READERS[field](value)
-        except (TypeError, ValueError):
-            unread.append(wire)
     extra = {name: value for name, value in members.items() if name not in _USER_DATA_MEMBERS}
-    return UserData(**known, extra=extra, unread=tuple(unread))
+    data, unread = _read(UserData, {**members, "extra": extra, "unread": ()})
+    return attrs.evolve(data, unread=unread) if unread else data
 
 
-def _read_exactly(expected: type[Exact], value: object) -> Exact:
-    """Return a value of exactly this type, so that "false" is not read as True, nor 1.9 as 1."""
-    if type(value) is not expected:
+def _read(model: type[Model], members: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """Return a model, and the names of the members that could not be read and are left out."""
+    converter = _converter(_CANONICAL)
+    try:
+        return converter.structure(members, model), ()
+    except ClassValidationError as error:  # quotes personal values
+        wrong = [note.name for _, note in error.group_exceptions()[0]]
+    unread = tuple(_CANONICAL_NAMES[name] for name in wrong)
+    rest = {name: value for name, value in members.items() if name not in unread}
+    return converter.structure(rest, model), unread
+
+
+def _exactly(expected: type) -> Read:
+    """Return a reader of values of exactly this type, so that "false" is not read as True, nor 1.9 as 1."""
+
+    def read(value: object, _: object) -> object:
+        if value is None or type(value) is expected:
+            return value
         raise TypeError(expected.__name__)
-    return value
+
+    return read
 
 
-_read_text = partial(_read_exactly, str)
-_read_flag = partial(_read_exactly, bool)
-_read_integer = partial(_read_exactly, int)
+def _one_of(choices: Mapping[str, str]) -> Read:
+    """Return a reader of an open enumeration: a value that the service added later stays a str."""
+
+    def read(value: object, _: object) -> object:
+        text = _read_text(value, None)
+        return choices.get(text, text)
+
+    return read
 
 
-def _read_document_type(value: object) -> DocumentType | str:
-    text = _read_text(value)
-    return _DOCUMENT_TYPES.get(text, text)
-
-
-def _read_day_of_month(value: object) -> int:
+def _read_day_of_month(value: object, _: object) -> object:
+    # spec §2.1: a string in the request and an integer in the response; both are accepted here.
     if isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
         return int(value)
-    return _read_integer(value)
+    return _read_integer(value, None)
 
 
-def _read_day(value: object) -> date:
+def _read_day(value: object, _: object) -> date | None:
     """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
-    match = _DAY.fullmatch(_read_text(value))
+    text = _read_text(value, None)
+    if text is None:
+        return None
+    match = _DAY.fullmatch(text)
     if match is None:
         raise ValueError("YYYY-MM-DD")
     return date.fromisoformat(match[1])
 
 
-def _write_day(value: date) -> str:
-    return f"{value.year:04}-{value.month:02}-{value.day:02}"
+def _read_url(value: object, _: object) -> object:
+    if isinstance(value, str) and not value.strip():  # an empty URL is treated as missing (spec §1.3)
+        raise ValueError("URL")
+    return _read_text(value, None)
 
 
-def _write_month(value: date) -> str:
-    return f"{value.month:02}/{value.year:04}"
+def _keep(value: object, _: object) -> object:
+    return value
 
 
-# Enumerations are open: a value that a later version of the service added stays a str.
-_CITIZENSHIPS = {**{each.value: each for each in Citizenship}, "Italian": Citizenship.ITALIAN}
-_DOCUMENT_TYPES = {each.value: each for each in DocumentType}
+def _by_value(choices: Iterable[str]) -> dict[str, str]:
+    return {str(each): each for each in choices}
 
 
-_ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
-
-
-def _echo_of(decision_type: type) -> tuple[tuple[str, str, type], ...]:
-    """Return the wire name, the field and the type of each member of a decision (spec §2.1)."""
-    hints = {**get_type_hints(decision_type), "citizenship": str | None}
-    own = ("approved", "raw", "meta")
-    names = [each.name for each in attrs.fields(decision_type) if each.name not in own]
-    return tuple((APPROVAL_NAMES[name], name, get_args(hints[name])[0]) for name in names)
-
-
-_ECHO: dict[type, tuple[tuple[str, str, type], ...]] = {
-    decision_type: _echo_of(decision_type) for decision_type in (Approved, Refused)
-}
-
-
-_USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())
-_READERS_BY_TYPE: Mapping[object, Read] = {
+_read_text, _read_integer = _exactly(str), _exactly(int)
+_READERS: Mapping[object, Read] = {  # by the name of a field, or by its type
+    "payment_day_of_month": _read_day_of_month,
+    "redirect_url": _read_url,
     str | None: _read_text,
-    bool | None: _read_flag,
-    int | None: _read_day_of_month,
+    int | None: _read_integer,
+    bool | None: _exactly(bool),
     date | None: _read_day,
-    DocumentType | str | None: _read_document_type,
+    Citizenship | str | None: _one_of({**_by_value(Citizenship), "Italian": Citizenship.ITALIAN}),
+    DocumentType | str | None: _one_of(_by_value(DocumentType)),
 }
-_USER_DATA_READERS = {
-    each.name: _READERS_BY_TYPE[each.type] for each in attrs.fields(UserData) if each.name in USER_DATA_NAMES
-}
+_NOT_SENT = ("extra", "unread")
 
 
-def _make_writers(dialect: Dialect) -> tuple[Write, Write]:
-    """Return functions for the JSON members of an approval request and of user data, without `extra`."""
+def _make_converter(dialect: Dialect) -> Converter:
+    """Return the converter of a dialect: writes valid requests, and reads members of exactly their types."""
     converter = Converter()
-    special: dict[str, Write] = {
-        "payment_day_of_month": str,  # a string in the POST (spec §2.1), an integer in the PATCH (spec §2.2)
-        "residence_start_date": _write_month,
-        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
-    }
+    names = {**USER_DATA_NAMES, **dialect.approval_names}
 
-    def members_of(model: type, names: Mapping[str, str], hooks: Mapping[str, Write]) -> Write:
+    def make_reader(model: type) -> Read:
         overrides: dict[str, Any] = {
             each.name: override(
                 rename=names.get(each.name),
-                omit=each.name not in names,
+                struct_hook=_READERS.get(each.name) or _READERS.get(each.type, _keep),
+            )
+            for each in attrs.fields(model)
+        }
+        return make_dict_structure_fn(model, converter, **overrides)
+
+    def make_writer(model: type) -> Write:
+        writers: dict[str, Write] = {
+            "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
+            "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
+            "document_issue_date": date.isoformat,
+            "document_expiration_date": date.isoformat,
+            "additional": converter.unstructure,
+        }
+        if issubclass(model, ApprovalRequest):
+            writers["payment_day_of_month"] = str  # an integer in user data (spec §2.1, §2.2)
+        overrides: dict[str, Any] = {
+            each.name: override(
+                rename=names.get(each.name),
+                omit=each.name in _NOT_SENT,
                 omit_if_default=each.default is None,  # None is not sent
-                unstruct_hook=hooks.get(each.name, identity),  # cattrs generates no call for `identity`
+                unstruct_hook=writers.get(each.name, identity),  # cattrs generates no call for `identity`
             )
             for each in attrs.fields(model)
         }
         return make_dict_unstructure_fn(model, converter, **overrides)
 
-    own = members_of(ApprovalRequest, dialect.approval_names, special)
-    additional = members_of(AdditionalData, dialect.approval_names, special)
-    days = {each.name: _write_day for each in attrs.fields(UserData) if each.type == date | None}
-
-    def approval(request: ApprovalRequest) -> dict[str, JSON]:
-        members: dict[str, JSON] = own(request)
-        if request.additional is not None:
-            members.update(additional(request.additional))
-        return members
-
-    return approval, members_of(UserData, USER_DATA_NAMES, days)
+    converter.register_structure_hook_factory(attrs.has, make_reader)
+    converter.register_unstructure_hook_factory(attrs.has, make_writer)
+    return converter
 
 
-_writers = cache(_make_writers)  # not a decorator, because mutation testing skips decorated functions
+_converter = cache(_make_converter)  # not a decorator, because mutation testing skips decorated functions
+_CANONICAL = Dialect()  # the names in responses; READ_ALIASES has the other ones
+_ALIASES = tuple(READ_ALIASES.items())
+_CANONICAL_NAMES = {**USER_DATA_NAMES, **_CANONICAL.approval_names}
+_USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

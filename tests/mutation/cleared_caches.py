@@ -12,10 +12,9 @@ from loanasync._validation import rules
 
 
 @pytest.fixture(autouse=True)
-def _cleared_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cleared_caches() -> None:
     for cached in (rules.approval_rules, rules.additional_rules, rules.user_data_rules):
         cached.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
-        codec._writers.cache_clear()
-        monkeypatch.setattr(codec, "_ECHO", {kind: codec._echo_of(kind) for kind in codec._ECHO})
+        codec._converter.cache_clear()

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # Lower them when the client improves.
 BOUNDS = {
     "function calls, script": 140,
-    "function calls, own session": 183,
-    "function calls, session of the user": 218,
-    "function calls, recording": 450,
+    "function calls, own session": 217,
+    "function calls, session of the user": 247,
+    "function calls, recording": 480,
     "objects in flight, own session": 17,
     "objects in flight, session of the user": 24,
 }
