@@ -44,8 +44,8 @@ DECISION: dict[str, object] = {
     "zeroInterestRate": False,
     "orderToken": "order-2025-0000001",
     "paymentDayOfMonth": 15,
-    "approvalMessageApiHeader": "La tua richiesta è stata approvata",
-    "approvalMessageApiBody": "Prosegui per completare i tuoi dati e firmare il contratto.",
+    "approvalMessageApiFull": "La tua richiesta è stata approvata. Prosegui per firmare il contratto.",
+    "approvalMessageApiSemiFull": "approved",
 }
 
 # A payment in the format of Mollie, whose client accepts no other response.

@@ -291,6 +291,8 @@ def test_decode_accepts_a_byte_order_mark() -> None:
         (b'{"a":1,"b":{"c":1,"c":2},"a":2}', {"a": [1, 2]}),
         (b'{"c":1,"a":1,"c":2,"a":3}', {"c": [1, 2], "a": [1, 3]}),
         (b'{"a":1,"b":{"a":1},"c":"a"}', {}),
+        (b'{"a" :1,"c":"a","a"\n\t:2}', {"a": [1, 2]}),
+        (b'{"a":1,"c":"\\"a\\":\\"a\\":"}', {}),
         (b'{"a":1,"\\u0061":2}', {"a": [1, 2]}),
         (b'{"a":1,"\\u0062":2}', {}),
         (b'{"a":"\\u00e8","c":"\\u0061"}', {}),
@@ -301,6 +303,15 @@ def test_decode_accepts_a_byte_order_mark() -> None:
 def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[object]]) -> None:
     assert repeated_members(body, (b"c", b"a")) == found
     assert decode(body)
+
+
+def test_value_that_equals_a_name_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec §2.1: both deprecated texts of a response may be `approved`."""
+    monkeypatch.setattr("loanasync._protocol.json._PAIRS", None)
+    body = b'{"approved":true,"approvalMessageApiFull":"approved","approvalMessageApiSemiFull":"approved"}'
+    assert repeated_members(body, (b"approved",)) == {}
+    with pytest.raises(AttributeError):
+        repeated_members(b'{"approved":true,"approved":true}', (b"approved",))
 
 
 @pytest.mark.parametrize(
