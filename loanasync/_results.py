@@ -10,19 +10,24 @@ from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask
 from loanasync._display.texts import Param, Params, text_of
 from loanasync._enums import Citizenship
 
+UNLISTED = "rejected"  # the rule of a message of the service that the specification does not list
+
 
 @frozen
 class Problem:
-    """One broken rule of a request, found by this package or by the service. It never contains the value.
+    """One broken rule of a request, found by this package or by the service.
 
-    Two problems are equal if their fields, wire names and messages are equal.
+    `str()` and `repr()` show ``***`` in place of a text of the service that the specification does not list,
+    because it may repeat personal data. `message` and `text` return it. Two problems are equal if their
+    fields, wire names and messages are equal.
 
     Args:
         field: Name of the field in this package, such as ``postal_code``. Unknown wire names stay unchanged.
         wire_name: Name of the member in the JSON body, such as ``postalCode``.
         message: Description of the problem, in English or in the language of the service.
         code: Field and rule, such as ``amount.range``; it stays the same in later versions. ``rejected``
-            is the rule of a message of the service that the specification does not list.
+            is the rule of a message of the service that the specification does not list, and the whole code
+            if it does not list the field either.
         params: The values in the texts, such as ``least``, ``most``, ``options`` and ``pattern``; read-only.
         hint: Advice for the developer, such as types and settings. `text` does not show it.
 
@@ -40,7 +45,7 @@ class Problem:
     wire_name: str
     """Name of the member in the JSON body (spec §7)."""
     message: str
-    """Description of the problem, without the value (spec §7)."""
+    """Description of the problem (spec §7)."""
     code: str = attrs.field(default="", eq=False)
     """Field and rule, such as ``amount.range`` (spec §7, §8)."""
     params: Mapping[str, Param] = attrs.field(default=Params(), converter=Params, eq=False)
@@ -49,8 +54,14 @@ class Problem:
     """Advice for the developer, beyond the rule of the specification (spec §7)."""
 
     def __str__(self) -> str:
+        shown = printable(self)
         # spec §7: the message of a 403 or 409 has no field
-        return f"{self.field}: {described(self)}" if self.field else described(self)
+        return f"{shown.field}: {described(shown)}" if shown.field else described(shown)
+
+    def __repr__(self) -> str:
+        shown = printable(self)
+        pairs = (f"{each.name}={getattr(shown, each.name)!r}" for each in fields(Problem))
+        return f"Problem({', '.join(pairs)})"
 
     def text(self, language: str = "en", catalogue: Mapping[str, str] | None = None) -> str:
         """Return the problem as a sentence for the customer.
@@ -79,9 +90,19 @@ class Problem:
         return text_of(self.code, self.params, self.message, language, catalogue)
 
 
+def printable(problem: Problem) -> Problem:
+    """Return a problem with ``***`` in place of texts of the service that the specification does not list."""
+    name, _, rule = problem.code.rpartition(".")
+    if rule != UNLISTED:
+        return problem
+    names = {} if name or not problem.field else {"field": "***", "wire_name": "***"}
+    return attrs.evolve(problem, message="***", **names)
+
+
 def described(problem: Problem) -> str:
-    """Return the message and the hint of a problem."""
-    return f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+    """Return the message and the hint of a problem, to print them."""
+    message = printable(problem).message
+    return f"{message}; {problem.hint}" if problem.hint else message
 
 
 class Problems(tuple[Problem, ...]):
@@ -102,7 +123,7 @@ def problems_table(title: str, problems: tuple[Problem, ...]) -> str:
     """Return an HTML table of fields, messages and codes for notebooks."""
     from loanasync._display import notebook  # noqa: PLC0415  (used in notebooks only)
 
-    rows = [(each.field, described(each), each.code) for each in problems]
+    rows = [(each.field, described(each), each.code) for each in map(printable, problems)]
     return notebook.table(title, ("field", "message", "code"), rows)
 
 

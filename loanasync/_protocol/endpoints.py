@@ -28,7 +28,6 @@ from loanasync._protocol.json import (
     unescape,
 )
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
-from loanasync._protocol.redaction import contains_value
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
 from loanasync.errors import (
@@ -210,22 +209,6 @@ class Call:
         path = self.endpoint.template.replace("{shopId}", shop_id)
         return self.shop.base_url + path.replace("{fiscalCode}", fiscal_code or "")
 
-    @property
-    def sent_values(self) -> tuple[object, ...]:
-        """Personal and secret values of the request, which the service may repeat in messages.
-
-        Raises:
-            Malformed: The body is nested too deeply.
-        """
-        return decode(self.body), self.fiscal_code, self.shop.auth_token
-
-    def leaks_into(self, name: str) -> bool:
-        """Return True if a name chosen by the service, such as a request id, contains a sent value."""
-        try:
-            return contains_value(name, *self.sent_values)
-        except Malformed:
-            return True
-
     def read(self, response: Response, meta: Meta) -> "Outcome | LoanError":
         """Return the outcome or the error for a response.
 
@@ -287,7 +270,7 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
             # It is unknown which URL is right. `read_decision` reports a list as unread.
             members["redirectUrl"] = repeated["redirectUrl"]
         return codec.read_decision(Approved if approved else Refused, members, meta)
-    return _unexpected(call, response, (reason,), meta, problems=_problems(call, members))
+    return _unexpected(call, response, (reason,), meta, problems=read_problems(members))
 
 
 def _are_of_another_customer(codes: Iterable[object], call: Call) -> bool:
@@ -313,14 +296,6 @@ def _read_partial_decision(
 _UNREAD_BODY = ("body",)
 
 
-def _problems(call: Call, members: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the messages of a body without the values that were sent, which the service may repeat."""
-    try:
-        return read_problems(members, *call.sent_values)
-    except Malformed:  # the sent values are unknown, so they cannot be removed
-        return ()
-
-
 def content_of(response: Response) -> tuple[object, tuple[str, ...]]:
     """Return the JSON in a body as `decode_all` does; for any other body its text, and the reasons."""
     try:
@@ -343,7 +318,7 @@ def _sent_names(call: Call) -> Collection[str] | None:
 def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: Meta) -> LoanError:
     """Read a response that is neither a decision nor a success. Its body may be HTML of a proxy."""
     content, unread = content_of(response)
-    problems = _problems(call, content) if isinstance(content, dict) else ()
+    problems = read_problems(content) if isinstance(content, dict) else ()
     error = error_class(kind, content, _sent_names(call), is_whole=response.fault is None)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)

@@ -8,8 +8,7 @@ from typing import Any
 from unicodedata import normalize
 
 from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
-from loanasync._protocol.redaction import Redactor
-from loanasync._results import Problem
+from loanasync._results import UNLISTED, Problem
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
@@ -63,7 +62,11 @@ _FIELD_RULES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "this value should not be blank": ("blank", {}),
     _NO_TEXT: ("not_accepted", {}),
 }
-_REJECTED: tuple[str, Mapping[str, int]] = ("rejected", {})
+_REJECTED: tuple[str, Mapping[str, int]] = (UNLISTED, {})
+_MESSAGE_RULES: Mapping[str, str] = {  # of messages without a field
+    "access denied": "access_denied",
+    "user already evaluated for approval": "already_evaluated",
+}
 # Pairs of words that mean "already evaluated": the English ones in any order, the Italian ones in this order.
 _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
@@ -77,43 +80,41 @@ _FIELDS = frozenset({*APPROVAL_NAMES.values(), *READ_ALIASES, "actualJobEndingDa
 _KNOWN_NAMES = _FIELDS.union(USER_DATA_NAMES.values())
 
 
-def read_problems(members: Mapping[str, Any], *sent: object) -> tuple[Problem, ...]:
-    """Return the messages of an error body, with personal values of the request replaced by ``***``.
-
-    Args:
-        members: The whole body.
-        sent: Texts that were sent, or objects that contain them.
-    """
-    messages = [*islice(_messages(members), _MAX_MESSAGES)]
-    if not messages:
-        return ()
-    redact = Redactor(*sent)
-    return tuple(_problem(name, message, redact) for name, message in messages)
+def read_problems(members: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the messages of a whole error body."""
+    return tuple(_problem(*each) for each in islice(_messages(members), _MAX_MESSAGES))
 
 
-def _problem(name: str, message: str, redact: Redactor) -> Problem:
-    wire_name = name if name in _KNOWN_NAMES else redact(name, _MAX_NAME_LENGTH)
+def _problem(name: str, message: str) -> Problem:
+    message = " ".join(message[:_MAX_READ_LENGTH].split())  # the same part is compared and shown
     text = _normalized(message)
     is_domain = _is_domain(name)
     # spec §7: an invalid fiscal code is reported as a validation error or as a domain error.
     is_code = is_domain and _LOCALIZED.get(text) is InvalidFiscalCodeError
+    wire_name = _cut(name, _MAX_NAME_LENGTH)
     field = "fiscal_code" if is_code else field_name(wire_name)
-    rule, params = _rule(text, is_field=bool(name) and not is_domain)
-    # Any other name may be a text of the service, which is no part of a stable code.
-    has_stable_name = is_domain or name in _KNOWN_NAMES or name == _SYSTEM
-    code = f"{field.casefold() if is_domain else field}.{rule}" if has_stable_name else rule
-    return Problem(field, wire_name, redact(message, _MAX_MESSAGE_LENGTH), code, params)
+    is_known = is_domain or name in _KNOWN_NAMES or name == _SYSTEM
+    # Any other name is a text of the service, which is no part of a stable code.
+    rule, params = _rule(text, is_field=bool(name) and not is_domain) if is_known or not name else _REJECTED
+    code = f"{field.casefold() if is_domain else field}.{rule}" if is_known else rule
+    return Problem(field, wire_name, _cut(message, _MAX_MESSAGE_LENGTH), code, params)
+
+
+def _cut(text: str, max_length: int) -> str:
+    cut = text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+    return "".join(each if each.isprintable() else " " for each in cut)
 
 
 def _rule(text: str, *, is_field: bool) -> tuple[str, Mapping[str, int]]:
-    """Return the rule that a known message reports (spec §7), and its params; ``rejected`` for others."""
+    """Return the rule that a known message reports (spec §7), and its params; that of unlisted ones else.
+
+    A problem is printed unless its rule is that of unlisted messages, so the whole text must be known.
+    """
     if is_field:
         return _FIELD_RULES.get(text, _REJECTED)
     if text in _LOCALIZED:
         return _DOMAIN_RULES[_LOCALIZED[text]], {}
-    if text == "access denied":
-        return "access_denied", {}
-    return ("already_evaluated", {}) if _means_evaluated(text) else _REJECTED
+    return _MESSAGE_RULES.get(text, UNLISTED), {}
 
 
 def error_class(

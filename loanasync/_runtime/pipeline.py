@@ -92,24 +92,20 @@ class _LoopResources:
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 _CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
-_RANDOM_ID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{32}")
-_ID = re.compile(r"[A-Za-z0-9:/._+=-]{1,100}")
+# A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
+_REQUEST_ID = re.compile(
+    r"(?!(?:-?[2-7][0-9a-f]){16}\Z)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})",
+    re.IGNORECASE,
+)
 _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
 
-def _correlation(headers: Mapping[str, str], call: Call) -> tuple[str | None, str | None, str | None]:
+def _correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
     """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
-    request_id = None
-    for name in _REQUEST_IDS:
-        if (request_id := headers.get(name)) is not None:
-            if _RANDOM_ID.fullmatch(request_id):  # the usual form; the check below is much slower
-                break
-            if not _ID.fullmatch(request_id) or call.leaks_into(request_id):
-                request_id = None
-            break
+    request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
     date, retry_after = headers.get("Date"), headers.get("Retry-After")
     return (
-        request_id,
+        request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
         date if date is not None and _TIME.fullmatch(date) else None,
         retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
     )
@@ -289,7 +285,7 @@ class Pipeline:
             self.now() - call.started,
             call.trace_id,
             (),
-            *_correlation(last.headers, call),
+            *_correlation(last.headers),
             call.entry,
             call.after_unknown,
         )

@@ -36,10 +36,10 @@
         └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
 Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
-`approve` returns `Refused`. Messages never contain a token, a fiscal code or other personal data. Two
-attributes do, because they may be the only copy: `decision` of a `DecisionNotRecordedError`, and `response`
-of an `UnexpectedResponseError`, `UnexpectedStatusError` or `AlreadyEvaluatedError`. Both are masked in
-`repr()`.
+`approve` returns `Refused`. `str()` and `repr()` never contain a token, a fiscal code or other personal
+data. Three attributes may: `decision` of a `DecisionNotRecordedError`, `response` of an
+`UnexpectedResponseError`, `UnexpectedStatusError` or `AlreadyEvaluatedError`, and `message` of the problems
+that the service found.
 
 Errors can be pickled.
 """

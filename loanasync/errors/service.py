@@ -22,13 +22,12 @@ _ASK_FIRST = "ask the service for the outcome before repeating the call"
 class ServiceError(LoanError):
     """The service responded with a status that is neither a decision nor a success (spec §7).
 
-    Catch its subclasses to handle each status. `problems` contain no personal data, so you may show or log
-    them.
+    Catch its subclasses to handle each status. You may log the error and its `problems`: `str()` and `repr()`
+    mask messages that the specification does not list.
 
     Args:
         operation: Name of the call: ``create_request``, ``approve``, ``upload_documents`` or ``complete``.
-        problems: Messages of the service, in its wording and language. Personal values of the request that
-            they repeat are replaced by ``***``.
+        problems: Messages of the service, in its wording and language.
         meta: Status, attempts, elapsed seconds and trace id.
 
     Example:
@@ -119,8 +118,8 @@ class DomainError(ServiceError):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except DomainError as error:
-        ...     print(*error.problems)
-        domain: The campaign has ended
+        ...     print(error.problems[0], "|", error.problems[0].message)
+        domain: *** | The campaign has ended
     """
 
     _advice = "ask the service for the outcome; do not repeat the call"
@@ -244,7 +243,7 @@ class CannotCompleteError(ServiceError):
         >>> run(shop.approve(fiscal_code, request))
         Traceback (most recent call last):
             ...
-        loanasync.CannotCompleteError: approve failed with status 409 (The request cannot be complete...
+        loanasync.CannotCompleteError: approve failed with status 409 (***): the service may have evalua...
     """
 
     def __str__(self) -> str:

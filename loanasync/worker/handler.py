@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
 from loanasync._models.requests import AdditionalData, ApprovalRequest
-from loanasync._results import Approved, Decision, Problem, Refused
+from loanasync._results import Approved, Decision, Problem, Refused, printable
 from loanasync.bulk.rows import Row, result_of
 from loanasync.errors import (
     AccessDeniedError,
@@ -276,7 +276,7 @@ def _error(error: LoanError) -> dict[str, Any]:
     members: dict[str, Any] = {
         "type": type(error).__name__,
         "message": str(error),
-        "problems": [attrs.asdict(each) for each in getattr(error, "problems", ())],
+        "problems": [attrs.asdict(printable(each)) for each in getattr(error, "problems", ())],
         "entry": error.entry,
     }
     if isinstance(error, DecisionNotRecordedError):

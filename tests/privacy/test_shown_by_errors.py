@@ -72,9 +72,7 @@ def quotes(operation: str) -> Iterator[str]:
     """Yield messages in which a service repeats the values that were sent."""
     for value in (*leaves(sent_by(operation)), CODE, TOKEN):
         yield f"{value} is not valid"
-        yield f'The value "{value.upper()}" ({value.lower()}) of user_{value}_1 at /{value}/ is wrong.'
-        yield f"+39{value} is no number" if value.isdecimal() else f"Not {value}."
-        yield "x" * 4_990 + value
+        yield f"User not found{' ' * 4_990}{value}"
 
 
 def problems(**messages: Any) -> Callable[[str], bytes]:
@@ -131,7 +129,7 @@ def kinds_and_operations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("kind", "operation"), list(kinds_and_operations()))
-async def test_personal_values_are_removed_from_messages(kind: type[LoanError], operation: str) -> None:
+async def test_messages_that_repeat_personal_values_are_masked(kind: type[LoanError], operation: str) -> None:
     status, body = BODIES[kind]
     results = set()
     with capturing() as captured:

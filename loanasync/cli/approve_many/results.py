@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
-from loanasync._results import described
+from loanasync._results import described, printable
 from loanasync.bulk import RowResult
 from loanasync.cli.rows.append import STANDARD_OUTPUT, AppendFile, has_content, read_lines
 from loanasync.cli.rows.orders import Order
@@ -193,7 +193,8 @@ def error_members(error: Exception) -> dict[str, Any]:
     members: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
     if found := getattr(error, "problems", ()):
         members["problems"] = [
-            {"field": each.field, "message": described(each), "code": each.code} for each in found
+            {"field": each.field, "message": described(each), "code": each.code}
+            for each in map(printable, found)
         ]
     if isinstance(error, ServiceError | UnexpectedResponseError):
         members |= _meta_members(error.meta)

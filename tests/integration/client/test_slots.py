@@ -125,8 +125,13 @@ async def test_retry_after_beyond_the_deadline_ends_the_call() -> None:
 
 
 async def test_retry_after_of_the_last_500_is_in_the_error() -> None:
-    fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\nX-Request-Id: r-17\r\n\r\n", 1)
+    fault = FAULT.replace(
+        b"\r\n\r\n", b"\r\nRetry-After: 60\r\nX-Request-Id: 0f8fad5b-d9cb-469f-a165-70867728950e\r\n\r\n", 1
+    )
     async with serving(fault) as server, server.client(retry=RetryPolicy(attempts=1)) as client:
         with pytest.raises(SystemFaultError) as caught:
             await approve(client)
-    assert (caught.value.meta.retry_after, caught.value.meta.request_id) == ("60", "r-17")
+    assert (caught.value.meta.retry_after, caught.value.meta.request_id) == (
+        "60",
+        "0f8fad5b-d9cb-469f-a165-70867728950e",
+    )

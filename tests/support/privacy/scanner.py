@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from loanasync._results import printable
 from support.privacy.plants import found_in
 
 __all__ = ["OUTPUT_KINDS", "Captured", "OutputKind", "capturing", "leaks", "text_of"]
@@ -104,12 +105,19 @@ def _attributes(captured: Captured) -> Iterator[str]:
         yield repr(vars(error))  # notes are among them
 
 
+def _without_texts_of_the_service(error: BaseException) -> BaseException:
+    """Return an error as it is printed. Its pickle also contains the response and unlisted messages."""
+    changes: dict[str, Any] = {"response": None} if hasattr(error, "response") else {}
+    if hasattr(error, "problems"):
+        changes["problems"] = tuple(map(printable, error.problems))
+    return evolve(error, **changes) if changes else error  # type: ignore[misc]
+
+
 def _pickles(captured: Captured) -> Iterator[str]:
     for error in captured.errors:
         for each in (copy.copy(error), copy.deepcopy(error)):
             yield f"{text_of(each)} {vars(each)!r}"
-        # The response of an error may be the only copy, so its pickle contains it.
-        bare = evolve(error, response=None) if hasattr(error, "response") else error  # type: ignore[misc]
+        bare = _without_texts_of_the_service(error)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             yield pickle.dumps(bare, protocol).decode("latin-1")
         yield from (repr(argument) for _, argument, _ in pickletools.genops(pickle.dumps(bare)))
@@ -169,11 +177,15 @@ class OutputKind:
 OUTPUT_KINDS = (
     OutputKind(
         "text, `repr` and `args` of an error, its causes and contexts",
-        "field names; messages of the service with `***` for personal values",
+        "field names; listed messages of the service, `***` for its other texts",
         _texts,
     ),
     OutputKind("attributes and notes of an error", "the same", _attributes),
-    OutputKind("pickles and copies of an error", "the same; a pickle contains `response` unmasked", _pickles),
+    OutputKind(
+        "pickles and copies of an error",
+        "the same; a pickle contains `response` and all messages of the service",
+        _pickles,
+    ),
     OutputKind("printed traceback with the local variables of loanasync's frames", "`***`", _tracebacks),
     OutputKind("these local variables themselves", "`***`", _locals),
     OutputKind(

@@ -1,5 +1,6 @@
 """Request id, date and Retry-After of a response in `Meta`, to find a call in the service's logs."""
 
+import uuid
 from typing import Any
 
 import attrs
@@ -28,38 +29,36 @@ async def test_meta_without_headers_has_no_correlation() -> None:
 
 
 @pytest.mark.parametrize("name", ["X_Request_Id", "x_request_id", "X_Correlation_Id", "Request_Id"])
-@pytest.mark.parametrize(
-    "value", ["5f0c-1", "req:01/AB.c_d+e=", "x" * 100, UUID, UUID.replace("-", ""), "00100-45000"]
-)
+@pytest.mark.parametrize("value", [UUID, UUID.upper(), UUID.replace("-", "")])
 async def test_meta_has_the_request_id(name: str, value: str) -> None:
     found = await meta(**{name: value})
     assert (found.request_id, found.date, found.retry_after) == (value, None, None)
 
 
 async def test_meta_prefers_the_most_common_header_of_the_request_id() -> None:
-    assert (await meta(Request_Id="c", X_Correlation_Id="b", X_Request_Id="a")).request_id == "a"
-    assert (await meta(Request_Id="c", X_Correlation_Id="b")).request_id == "b"
+    first, second, third = ("a" * 32, "b" * 32, "c" * 32)
+    assert (await meta(Request_Id=third, X_Correlation_Id=second, X_Request_Id=first)).request_id == first
+    assert (await meta(Request_Id=third, X_Correlation_Id=second)).request_id == second
+    assert (await meta(Request_Id=third, X_Correlation_Id="b")).request_id is None
 
 
 @pytest.mark.parametrize(
     "value",
     [
         "",
-        "x" * 101,
-        "two words",
-        "a\tb",
-        "é",
-        "<script>",
-        "a;b",
+        "a" * 31,
+        "a" * 33,
+        f"{UUID}\n",
+        "r-17",
+        "5f0c-1",
         "anna@example.com",
         FISCAL_CODE,
         FISCAL_CODE.lower(),
         f"req-{FISCAL_CODE.lower()}-1",
         f"req:{TOKEN}",
         "TST-XYZ-00A00-A000A",
-        "t/s/t/x/y/z/0/0/a/0/0/a/0/0/0/a",
-        "r-333.000-0000/1",
-        "PROVA_1",
+        FISCAL_CODE.encode().hex(),
+        str(uuid.UUID(bytes=FISCAL_CODE.encode())),
     ],
     ids=lambda value: ascii(value)[:30],
 )
@@ -105,16 +104,16 @@ async def test_meta_keeps_no_other_header() -> None:
     ("status", "body"), [(400, {"errors": {"email": ["no"]}}), (403, {}), (409, {}), (429, {}), (503, {})]
 )
 async def test_error_meta_has_the_correlation(status: int, body: dict[str, Any]) -> None:
-    headers = {"X-Request-Id": "r-1", "Date": DATE, "Retry-After": "120"}
+    headers = {"X-Request-Id": UUID, "Date": DATE, "Retry-After": "120"}
     with pytest.raises(ServiceError) as caught:
         await scripted_client(response(status, body, headers)).approve(FISCAL_CODE, approval_request())
     found = caught.value.meta
-    assert (found.request_id, found.date, found.retry_after) == ("r-1", DATE, "120")
+    assert (found.request_id, found.date, found.retry_after) == (UUID, DATE, "120")
 
 
 async def test_meta_has_the_correlation_of_the_last_attempt() -> None:
     client = scripted_client(
-        response(500, {}, {"X-Request-Id": "first"}), response(201, APPROVED, {"X-Request-Id": "second"})
+        response(500, {}, {"X-Request-Id": "1" * 32}), response(201, APPROVED, {"X-Request-Id": UUID})
     )
     decision = await client.approve(FISCAL_CODE, approval_request())
-    assert (decision.meta.request_id, decision.meta.attempts) == ("second", 2)
+    assert (decision.meta.request_id, decision.meta.attempts) == (UUID, 2)
