@@ -11,7 +11,7 @@ from simulation.record import Key
 if TYPE_CHECKING:
     from simulation.world import World
 
-# Made-up persons. None of these values may be printed.
+# Made-up persons, and a mark in texts of the service that spec §7 does not list. None may be printed.
 PROBES = [f"P{number}" for number in range(40)]  # customers of the calls after all faults
 CODES = {name: f"TST{name}YZ80A01H501{name}" for name in "ABCDEFJK"}
 CODES |= {name: f"PRB{name:X>3}80A01H501P" for name in PROBES}
@@ -19,7 +19,16 @@ NAMES = {code: name for name, code in CODES.items()}
 TOKEN = "secret-token-5d41"
 PAGE = "https://apply.example.com/start#token=page-secret-"
 EMAIL = "zzprivate@example.com"
-PERSONAL = ("80A01H501", TOKEN, "page-secret-", EMAIL, "Zzlastname", "Zzfirstname", "3339990001")
+PERSONAL = (
+    "80A01H501",
+    TOKEN,
+    "page-secret-",
+    EMAIL,
+    "Zzlastname",
+    "Zzfirstname",
+    "3339990001",
+    "Zzunlisted",
+)
 
 
 class Reply(NamedTuple):
@@ -57,7 +66,7 @@ def _after(weight: int, status: int = 0, body: Any = None, *, ends: str = "") ->
 _DOMAIN = "domain"
 _BLANK = {"city": ["This value should not be blank."]}
 _FAULT = {"errors": {"system": ["System error"]}}
-_HTML = b"<html>Bad gateway</html>"
+_HTML = b"<html>Bad gateway Zzunlisted</html>"
 DECIDES = "decides"
 BEHAVIOURS: dict[str, Behaviour] = {
     DECIDES: Behaviour(100, evaluates=True),
@@ -69,14 +78,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         2, 400, {"errors": {_DOMAIN: ["This sales point cannot apply for a loan"]}}, proves=True
     ),
     "finds the code invalid": _before(2, 400, {"errors": {_DOMAIN: ["Invalid fiscalCode."]}}, proves=True),
-    "sends a new domain text": _before(3, 400, {"errors": {_DOMAIN: ["The campaign ended"]}}),
-    "evaluates, sends a new domain text": _after(3, 400, {"errors": {_DOMAIN: ["Call us"]}}),
+    "sends a new domain text": _before(3, 400, {"errors": {_DOMAIN: ["The campaign ended, Zzunlisted"]}}),
+    "evaluates, sends a new domain text": _after(3, 400, {"errors": {_DOMAIN: ["Call us, Zzunlisted"]}}),
     "denies access": _before(4, 403, {"error": "Access denied"}, proves=True),
-    "wants a login": _before(2, 401, b"login", proves=True),
+    "wants a login": _before(2, 401, b"login Zzunlisted", proves=True),
     "knows no such page": _before(2, 404, _HTML, proves=True),
     "limits the rate": _before(3, 429, b"", proves=True),
-    "sees a conflict": _before(2, 409, {"errors": "The request cannot be completed"}),
-    "evaluates, then sees a conflict": _after(3, 409, {"errors": "Cannot be completed"}),
+    "sees a conflict": _before(2, 409, {"errors": "Zzunlisted cannot be completed"}),
+    "evaluates, then sees a conflict": _after(3, 409, {"errors": {"Zzunlisted": ["no"]}}),
     "fails": _before(6, 500, _FAULT),
     "evaluates, then fails": _after(9, 500, _FAULT),
     "decides with 500": _after(2, 500, "decision"),
@@ -100,7 +109,7 @@ WEIGHTS = {name: each.weight for name, each in BEHAVIOURS.items()}
 UNKNOWN_USER = Reply(400, b'{"errors": {"domain": ["User not found"]}}')
 EVALUATED = (
     Reply(400, b'{"errors": {"domain": ["User already evaluated for approval"]}}'),
-    Reply(400, '{"errors": {"domain": ["L\'utente è già stato valutato."]}}'.encode()),
+    Reply(400, '{"errors": {"domain": ["L\'utente è già stato valutato, Zzunlisted."]}}'.encode()),
     Reply(409, b'{"errors": "User already evaluated for approval"}'),
 )
 
