@@ -1,14 +1,29 @@
 """Results of calls: decisions, problems, and metadata of responses."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NoReturn, Self, TypeAlias, cast, get_args
 
 import attrs
 from attrs import asdict, field, fields, frozen
 
-from loanasync._display.masking import EMPTY_BODY, JSON, Body, MaskedPairs, mask, masked_unless
-from loanasync._display.texts import Param, Params, text_of
+from loanasync._display.masking import (
+    EMPTY_BODY,
+    JSON,
+    Body,
+    MaskedPairs,
+    ReadOnlyDict,
+    mask,
+    masked_unless,
+    read_only,
+)
+from loanasync._display.texts import Param, text_of
 from loanasync._enums import Citizenship
+
+
+def _copy_of(params: Mapping[str, Param]) -> Mapping[str, Param]:
+    return ReadOnlyDict(params)
+
 
 UNLISTED = "rejected"  # the rule of a message of the service that the specification does not list
 
@@ -48,7 +63,7 @@ class Problem:
     """Description of the problem (spec §7)."""
     code: str = attrs.field(default="", eq=False)
     """Field and rule, such as ``amount.range`` (spec §7, §8)."""
-    params: Mapping[str, Param] = attrs.field(default=Params(), converter=Params, eq=False)
+    params: Mapping[str, Param] = attrs.field(default=ReadOnlyDict(), converter=_copy_of, eq=False)
     """The values in the texts, without personal data; read-only (spec §8)."""
     hint: str = attrs.field(default="", eq=False)
     """Advice for the developer, beyond the rule of the specification (spec §7)."""
@@ -95,7 +110,7 @@ def printable(problem: Problem) -> Problem:
     name, _, rule = problem.code.rpartition(".")
     if rule != UNLISTED:
         return problem
-    names = {} if name or not problem.field else {"field": "***", "wire_name": "***"}
+    names: dict[str, Any] = {} if name or not problem.field else {"field": "***", "wire_name": "***"}
     return attrs.evolve(problem, message="***", **names)
 
 
@@ -235,7 +250,9 @@ class _Echo(MaskedPairs):
     """Token of the order (spec §2.1)."""
     payment_day_of_month: int | None = None
     """Day of the month on which instalments are paid (spec §2.1)."""
-    raw: Mapping[str, JSON] = field(default=EMPTY_BODY, hash=False, repr=masked_unless(Body))
+    raw: Mapping[str, JSON] = field(
+        default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body)
+    )
     """The received body, read-only, including unknown members (spec §2.1)."""
     meta: Meta
     """Status, attempts, elapsed seconds and trace id (spec §4.1)."""
@@ -263,7 +280,7 @@ class _Echo(MaskedPairs):
         members = asdict(self, recurse=False)
         citizenship = None if self.citizenship is None else str(self.citizenship)  # not a member of an Enum
         meta = asdict(self.meta) | {"unread": list(self.meta.unread)}
-        raw = _copied(dict(self.raw), _MAX_LEVELS)
+        raw = cast("Body", self.raw).plain(_MAX_LEVELS)
         return {**members, "citizenship": citizenship, "raw": raw, "meta": meta}
 
     @classmethod
@@ -276,8 +293,8 @@ class _Echo(MaskedPairs):
 
         Raises:
             ValueError: ``data`` is not a mapping, is a part of a stored decision or the body in ``raw``, is a
-                decision of the other kind, or a member has a wrong type. The message contains no personal
-                data.
+                decision of the other kind, or a member has a wrong type, is an empty URL or contains NaN.
+                The message contains no personal data.
 
         Example:
             >>> decision = run(client.approve(fiscal_code, request))
@@ -352,22 +369,30 @@ Decision: TypeAlias = Approved | Refused
 _MAX_LEVELS = 100  # of the objects and arrays in a stored `raw`
 
 
-def _copied(value: JSON, levels: int) -> JSON:
-    """Return a copy of a JSON value, with None in place of objects and arrays below these levels."""
-    if not isinstance(value, dict | list):
-        return value
-    if levels == 0:
-        return None
-    if isinstance(value, dict):
-        return {name: _copied(each, levels - 1) for name, each in value.items()}
-    return [_copied(each, levels - 1) for each in value]
-
-
 _CITIZENSHIPS = frozenset(map(str, Citizenship))
 # Types of stored members where they differ from those of the attributes.
 _STORED_TYPES: dict[str, tuple[type, ...]] = {
     "approved": (bool,), "raw": (dict,), "meta": (dict,), "unread": (list, tuple), "elapsed": (float, int)
 }  # fmt: skip
+
+
+def _has_nan(body: JSON) -> bool:
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if value != value:  # noqa: PLR0124  (only NaN)
+            return True
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return False
+
+
+# Stored values that no version has written, although they have the right type.
+_IMPOSSIBLE: dict[str, Callable[[Any], bool]] = {
+    "redirect_url": lambda url: url is not None and not url.strip(),
+    "unread": lambda names: any(type(name) is not str for name in names),
+    "elapsed": lambda seconds: not math.isfinite(seconds),
+    "raw": _has_nan,
+}
 
 
 def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
@@ -393,7 +418,7 @@ def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
         members["citizenship"] = Citizenship(members["citizenship"])
     known = {each.name: meta[each.name] for each in fields(Meta) if each.name in meta}
     known["unread"] = tuple(known.get("unread", ()))
-    return {**members, "raw": Body(data["raw"]), "meta": Meta(**known)}
+    return {**members, "raw": Body(data["raw"]).plain(_MAX_LEVELS), "meta": Meta(**known)}
 
 
 def _missing_member(data: Mapping[str, Any], *names: str) -> str | None:
@@ -405,9 +430,14 @@ def _missing_member(data: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _wrong_member(model: type, data: Mapping[str, Any]) -> str | None:
-    """Return a sentence about the first stored member that has a wrong type."""
+    """Return a sentence about the first stored member that has a wrong type or value."""
     for each in fields(model):
         expected = _STORED_TYPES.get(each.name) or get_args(each.type) or (each.type,)
-        if each.name in data and type(data[each.name]) not in expected:
-            return f"the member {each.name} has the wrong type {type(data[each.name]).__name__}"
+        if each.name not in data:
+            continue
+        value = data[each.name]
+        if type(value) not in expected:
+            return f"the member {each.name} has the wrong type {type(value).__name__}"
+        if each.name in _IMPOSSIBLE and _IMPOSSIBLE[each.name](value):
+            return f"the member {each.name} has a value that to_dict never returns"
     return None

@@ -1,10 +1,11 @@
 """Masking of personal data in `repr()` and logs. Attributes return the real value."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn, TypeAlias, overload
+from typing import NoReturn, TypeAlias, TypeVar, overload
 
 import attrs
 
+Value = TypeVar("Value")
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 
@@ -21,6 +22,54 @@ def mask(value: object) -> str:
 def masked_unless(kind: type) -> Callable[[object], str]:
     """Return a ``repr`` for attrs fields that masks all values except those of a type that masks itself."""
     return lambda value: repr(value) if isinstance(value, kind) else mask(value)
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("read-only; change a copy")
+
+
+class ReadOnlyDict(dict[str, Value]):
+    """A dict that cannot be changed, and that JSON encoders accept.
+
+    Example:
+        >>> ReadOnlyDict(least=3)["least"]
+        3
+    """
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type["ReadOnlyDict[Value]"], tuple[dict[str, Value]]]:
+        return ReadOnlyDict, (dict(self),)
+
+
+class ReadOnlyList(list[Value]):
+    """A list that cannot be changed, and that JSON encoders accept."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[type["ReadOnlyList[Value]"], tuple[list[Value]]]:
+        return ReadOnlyList, (list(self),)
+
+
+def _copied(value: JSON, levels: int) -> JSON:
+    if not isinstance(value, dict | list):
+        return value
+    if levels == 0:
+        return None
+    if isinstance(value, dict):
+        return {name: _copied(each, levels - 1) for name, each in value.items()}
+    return [_copied(each, levels - 1) for each in value]
+
+
+def frozen_json(value: JSON) -> JSON:
+    """Return a JSON value whose objects and arrays are read-only copies."""
+    if isinstance(value, dict):
+        return ReadOnlyDict({name: frozen_json(each) for name, each in value.items()})
+    return ReadOnlyList(map(frozen_json, value)) if isinstance(value, list) else value
 
 
 class MaskedPairs:
@@ -47,7 +96,7 @@ class MaskedPairs:
 
 
 class Body(Mapping[str, JSON]):
-    """A read-only JSON object whose `repr` shows no content. It can be compared and pickled.
+    """A JSON object, read-only at every depth, whose `repr` shows no content. It can be compared and pickled.
 
     It is not a dict, because programs that log JSON would write its content: ``dict(body)`` returns that.
 
@@ -65,13 +114,22 @@ class Body(Mapping[str, JSON]):
         self._members = dict(members or {})
 
     def __getitem__(self, name: str) -> JSON:
-        return self._members[name]
+        return frozen_json(self._members[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def __eq__(self, other: object) -> bool:
+        return self._members == (other._members if isinstance(other, Body) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # its values may be lists
+
+    def plain(self, levels: int) -> dict[str, JSON]:
+        """Return a copy that can be changed, with None in place of objects and arrays below these levels."""
+        return {name: _copied(value, levels - 1) for name, value in self._members.items()}
 
     def __repr__(self) -> str:
         return f"<Body of {len(self)} member{'' if len(self) == 1 else 's'}>"
@@ -82,7 +140,7 @@ Body.__name__ = "Body (masked; dict(...) returns its content)"
 
 
 class Items(Sequence[JSON]):
-    """A read-only JSON array whose `repr` shows no content. It can be compared and pickled.
+    """A JSON array, read-only at every depth, whose `repr` shows no content. It can be compared and pickled.
 
     Example:
         >>> items = Items(["anna@example.com", 5])
@@ -102,7 +160,7 @@ class Items(Sequence[JSON]):
     def __getitem__(self, index: slice) -> "Items": ...
 
     def __getitem__(self, index: int | slice) -> "JSON | Items":
-        return Items(self._values[index]) if isinstance(index, slice) else self._values[index]
+        return Items(self._values[index]) if isinstance(index, slice) else frozen_json(self._values[index])
 
     def __len__(self) -> int:
         return len(self._values)

@@ -3,29 +3,9 @@
 import re
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 Param: TypeAlias = int | str | tuple[str, ...] | None
-
-
-class Params(dict[str, Param]):
-    """The values of a problem's texts: a read-only dict, which `json.dumps` accepts.
-
-    Example:
-        >>> Params(least=3)["least"]
-        3
-    """
-
-    __slots__ = ()
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("the params of a problem are read-only; change a copy: dict(problem.params)")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __reduce__(self) -> tuple[type["Params"], tuple[dict[str, Param]]]:
-        return Params, (dict(self),)
 
 
 # Templates by code, such as ``amount.range``, or by rule, such as ``range``.

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from loanasync._display.texts import Param, Params
+from loanasync._display.masking import ReadOnlyDict
+from loanasync._display.texts import Param
 from loanasync._results import Problem
 
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
@@ -54,7 +55,7 @@ class Violation:
     rule: str
     message: str
     hint: str = ""
-    params: Mapping[str, Param] = Params()
+    params: Mapping[str, Param] = ReadOnlyDict()
 
     def with_hints(self, *hints: str) -> "Violation":
         """Return the violation with further hints; empty ones are left out."""

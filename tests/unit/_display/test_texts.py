@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from loanasync import Problem
-from loanasync._display.texts import CATALOGUES, Params
+from loanasync._display.masking import ReadOnlyDict
+from loanasync._display.texts import CATALOGUES
 
 RANGE = Problem(
     "amount", "amount", "must be more", "amount.range", {"least": 5_000, "most": 1_500_050}, hint="in cents"
@@ -105,6 +106,6 @@ def test_params_are_read_only_and_json() -> None:
 def test_copy_of_a_problem_keeps_all_fields(copied: Any) -> None:
     again = copied(RANGE)
     assert attrs.astuple(again) == attrs.astuple(RANGE)
-    assert type(again.params) is Params
+    assert type(again.params) is ReadOnlyDict
     assert again == Problem("amount", "amount", "must be more")
     assert hash(again) == hash(Problem("amount", "amount", "must be more"))

@@ -1,9 +1,11 @@
 import copy
 import inspect
+import json
 import pickle
 import re
 import traceback
 from collections import UserDict
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -158,6 +160,29 @@ def test_body_repr_counts_its_members() -> None:
     assert "a" in Body({"a": 1})
 
 
+CHANGES: list[Callable[[Any], object]] = [
+    lambda raw: raw.__setitem__("a", 1),
+    lambda raw: raw["a"].__setitem__("b", 1),
+    lambda raw: raw["a"].update(b=1),
+    lambda raw: raw["a"].__ior__({"b": 1}),
+    lambda raw: raw["a"]["b"].append(1),
+    lambda raw: raw["a"]["b"].__setitem__(0, 1),
+    lambda raw: raw["a"]["b"].__iadd__([1]),
+    lambda raw: raw["a"]["b"][0].clear(),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_raw_is_read_only_at_every_depth(change: Callable[[Any], object]) -> None:
+    members: dict[str, Any] = {"a": {"b": [{"c": 1}, 2]}}
+    for given in (members, Body(members)):
+        raw = Refused(meta=META, raw=given).raw
+        with pytest.raises((AttributeError, TypeError)):
+            change(raw)
+        assert raw == members == json.loads(json.dumps(dict(raw)))
+        assert pickle.loads(pickle.dumps(raw["a"])) == copy.deepcopy(raw["a"])  # noqa: S301  (our own bytes)
+
+
 def test_items_are_read_only_and_masked() -> None:
     values: list[Any] = ["anna@example.com", {"a": 1}, 5]
     received = values.copy()
@@ -176,6 +201,8 @@ def test_items_are_read_only_and_masked() -> None:
         assert items != another
     with pytest.raises(TypeError):
         items[0] = 1
+    with pytest.raises(TypeError, match="read-only; change a copy"):
+        items[1]["a"] = 2
     with pytest.raises(TypeError):
         hash(items)
     for other in (copy.copy(items), copy.deepcopy(items), pickle.loads(pickle.dumps(items))):  # noqa: S301  (our own bytes)

@@ -151,6 +151,19 @@ def without(data: dict[str, Any], name: str) -> dict[str, Any]:
             {"approved": True, "meta": {"status": "Prova"}},
             "status has the wrong type",
         ),
+        *(
+            (
+                Approved.from_dict,
+                {"approved": True, **wrong},
+                f"the member {name} has a value that to_dict never",
+            )
+            for name, wrong in {
+                "redirect_url": {"redirect_url": " "},
+                "unread": {"meta": {"unread": ["email", 5]}},
+                "elapsed": {"meta": {"elapsed": float("nan")}},
+                "raw": {"raw": {"a": [{"b": float("nan")}]}},
+            }.items()
+        ),
     ],
 )
 def test_wrong_data_is_refused_without_personal_data(
@@ -176,6 +189,13 @@ def test_json_of_a_masked_value_names_the_call(
         encode({"raw": value})
     assert call in str(caught.value)
     assert "Prova" not in str(caught.value)
+
+
+def test_restored_body_is_a_copy() -> None:
+    stored = WHOLE.to_dict()
+    decision = Approved.from_dict(stored)
+    stored["raw"]["later"][0]["a"] = 5
+    assert decision == WHOLE
 
 
 def test_content_of_raw_can_be_written_as_json() -> None:
