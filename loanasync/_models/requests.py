@@ -11,7 +11,6 @@ from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from attrs import field, frozen
-from attrs.converters import optional
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
@@ -60,6 +59,11 @@ def as_int(value: SupportsIndex) -> int:
         return value  # type: ignore[return-value]  # the rules report it
 
 
+def as_int_or_none(value: SupportsIndex | None) -> int | None:
+    """Return an exact integer as an int, and None."""
+    return value if value is None or type(value) is int else as_int(value)
+
+
 @frozen(kw_only=True)
 class AdditionalData(PydanticType):
     """Additional data of an approval (spec §2.1). Fields that are None are not sent.
@@ -99,7 +103,7 @@ class AdditionalData(PydanticType):
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
     salary_type: SalaryType | str | None = field(default=None, metadata={"wire": "salaryType"})
     """Meaning of `salary`: net per month or gross per year (spec §2.1)."""
-    salary: int | None = field(default=None, converter=optional(as_int), metadata={"wire": "salary"})
+    salary: int | None = field(default=None, converter=as_int_or_none, metadata={"wire": "salary"})
     """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
@@ -185,7 +189,7 @@ class ApprovalRequest(PydanticType):
     order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
     payment_day_of_month: int | None = field(
-        default=None, converter=optional(as_int), metadata={"wire": "paymentDayOfMonth"}
+        default=None, converter=as_int_or_none, metadata={"wire": "paymentDayOfMonth"}
     )
     """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
     additional: AdditionalData | None = field(
@@ -249,7 +253,7 @@ class UserData(PydanticType):
     marketing: bool | None = field(default=None, metadata={"wire": "marketing"})
     """True if the data may be used for marketing (spec §2.2)."""
     payment_day_of_month: int | None = field(
-        default=None, converter=optional(as_int), metadata={"wire": "paymentDayOfMonth"}
+        default=None, converter=as_int_or_none, metadata={"wire": "paymentDayOfMonth"}
     )
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
     profession: str | None = field(default=None, metadata={"wire": "profession"})

@@ -11,7 +11,7 @@ from cattrs import ClassValidationError, Converter
 from cattrs.fns import identity
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from loanasync._display.masking import Body
+from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
 from loanasync._models.dialect import READ_ALIASES, USER_DATA_NAMES, Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
@@ -31,7 +31,7 @@ def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
     members = _converter(dialect).unstructure(model)
     members.update(members.pop("additional", ()))
-    return encode({**members, **model.extra}) if model.extra else encode_checked(members)
+    return encode_checked(members) if model.extra is EMPTY_BODY else encode({**members, **model.extra})
 
 
 def load(dialect: Dialect) -> None:

@@ -8,6 +8,7 @@ import re
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -130,8 +131,11 @@ def repeated_members(body: bytes, names: Collection[bytes]) -> dict[str, list[An
         Malformed: The body cannot be read.
     """
     # Only an escaped letter can be part of an escaped name. One byte is found faster than two.
-    has_escaped_letter = b"\\" in body and b"\\u00" in body and _ESCAPED_LETTER.search(body)
-    if not has_escaped_letter and not any(_is_repeated(name, body) for name in names):
+    may_repeat = b"\\" in body and b"\\u00" in body and bool(_ESCAPED_LETTER.search(body))
+    for name in names:
+        # A value may be the same text (spec §2.1: approvalMessageApiSemiFull), but no colon follows it.
+        may_repeat = may_repeat or (body.count(name) > 1 and len(_pattern_of(name).findall(body)) > 1)
+    if not may_repeat:
         return {}
     values: dict[str, list[Any]] = {name.decode(): [] for name in names}
     for name, value in _decode_with(_PAIRS, body):
@@ -140,12 +144,7 @@ def repeated_members(body: bytes, names: Collection[bytes]) -> dict[str, list[An
     return {name: all_values for name, all_values in values.items() if len(all_values) > 1}
 
 
-def _is_repeated(name: bytes, body: bytes) -> bool:
-    """Return True if a JSON text has a member of this name twice, at any depth.
-
-    A value may be the same text (spec §2.1: approvalMessageApiSemiFull), but no colon follows it.
-    """
-    return body.count(name) > 1 and len(re.findall(rb'"%s"\s*:' % name, body)) > 1
+_pattern_of = cache(lambda name: re.compile(rb'"%s"\s*:' % name))
 
 
 def decode_all(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
