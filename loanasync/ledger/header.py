@@ -14,6 +14,7 @@ from loanasync.ledger.policy import LedgerPolicy
 
 _CHECK = b"loanasync ledger "  # followed by the id of the ledger
 _SECRET_BYTES = 32
+_NOT_STORED = ("name", "transaction")
 
 
 def mismatch(ledger: str, reason: str) -> LedgerMismatchError:
@@ -38,6 +39,7 @@ class Header:
         scope: `LedgerPolicy.scope` of the clients.
         has_lost_writes: A client has found that the store lost writes. No client sends until a person
             confirms.
+        transaction: Number of the write that stored the header, if the store knows it; not stored.
     """
 
     name: str = field(eq=False)
@@ -50,18 +52,21 @@ class Header:
     epoch: int = 1
     scope: str = ""
     has_lost_writes: bool = False
+    transaction: int = field(default=0, eq=False)
 
     def as_json(self) -> str:
         """Return the stored form of the header."""
-        return json.dumps({"format": FORMAT, **asdict(self, filter=lambda each, _: each.name != "name")})
+        members = asdict(self, filter=lambda each, _: each.name not in _NOT_STORED)
+        return json.dumps({"format": FORMAT, **members})
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> "Header":
+    def from_json(cls, text: str | bytes, name: str, transaction: int = 0) -> "Header":
         """Return the header for its stored form.
 
         Args:
             text: The stored form.
             name: Name of the ledger in messages.
+            transaction: Number of the write that stored it, if the store knows it.
 
         Raises:
             LedgerMismatchError: The ledger has another format.
@@ -69,9 +74,17 @@ class Header:
         members: dict[str, Any] = json.loads(text)
         if (number := members.pop("format")) != FORMAT:
             raise format_error(name, is_earlier=number < FORMAT)
-        return cls(
-            name=name, **{**members, "keys": tuple(members["keys"]), "secrets": tuple(members["secrets"])}
-        )
+        lists = {"keys": tuple(members["keys"]), "secrets": tuple(members["secrets"])}
+        return cls(name=name, transaction=transaction, **{**members, **lists})
+
+    def is_restored(self, known: "Header | None") -> bool:
+        """Return True if the header of the same ledger was restored since `known` was read.
+
+        Each change of a header raises its generation.
+        """
+        if known is None or (self.id, self.transaction) == (known.id, known.transaction):
+            return False
+        return self.id == known.id and self.generation <= known.generation
 
 
 def new_header(

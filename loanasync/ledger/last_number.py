@@ -1,5 +1,6 @@
 """A file with the number of the last write that this machine saw, to notice a ledger that lost writes."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,7 +17,8 @@ class LastNumber:
     """The file of one ledger in the first writable orphan folder.
 
     A restored copy of a ledger lacks decisions. A client notices this, because the number of the last write
-    goes back. With the file, a client notices it after a restart, too.
+    goes back, or another transaction has written the header. With the file, a client notices it after a
+    restart, too.
 
     Args:
         folders: Returns the orphan folders.
@@ -32,11 +34,16 @@ class LastNumber:
         return number != self._written and time.monotonic() >= self._next
 
     def read(self, header: Header) -> tuple[int, int]:
-        """Return the epoch and the number in the file; zeros if there is no file."""
+        """Return the epoch and the number in the file; zeros if there is no file.
+
+        If the file was written for the same header by another transaction, the number is `sys.maxsize`.
+        """
         for folder in self._folders():
             with suppress(OSError, ValueError):
-                epoch, number = (folder / _name(header)).read_text(encoding="ascii").split()
-                return int(epoch), int(number)
+                text = (folder / _name(header)).read_text(encoding="ascii")
+                epoch, number, generation, transaction = map(int, text.split())
+                is_restored = generation == header.generation and transaction != header.transaction
+                return epoch, sys.maxsize if is_restored else number
         return 0, 0
 
     def write(self, header: Header, number: int) -> None:
@@ -49,7 +56,8 @@ class LastNumber:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file = folder / _name(header)
                 part = file.with_suffix(f".{token_hex(4)}")
-                part.write_text(f"{header.epoch} {number}\n", encoding="ascii")
+                numbers = (header.epoch, number, header.generation, header.transaction)
+                part.write_text(" ".join(map(str, numbers)), encoding="ascii")
                 part.replace(file)
                 return
 

@@ -23,8 +23,10 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,55}(\.[a-z_][a-z0-9_]{0,55})?")  # with "
 _TABLE = "loanasync_decisions"
 _SCHEMES = ("postgresql", "postgres")
 _RETRIES = 10
+_LOCK_TIMEOUT = "10s"  # for a change of the header
 _IDLE = 300.0  # seconds after which an idle connection is not used again; firewalls forget such connections
 
+_LOST = 1  # a lower number than that of each write: the tables were restored from a copy
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _UNDEFINED_TABLE = "42P01"
 _UNWRITABLE = {"25006", "42501"}  # read_only_sql_transaction, insufficient_privilege
@@ -45,7 +47,7 @@ _REASONS = {
     "53100": "the server's disk is full: free some space",
     "53200": "the server has no memory left",
     "53300": "the server has too many connections: use fewer, or raise its max_connections",
-    "55P03": "the server's lock_timeout ended the statement",
+    "55P03": "another transaction locked a table of the ledger for too long: end it, then try again",
     "57014": "the server's statement_timeout ended the statement",
     "57P01": "the server is shutting down",
     "57P02": "the server is restarting after a crash",
@@ -251,6 +253,9 @@ class _PostgresStore:
 
     The id of another program's transaction may not be on the disk, so a crash of the server may take it back.
     A number is therefore never higher than the last one that this store has on the disk.
+
+    If the tables are restored on the same server, the ids do not go back. But the header's row was then
+    written by another transaction, with the same generation.
     """
 
     def __init__(
@@ -261,6 +266,7 @@ class _PostgresStore:
         self._table = table
         self._lock = asyncio.Lock()  # a connection that was passed in runs one statement at a time
         self._last = (0, 0)  # generation and number of the last write
+        self._known: Header | None = None  # as it was last read
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PostgresConnection]:
@@ -322,6 +328,7 @@ class _PostgresStore:
         return mismatch(self.name, f"is not a ledger, or a part of it is missing: {advice}")
 
     async def header(self) -> FoundHeader:
+        known = self._known
         [[now, columns, header_columns]], _ = await self._run(_COLUMNS_OF)
         if columns is None and header_columns is None:
             return FoundHeader(None, now, 0)
@@ -329,12 +336,15 @@ class _PostgresStore:
             raise format_error(self.name, is_earlier=True)
         if not (_COLUMNS.issubset(columns or ()) and _HEADER_COLUMNS.issubset(header_columns or ())):
             raise self._incomplete()
-        [[now, text, has_entries]], is_committed = await self._run(_HEADER)
+        [[now, text, transaction, has_entries]], is_committed = await self._run(_HEADER)
         if text is None and has_entries:
             raise self._incomplete()
         if text is None:
             return FoundHeader(None, now, 0)
-        header = Header.from_json(text, self.name)
+        header = Header.from_json(text, self.name, transaction)
+        if header.is_restored(known):
+            return FoundHeader(header, now, _LOST)
+        self._known = header
         _, number = self._last
         try:
             if is_committed:
@@ -351,6 +361,7 @@ class _PostgresStore:
             if connection.is_in_transaction():
                 raise _transaction_error("change the header")
             async with connection.transaction(isolation="read_committed"):
+                await self._fetch(connection, _LIMIT_LOCKS, _LOCK_TIMEOUT)
                 await self._fetch(connection, _LOCK_CREATION)
                 [[_, columns, header_columns]] = await self._fetch(connection, _COLUMNS_OF)
                 if replaces is None:
@@ -367,6 +378,8 @@ class _PostgresStore:
         _, last = self._last
         [row, *_], is_committed = await self._select(_READ, header, key)
         number = min(row["number"], last) if is_committed else 0
+        if _is_restored(header, row["generation"], row["transaction"]):
+            number = _LOST
         return Found(_entry(row), row["now"], row["generation"], number)
 
     async def swap(
@@ -393,8 +406,10 @@ class _PostgresStore:
                     raise
                 rows = []
             if rows:
-                [[claimed, changed, expires, generation, number, *_]] = rows
+                [[claimed, changed, expires, generation, transaction, number, *_]] = rows
                 number = number if is_committed else 0
+                if _is_restored(header, generation, transaction):
+                    number = _LOST
                 self._last = max(self._last, (generation, number))
                 written = evolve(
                     entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed
@@ -435,6 +450,11 @@ class _PostgresStore:
 
 def _sqlstate(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", ""))
+
+
+def _is_restored(header: Header, generation: int, transaction: int) -> bool:
+    """Return True if another transaction has written the header's row without a change of the header."""
+    return generation == header.generation and header.transaction not in (0, transaction)
 
 
 def _transaction_error(action: str) -> ConfigurationError:
@@ -492,6 +512,7 @@ CREATE TABLE {table}_header (
 );
 END $$
 """
+_LIMIT_LOCKS = "SELECT set_config('lock_timeout', $1, true)"
 _LOCK_CREATION = "SELECT pg_advisory_xact_lock(hashtext('{table}'))"
 _INSERT_HEADER = f"""
 INSERT INTO {{table}}_header (id, generation, header) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
@@ -504,13 +525,19 @@ _SWAP_HEADER = f"""
 UPDATE {{table}}_header SET id = $1, generation = $2, header = $3 WHERE id = $4 AND generation = $5
 RETURNING {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
-_HEADER = f"SELECT {_NOW}, (SELECT header FROM {{table}}_header), EXISTS (SELECT FROM {{table}})"  # noqa: S608  (constants)
+_HEADER = f"""
+SELECT {_NOW}, header.header, header.xmin, EXISTS (SELECT FROM {{table}})
+FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
+"""  # noqa: S608  (constants, and a name that was checked)
 # A transaction that is written to the disk, although it changes nothing.
 _SYNC = f"SELECT txid_current(), {_FORCE_COMMIT_SYNC} FROM {{table}}_header FOR SHARE"  # noqa: S608  (constants)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
 _ENTRY = ", ".join(f'entry."{name}"' for name in _NAMES)
-_FROM = f"SELECT {_NOW} AS now, {_LAST} AS number, generation, {_ENTRY} FROM {{table}}_header LEFT JOIN"  # noqa: S608  (constants, and a name that was checked)
+_FROM = f"""
+SELECT {_NOW} AS now, {_LAST} AS number, generation, header.xmin AS transaction, {_ENTRY}
+FROM {{table}}_header AS header LEFT JOIN
+"""  # noqa: S608  (constants, and a name that was checked)
 _READ = f"{_FROM} {{table}} AS entry ON key = $2 WHERE id = $1"
 
 
@@ -554,7 +581,8 @@ _VALUES = {
 _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 # The division fails if the statement ends after the latest time, for which it may have waited for a lock.
 _RESULT = f"""
-RETURNING claimed, changed, expires, (SELECT generation FROM header), txid_current(),
+RETURNING
+    claimed, changed, expires, (SELECT generation FROM header), (SELECT xmin FROM header), txid_current(),
     1 / coalesce({_NOW} <= $4::float8, true)::integer, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
@@ -565,7 +593,7 @@ def _swaps(write: str) -> tuple[str, str]:
     A claim locks the header, so that it is written before a change of the header or not at all.
     """
     expected = "id = $1 AND generation = coalesce($2::bigint, generation)"
-    header = f"SELECT generation FROM {{table}}_header WHERE {expected}"  # noqa: S608  (constants, and a name that was checked)
+    header = f"SELECT generation, xmin FROM {{table}}_header WHERE {expected}"  # noqa: S608  (constants, and a name that was checked)
     return f"WITH header AS ({header}) {write}", f"WITH header AS ({header} FOR SHARE) {write}"
 
 

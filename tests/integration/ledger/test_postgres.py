@@ -1,9 +1,10 @@
 """The PostgreSQL ledger: transactions, conflicts, access rights, the header, lost writes and poolers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -13,6 +14,8 @@ from attrs import evolve
 
 from loanasync import Approved, ConfigurationError, LedgerMismatchError, LedgerUnavailableError
 from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, Settlement, State, create_ledger
+from loanasync.ledger.administration import confirm, move_service, rotate_key
+from loanasync.ledger.last_number import LastNumber
 from loanasync.testing import approved
 from support.ledger_clients import Shop
 from support.servers import PgBouncer, Postgres, Standby
@@ -304,6 +307,18 @@ async def test_claim_that_waited_too_long_for_a_lock_writes_nothing(
         assert await ledger.get("k") is None
 
 
+async def test_change_of_the_header_does_not_wait_for_a_lock_without_end(
+    postgres: Postgres, connection: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.ledger.postgres._LOCK_TIMEOUT", "50ms")
+    async with PostgresLedger(postgres.url, table=table) as ledger, connection.transaction():
+        await connection.execute(f"SELECT FROM {table}_header FOR SHARE")
+        with pytest.raises(asyncpg.LockNotAvailableError) as caught:
+            await confirm(ledger)
+        assert "another transaction locked a table of the ledger" in ledger.reason(caught.value)
+        assert (await claim(ledger)).is_claimed_by("t")
+
+
 async def test_change_of_the_header_inside_a_transaction_is_refused(connection: Any, table: str) -> None:
     ledger = PostgresLedger(connection, table=table)
     header = await ledger.header()
@@ -373,6 +388,90 @@ async def test_crash_of_the_server_is_not_taken_for_lost_writes(own_server: Post
         await ledger.aclose()
         assert (await claim(ledger, "after")).is_claimed_by("t")
         assert (await ledger.open(BASE_URL, POLICY)).generation == 1
+
+
+async def refuses(ledger: Ledger, operation: Callable[[Ledger], Awaitable[object]]) -> bool:
+    """Return True if an operation finds lost writes, and marks the ledger."""
+    with suppress(LedgerMismatchError):
+        await operation(ledger)
+    header = await ledger.refresh()
+    return header.has_lost_writes and header.generation == 2
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        partial(claim, key="next"),
+        partial(settle, key="next", settlement=Settlement(state=State.HELD)),
+        partial(Ledger.get, key="next"),
+        Ledger.refresh,
+    ],
+)
+async def test_tables_restored_on_the_same_server_are_refused(
+    postgres: Postgres, table: str, operation: Callable[[Ledger], Awaitable[object]]
+) -> None:
+    """The transaction ids of the server do not go back."""
+    async with PostgresLedger(postgres.url, table=table) as ledger:
+        await ledger.open(BASE_URL, POLICY)
+        await asyncio.to_thread(postgres.dump, f"{table}.sql", table, f"{table}_header")
+        await claim(ledger)
+        await asyncio.to_thread(postgres.restore, f"{table}.sql")
+        async with PostgresLedger(postgres.url, table=table) as other:
+            assert await other.get("k") is None
+            assert not (await other.header()).has_lost_writes, "it has never seen the ledger before"
+        assert await refuses(ledger, operation)
+        with pytest.raises(LedgerMismatchError, match="has lost writes"):
+            await ledger.open(BASE_URL, POLICY)
+        await confirm(ledger)
+        assert (await ledger.open(BASE_URL, POLICY)).generation == 3
+        assert (await claim(ledger, "last")).is_claimed_by("t")
+
+
+async def test_restarted_process_notices_restored_tables(
+    postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    async def result(code: str) -> object:
+        ledger = PostgresLedger(postgres.url, table=table)
+        shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, **KEY)
+        result = await shop.result(code=code)
+        await shop.client.aclose()
+        await shop.ledger.aclose()
+        return result
+
+    assert isinstance(await result("TSTXYZ00A00A000A"), Approved)
+    await asyncio.to_thread(postgres.dump, f"{table}.sql", table, f"{table}_header")
+    assert isinstance(await result("TSTXYZ00A00A000B"), Approved)
+    await asyncio.to_thread(postgres.restore, f"{table}.sql")
+    for code in "CD":
+        error = await result(f"TSTXYZ00A00A000{code}")
+        assert isinstance(error, LedgerMismatchError)
+        assert "has lost writes" in error.reason
+
+
+@pytest.mark.parametrize("vacuum", ["VACUUM FREEZE", "VACUUM FULL"])
+async def test_changes_of_the_header_are_not_taken_for_lost_writes(
+    postgres: Postgres, connection: Any, table: str, tmp_path: Path, vacuum: str
+) -> None:
+    policy = LedgerPolicy(key=b"fedcba9876543210", old_keys=[KEY["key"]])
+    url = "https://loans.example.com/v2"
+    changes: list[tuple[Callable[[Ledger], Awaitable[object]], str]] = [
+        (confirm, BASE_URL),
+        (lambda other: rotate_key(other, policy), BASE_URL),
+        (lambda other: move_service(other, url), url),
+        (lambda _: connection.execute(f"{vacuum} {table}_header"), url),
+    ]
+    ledger, other = (PostgresLedger(postgres.url, table=table) for _ in range(2))
+    file = LastNumber(lambda: [tmp_path])
+    await claim(ledger, "k")
+    for number, (change, service) in enumerate(changes):
+        await change(other)
+        assert (await claim(ledger, f"{number}")).is_claimed_by("t")
+        header = await ledger.refresh()
+        assert not (await ledger.open(service, POLICY)).has_lost_writes
+        assert await asyncio.to_thread(file.read, header) <= (header.epoch, ledger.number)
+        await asyncio.to_thread(file.write, header, ledger.number)
+    await ledger.aclose()
+    await other.aclose()
 
 
 @pytest.mark.scheduled
