@@ -16,7 +16,7 @@ from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, State, dump_history, load_history, set_times
+from loanasync.ledger.model import WITHOUT_REDIRECT, Entry, State, dump_history, load_history, set_times
 from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
 
 ScriptResult: TypeAlias = Any  # lists, bytes and integers
@@ -152,7 +152,10 @@ class _RedisStore:
         )
         if isinstance(result, list):
             now, number, generation = _head(result[0])
-            return Swapped(_entry(result[1], now), now, generation, number, is_written=False)
+            found = _entry(result[1], now)
+            # The driver repeats a script whose response did not arrive, although it may have run.
+            is_written = found is not None and found.revision == entry.revision
+            return Swapped(found, now, generation, number, is_written=is_written)
         now, number, generation = _head(result)
         expires = entry.expires or now if lease is None else round(now + lease, 6)
         set_times(entry, claimed=entry.claimed or now, changed=now, expires=expires, left=expires - now)
@@ -172,10 +175,7 @@ class _RedisStore:
         head, *stored = await self._run(_LIST, header.id, name, begin, limit)
         now, _, _ = _head(head)
         entries = [_entry(each, now) for each in stored]
-        found = [each for each in entries if each is not None]
-        if len(found) < len(entries):
-            raise mismatch(self.name, _LOST_ENTRIES)
-        return found
+        return [each for each in entries if each is not None]
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         named = [text for each in entries for text in (each.key, each.revision)]
@@ -197,8 +197,7 @@ class _Server:
         from redis.asyncio.retry import Retry  # noqa: PLC0415  (needs its extra)
         from redis.backoff import NoBackoff  # noqa: PLC0415  (needs its extra)
 
-        # Retry once, since an idle connection may have been closed. Repeating is safe: after a swap that was
-        # written, the expected revision is not found again, and the ledger recognizes its own token.
+        # Retry once, since an idle connection may have been closed. `swap` recognizes a repeated write.
         retry = Retry(NoBackoff(), 1)
         # driver_info=None: otherwise redis-py reads its version from a file for each new connection. Versions
         # before 7.2 do not know this option, and read the file when they are imported.
@@ -269,7 +268,6 @@ _LATE_WRITES = (
     "the ledger's server writes to the disk with a delay (appendfsync %s): if its machine fails, the last "
     "decisions are lost and would be requested again; set its appendfsync to always"
 )
-_LOST_ENTRIES = "has lost entries: its server evicted them, or they were deleted; restore a complete copy"
 _FOREIGN = "is not a ledger, but other data or a part of one: restore a complete copy, or name another prefix"
 _EARLIER_TYPES = (b"zset", b"string")  # of the name "entries": in format 1, and in formats 2.0 to 3
 _MISMATCH = re.compile(r"^LEDGER (.+)|WRONGTYPE")  # an error of a script
@@ -305,7 +303,7 @@ def _entry(stored: ScriptResult, now: float) -> Entry | None:
     if len(stored) == 1:
         return None
     key, revision, _, customer, order, claimed, changed, expires, document, *body = stored
-    members = decode_any(document)
+    members = {"payload": "", **decode_any(document)}
     members["state"] = State(members["state"])
     if "history" in members:
         members["history"] = load_history(members["history"])
@@ -336,7 +334,10 @@ _MEMBERS = ("state", "token", "payload", "takeovers", "note", "status", "fault",
 # an entry begins with HINCRBY, and writes all or nothing.
 #
 # KEYS: header. ARGV: prefix of all names, id of the ledger, then as each script says.
-_BEGIN = """
+_PARTS = ", ".join(f"'{part}'" for part in (*State, WITHOUT_REDIRECT))
+_BEGIN = (
+    f"local parts = {{{_PARTS}}}"
+    + """
 local prefix = ARGV[1]
 local id, generation, number = unpack(redis.call('HMGET', KEYS[1], 'id', 'generation', 'number'))
 if id ~= ARGV[2] then
@@ -346,7 +347,18 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', time[1], time[2])
 local function read(key)
   local stored = redis.call('GET', prefix .. 'entry:' .. key)
-  return {key, unpack(stored and cmsgpack.unpack(stored) or {})}
+  if stored then
+    return {key, unpack(cmsgpack.unpack(stored))}
+  elseif not redis.call('ZSCORE', prefix .. 'index', key) then
+    return {key}
+  end
+  -- The server has evicted the entry, or somebody has deleted it.
+  local part = ''
+  for _, each in ipairs(parts) do
+    part = redis.call('ZSCORE', prefix .. 'part:' .. each, key) and each or part
+  end
+  return {key, 'missing', part, '', '', now, now, now, cjson.encode({
+    state = 'unknown', token = 'missing', payload = '', note = 'missing on the server'})}
 end
 local function head()
   return now .. ' ' .. number .. ' ' .. generation
@@ -364,6 +376,7 @@ local function move(key, from, to)
   end
 end
 """
+)
 
 # ARGV: key.
 _READ = _BEGIN + "return {head(), read(ARGV[3])}"
@@ -381,9 +394,6 @@ return found
 # claim, end of the lease; then revision, part, customer, order, document; and the body if there is one.
 _SWAP = f"""{_BEGIN}
 local stored = read(ARGV[3])
-if not stored[2] and ARGV[7] ~= '' and redis.call('ZSCORE', prefix .. 'index', ARGV[3]) then
-  return redis.error_reply('LEDGER {_LOST_ENTRIES}')
-end
 local is_late = ARGV[6] ~= '' and tonumber(now) > tonumber(ARGV[6])
 if (stored[2] or '') ~= ARGV[4] or ARGV[5] ~= '' and generation ~= ARGV[5] or is_late then
   return {{head(), stored}}

@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 from redis import exceptions
 from redis.asyncio import Redis
+from redis.asyncio.connection import Connection
 
 from loanasync import (
     Approved,
     DecisionNotRecordedError,
+    LedgerError,
     LedgerMismatchError,
     LedgerUnavailableError,
 )
-from loanasync.ledger import RedisLedger, Settlement, State, import_orphans, redis
+from loanasync.ledger import RedisLedger, Settlement, State, import_orphans, redis, resolve
 from loanasync.ledger.administration import confirm
 from loanasync.testing import approved
 from support.ledger_clients import Shop, create, held_response
 from support.servers import Valkey
 from support.servers.fixtures import skip_missing_server
+from support.store_contract import draft, put, store_of
 
 OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
 
@@ -308,21 +311,55 @@ def restart(server: Valkey, *, save: Path | None = None, restore: Path | None = 
     server.start()
 
 
-async def test_missing_entry_is_not_claimed_again(valkey: Valkey) -> None:
+async def test_missing_entry_is_unknown_and_others_are_not_affected(valkey: Valkey) -> None:
     """An entry is missing if the server evicted it, or somebody deleted it."""
     prefix = f"{token_hex(4)}:"
     async with ledger_on(valkey, prefix=prefix) as ledger:
         shop = Shop(approved(), approved(), ledger=ledger)
         await shop.approve()
-        key = (await shop.entry()).key
+        stored = await shop.entry()
+        key = stored.key
         await run(valkey, "DEL", f"{prefix}entry:{key}")
-        for operation in (shop.approve, shop.entries):
-            with pytest.raises(LedgerMismatchError, match=r"has lost entries: .* restore a complete copy"):
-                await operation()
+        error = await shop.result(repeat_unknown=True)
+        assert isinstance(error, LedgerError)
+        assert (error.outcome, error.repeatable) == ("unknown", False)
+        assert not isinstance(error, LedgerMismatchError), "workers would pause"
         assert shop.script.left == 1
         assert isinstance(await shop.approve(code=OTHER), Approved)
-        await ledger.settle(key, token="t", payload="p", settlement=Settlement(state=State.APPROVED))
-        assert len(await shop.entries()) == 2
+
+        missing = {entry.key: entry for entry in await shop.entries()}[key]
+        assert (missing.state, missing.note) == (State.UNKNOWN, "missing on the server")
+        assert [entry.state async for entry in ledger.scan(State.APPROVED)] == [State.APPROVED]
+        assert await ledger.purge(older_than=-3600) == 1
+        assert [entry.key for entry in await shop.entries()] == [key]
+        assert (await resolve(ledger, missing, State.REFUSED, "by telephone")).state is State.REFUSED
+        for state, keys in ((State.APPROVED, []), (State.REFUSED, [key])):
+            assert [entry.key async for entry in ledger.scan(state)] == keys
+        assert await ledger.purge(older_than=-3600) == 1
+        assert await shop.entries() == await ledger.find(customer=stored.customer) == []
+
+
+async def test_write_whose_response_is_lost_counts_as_written(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver repeats it. The second time, the expected revision is gone."""
+    async with ledger_on(valkey) as ledger:
+        await claim(ledger)
+        store, header = store_of(ledger), await ledger.header()
+        read, lost = Connection.read_response, []
+
+        async def lose_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+            response = await read(self, *args, **kwargs)
+            if not lost:
+                lost.append(response)
+                raise exceptions.TimeoutError
+            return response
+
+        monkeypatch.setattr(Connection, "read_response", lose_once)
+        before = ledger.number
+        swapped = await put(store, header, draft("l"), lease=60.0)
+        assert (swapped.is_written, swapped.number) == (True, before + 1)
+        assert len(lost) == 1
 
 
 async def test_missing_header_is_refused_while_and_before_the_ledger_is_used(valkey: Valkey) -> None:

@@ -164,6 +164,11 @@ async def test_swap_stores_each_field_unchanged(store: Store, header: Header, bo
     assert await entry_of(store, header, "k") == entry
 
 
+async def test_entry_of_unknown_data_is_read_as_written(store: Store, header: Header) -> None:
+    entry = written(await put(store, header, draft("k", payload="", state=State.HELD)))
+    assert await entry_of(store, header, "k") == entry
+
+
 async def test_concurrent_swaps_write_one_entry(opener: Opener, store: Store, header: Header) -> None:
     ledgers = [opener() for _ in range(4)]
     for over in (None, written(await put(store, header, draft("old"), lease=HOUR))):
