@@ -337,7 +337,7 @@ _MEMBERS = ("state", "token", "payload", "takeovers", "note", "status", "fault",
 _PARTS = ", ".join(f"'{part}'" for part in (*State, WITHOUT_REDIRECT))
 _BEGIN = (
     f"local parts = {{{_PARTS}}}"
-    + """
+    """
 local prefix = ARGV[1]
 local id, generation, number = unpack(redis.call('HMGET', KEYS[1], 'id', 'generation', 'number'))
 if id ~= ARGV[2] then
