@@ -3,14 +3,14 @@
 import hmac
 import json
 from secrets import token_bytes, token_hex
-from typing import Any
+from typing import Any, Literal
 
 from attrs import asdict, evolve, field, frozen
 
 from loanasync._display.masking import mask
 from loanasync.errors import LedgerMismatchError
 from loanasync.ledger.model import FORMAT
-from loanasync.ledger.policy import LedgerPolicy
+from loanasync.ledger.policy import Cipher, LedgerPolicy
 
 _CHECK = b"loanasync ledger "  # followed by the id of the ledger
 _SECRET_BYTES = 32
@@ -50,7 +50,7 @@ class Header:
     cipher: str = ""
     generation: int = 1
     epoch: int = 1
-    scope: str = ""
+    scope: Literal["", "order_token"] = ""
     has_lost_writes: bool = False
     transaction: int = field(default=0, eq=False)
 
@@ -107,7 +107,7 @@ def new_header(
     number = ledger or token_hex(8)
     key = token_bytes(_SECRET_BYTES) if policy.key is None else policy.key
     secrets = (key.hex(),) if policy.key is None else ()
-    cipher = "" if policy.encrypt is None else policy.encrypt.encrypt(_text(number)).hex()
+    cipher = "" if policy.encrypt is None else _cipher_check(policy.encrypt, number)
     return Header(
         name=name,
         id=number,
@@ -225,10 +225,15 @@ def lost_writes(ledger: str) -> LedgerMismatchError:
 def rotated(header: Header, policy: LedgerPolicy) -> Header:
     """Return the header with a new present key: `LedgerPolicy.key`, or a new secret of the ledger.
 
+    The check value of the cipher is written again, for a cipher that decrypts with several keys.
+
     Raises:
-        LedgerMismatchError: The policy lacks a key, or its key is the present one.
+        LedgerMismatchError: The policy lacks a key, its key is the present one, or it has another cipher.
     """
     keys_of(header, policy)
+    if policy.encrypt is not None:
+        check_cipher(header, policy)
+        header = evolve(header, cipher=_cipher_check(policy.encrypt, header.id))
     if header.secrets:
         key = token_bytes(_SECRET_BYTES)
         header = evolve(header, secrets=(key.hex(), *header.secrets))
@@ -258,6 +263,10 @@ def format_error(ledger: str, *, is_earlier: bool) -> LedgerMismatchError:
 
 def _check_value(key: bytes, ledger: str) -> str:
     return hmac.digest(key, _text(ledger), "sha256").hex()[:32]
+
+
+def _cipher_check(cipher: Cipher, ledger: str) -> str:
+    return cipher.encrypt(_text(ledger)).hex()
 
 
 def _text(ledger: str) -> bytes:

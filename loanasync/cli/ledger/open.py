@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -72,7 +72,9 @@ def short(key: str) -> str:
 
 
 def settings_of(name: str, cipher: str | None = None, orphan_folder: Path | None = None) -> LedgerSettings:
-    """Return the ledger and the policy of a command. Options have precedence over variables.
+    """Return the ledger and the policy of a command, with the scope that the ledger states.
+
+    Options have precedence over variables.
 
     Args:
         name: Value of ``--ledger``.
@@ -84,7 +86,15 @@ def settings_of(name: str, cipher: str | None = None, orphan_folder: Path | None
     """
     given = {LEDGER: name} if cipher is None else {LEDGER: name, LEDGER_CIPHER: cipher}
     settings = ledger_settings({**os.environ, **given})
-    return evolve(settings, policy=evolve(settings.policy, orphan_folder=orphan_folder))
+    policy = evolve(settings.policy, orphan_folder=orphan_folder)
+    with suppress(Exception):  # the command reports the error when it uses the ledger
+        policy = asyncio.run(_with_stated_scope(policy, settings.ledger))
+    return evolve(settings, policy=policy)
+
+
+async def _with_stated_scope(policy: LedgerPolicy, ledger: Ledger) -> LedgerPolicy:
+    async with asyncio.timeout(policy.patience), ledger:
+        return evolve(policy, scope=(await ledger.header()).scope)
 
 
 def shop_from_environment(environment: Mapping[str, str]) -> Shop:

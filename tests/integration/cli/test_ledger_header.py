@@ -1,6 +1,7 @@
 """``loanasync ledger create``, ``move-service``, ``rotate-key`` and ``confirm``, and what they refuse."""
 
 import asyncio
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from loanasync import LedgerMismatchError
+from loanasync.ledger import LedgerPolicy
 from loanasync.ledger.address import ledger_at
-from loanasync.ledger.header import Header
+from loanasync.ledger.header import Header, check_cipher
 from support.cli import run
 from support.ledger_clients import KEY
 from support.ledger_file import change, create_at, name_on, run_ledger
@@ -168,6 +171,30 @@ def test_rotate_key_of_a_file_with_its_own_secret(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", NEW_KEY)
     message = "has its own secret, so it needs no key: remove LOANASYNC_LEDGER_KEY or LedgerPolicy.key"
     assert message in refused("rotate-key", "decisions.db")
+
+
+def test_rotate_key_writes_the_check_value_of_a_new_cipher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards, clients need the former key of the cipher for stored responses only."""
+    (tmp_path / "shop_ciphers.py").write_text(
+        "from cryptography.fernet import Fernet, MultiFernet\n"
+        "old, new, other = (Fernet(Fernet.generate_key()) for _ in range(3))\n"
+        "both = MultiFernet([new, old])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ciphers = importlib.import_module("shop_ciphers")
+    create_at("decisions.db", encrypt=ciphers.old)
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:other")
+    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in refused("rotate-key", "decisions.db")
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:both")
+    assert run_ledger("rotate-key", "decisions.db").exit_code == 0
+    check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.new))
+    with pytest.raises(LedgerMismatchError, match="has another cipher"):
+        check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.old))
+    monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")
+    assert run_ledger("rotate-key", "decisions.db").exit_code == 0, "the cipher is not needed"
+    check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.new))
 
 
 # confirm

@@ -87,6 +87,23 @@ def test_second_run_sends_nothing_and_keeps_the_results(tmp_path: Path, served: 
     assert sorted(bulk.states().values()) == ["approved", "approved", "lost", "refused", "unknown"]
 
 
+@pytest.mark.parametrize("command", ["approve", "approve-many"])
+def test_ledger_with_an_entry_for_each_order_is_used_as_it_states(
+    tmp_path: Path, served: Sandbox, command: str
+) -> None:
+    row = make_row("approved", order_token="A1")
+    bulk = Bulk(tmp_path, served, [row], scope="order_token")
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps(row))
+    one = ("approve", file, "--ledger", bulk.ledger)
+    for _ in range(2):
+        done = run(served, *(one if command == "approve" else bulk.command()))
+        assert done.returncode == 0, done.stderr
+    assert approve_calls(served) == 1
+    [entry] = listed(bulk.ledger)
+    assert entry["state"] == "approved"
+
+
 def test_deleted_results_are_written_again_from_the_ledger(
     tmp_path: Path, served: Sandbox, capfd: pytest.CaptureFixture[str]
 ) -> None:
