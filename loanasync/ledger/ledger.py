@@ -325,6 +325,7 @@ class Ledger(Closing):
         payload: str,
         settlement: Settlement,
         over: str | None = None,
+        subject: Subject = NO_SUBJECT,
         claimed: Entry | None = None,
     ) -> Entry:
         """Write the outcome of a claim, or correct what a person wrote.
@@ -339,6 +340,7 @@ class Ledger(Closing):
             payload: Digest of the request's data.
             settlement: The outcome.
             over: For a correction: token of the entry to correct.
+            subject: For an entry that does not exist: its customer, its order and its scope.
             claimed: The entry as `claim` returned it, which saves a read.
 
         Returns:
@@ -358,6 +360,7 @@ class Ledger(Closing):
                 payload=payload,
                 settlement=settlement,
                 over=over,
+                subject=subject,
                 revision=_revision(),
             )
             if draft is None:

@@ -19,7 +19,6 @@ from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Su
 from loanasync.ledger.policy import default_orphan_folders
 
 _KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file name
-_LEASE = 60.0  # seconds; an import claims a missing entry and settles it immediately
 
 
 class EarlierFormatError(ValueError):
@@ -35,7 +34,7 @@ class Orphan:
     payload: str = field(repr=False)
     settlement: Settlement
     subject: Subject = field(factory=Subject)
-    ledger: str = ""  # id of the ledger; empty if it is not known
+    ledger: str  # its id
 
     def as_json(self) -> bytes:
         """Return the content of the orphan's file."""
@@ -236,20 +235,14 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
         return "it has an earlier format: import it with the version of loanasync that wrote it"
     except ValueError:
         return "it is incomplete, or not an orphan file"
-    if orphan.ledger not in ("", (await ledger.header()).id):
+    if orphan.ledger != (await ledger.header()).id:
         return "it belongs to another ledger: import it there"
-    if orphan.subject != Subject() and await ledger.get(orphan.key) is None:
-        # A settlement has no subject, so create the entry by a claim. An earlier claim is not overwritten.
-        await ledger.claim(
-            orphan.key,
-            token=orphan.token,
-            payload=orphan.payload,
-            lease=_LEASE,
-            over=orphan.token,
-            subject=orphan.subject,
-        )
     entry = await ledger.settle(
-        orphan.key, token=orphan.token, payload=orphan.payload, settlement=orphan.settlement
+        orphan.key,
+        token=orphan.token,
+        payload=orphan.payload,
+        settlement=orphan.settlement,
+        subject=orphan.subject,
     )
     if entry.state is not orphan.settlement.state:
         return f"it contradicts the ledger, where the entry is {entry.state.value}"

@@ -87,6 +87,7 @@ def settle(
     payload: str,
     settlement: Settlement,
     over: str | None = None,
+    subject: Subject = NO_SUBJECT,
     revision: str,
 ) -> Entry | None:
     """Return the entry after a settlement, or None if it is not allowed (`Ledger.settle`).
@@ -95,7 +96,7 @@ def settle(
     """
     entry = stored
     if entry is None:
-        entry = claim(None, key, token=token, payload=payload, over=None, revision=revision)
+        entry = claim(None, key, token=token, payload=payload, over=None, subject=subject, revision=revision)
         assert entry is not None  # noqa: S101  (the first claim is always allowed)
     corrects = entry.is_correctable and _is_correction(entry, token, settlement, over)
     if not (corrects or _is_accepted(entry, token, settlement)):

@@ -13,6 +13,7 @@ from loanasync.testing import fiscal_code
 from support import page_commands
 from support.builders import FISCAL_CODE
 from support.cli import run
+from support.ledger_file import listed
 from support.servers import Postgres
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -76,10 +77,13 @@ def test_commands_of_page_run_and_print_the_shown_output(name: str, tmp_path: Pa
 
 def test_commands_of_the_ledger_page_run(postgres: Postgres, tmp_path: Path) -> None:
     page, shown = DOCS / "howto" / "ledger.md", "postgresql://db.example.com/shop?table=loans"
-    assert len(page_commands.steps(page)) == 3
-    environment = {"LOANASYNC_LEDGER_KEY": "0123456789abcdef"}
+    assert len(page_commands.steps(page)) == 4
+    (tmp_path / "customers.txt").write_text("TSTXYZ00A00A000A\nTSTXYZ00A00A000B\n")
+    shop = {"LOANASYNC_SHOP_ID": "shop", "LOANASYNC_AUTH_TOKEN": "token"}
+    environment = {**shop, "LOANASYNC_LEDGER_KEY": "0123456789abcdef"}
     address = f"{postgres.url}?table=t{token_hex(4)}"
     page_commands.run(page, tmp_path, environment, {shown: address})
+    assert [each["state"] for each in listed(address)] == ["held", "held"]
 
 
 def test_curl_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from loanasync.cli.app import app
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, Settlement, SqliteLedger, State, create_ledger
 from loanasync.ledger.address import ledger_at
+from loanasync.ledger.orphans import Orphan, write_orphan
 from support.cli import PLAIN
 from support.ledger_clients import KEY
 from support.servers import Postgres, Server
@@ -100,6 +101,15 @@ def entries(file: Path) -> dict[str, Entry]:
         return {bytes.fromhex(entry.key).strip(b"\0").decode(): entry async for entry in every}
 
     return using(file, scanned)
+
+
+def left_orphan(folder: Path, file: Path, entry: Entry, settlement: Settlement) -> Path:
+    """Write a response for an entry of a ledger file to an orphan file, and return its path."""
+    header = using(file, lambda ledger: ledger.header())
+    ids = {"ledger": header.id, "key": entry.key, "token": entry.token, "payload": entry.payload}
+    written = write_orphan([folder], Orphan(settlement=settlement, **ids))
+    assert written is not None
+    return written
 
 
 def states(file: Path) -> dict[str, str]:

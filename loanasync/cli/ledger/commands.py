@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, TypeAlias
 
 import typer
@@ -42,9 +43,10 @@ from loanasync.cli.ledger.resolve import (
     resolve_interactively,
 )
 from loanasync.cli.rows.append import AppendFile
-from loanasync.ledger import Entry, State
+from loanasync.ledger import Entry, Settlement, State
 from loanasync.ledger.keys import places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
+from loanasync.ledger.model import PERSON
 from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
 from loanasync.ledger.resolution import find_entry
@@ -173,8 +175,16 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
+def _entry_of_customer(
+    use: OpenLedger, scope: str, *, by_order: bool, hold_missing: str | None = None
+) -> Entry:
     """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
+
+    Args:
+        use: The ledger.
+        scope: Scope of the approval.
+        by_order: Read an order token, too.
+        hold_missing: Note of an entry that is HELD, to create if the customer has no entry.
 
     Raises:
         NotFoundError: The fiscal code is invalid, or no single entry was found.
@@ -182,6 +192,8 @@ def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
     """
     shop = shop_from_environment(os.environ)
     secrets = use.secrets(shop)
+    if use.policy.scope and not by_order:
+        raise NotFoundError("this ledger has an entry for each order of a customer: add --order-token")
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
@@ -190,6 +202,14 @@ def _entry_of_customer(use: OpenLedger, scope: str, *, by_order: bool) -> Entry:
     found = use.run(find_entry(use.ledger, places, by_order=by_order))
     if isinstance(found, Entry):
         return found
+    if found == "missing" and hold_missing is not None:
+        settlement = Settlement(state=State.HELD, note=hold_missing, source=PERSON)
+        place, token = places[0], token_hex(16)
+        return use.run(
+            use.ledger.settle(
+                place.key, token=token, payload="", settlement=settlement, subject=place.subject
+            )
+        )
     if found == "ambiguous":
         raise NotFoundError(
             "entries in several scopes have this order token: name one of them with --scope, or omit "
@@ -235,7 +255,8 @@ def resolve_entries(
     and --customer, prompts for each entry that is unknown or lost. A decision of the service is never
     overwritten. A correction keeps the earlier state in the history.
 
-    --customer needs the same settings as `loanasync ledger show --customer`.
+    --customer needs the same settings as `loanasync ledger show --customer`. With --as held, it creates an
+    entry if the ledger has none, for example after a backup was restored.
 
     Exit codes: 0 all entries are resolved, 1 an entry could not be resolved, 2 nothing was done, 3 an entry
     was skipped.
@@ -258,7 +279,8 @@ def resolve_entries(
 
     with opened(ledger, orphan_folder=orphan_folder) as use:
         if customer:
-            entries = [_entry_of_customer(use, scope, by_order=order_token)]
+            held = safe_note if resolution is Resolution.HELD else None
+            entries = [_entry_of_customer(use, scope, by_order=order_token, hold_missing=held)]
         else:
             entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:

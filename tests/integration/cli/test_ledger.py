@@ -13,9 +13,8 @@ import pytest
 
 from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.model import Settlement
-from loanasync.ledger.orphans import Orphan, write_orphan
 from support.cli import environment, wait_for
-from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
+from support.ledger_file import entries, key, left_orphan, one_of_each, put, run_ledger, states, using
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
 
@@ -314,10 +313,8 @@ def test_export_writes_all_entries_and_responses_only_with_answers(
 def test_import_orphans_leaves_a_contradicting_file(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
     folder.mkdir()
-    token = entries(file)["unknown"].token
     for name in ("unknown", "approved"):
-        refused = Settlement(state=State.REFUSED, status=422)
-        write_orphan([folder], Orphan(key=key(name), token=token, payload="PAYLOAD", settlement=refused))
+        left_orphan(folder, file, entries(file)[name], Settlement(state=State.REFUSED, status=422))
     done = run_ledger("import-orphans", file, "--orphan-folder", folder)
     assert done.exit_code == 1
     assert done.stderr.endswith("1 response imported, 1 file left in place\n")

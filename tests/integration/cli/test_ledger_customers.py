@@ -2,17 +2,20 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from loanasync import LedgerError
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approval_request, connection_lost
+from loanasync.testing import approval_request, approved, connection_lost
 from support.builders import FISCAL_CODE
 from support.cli import create, make_row, run, write
 from support.ledger_clients import KEY, Shop
-from support.ledger_file import run_ledger
+from support.ledger_file import create_at, listed, run_ledger
 
+OTHER = "TSTXYZ00A00A000B"
 SHOP = {"auth_token": "token", "shop_id": "shop"}
 
 
@@ -81,6 +84,47 @@ def test_resolve_customer_finds_the_entry_of_an_order(tmp_path: Path, scope: str
     assert (code, states(file)) == (0, {"a": "unknown", "b": "refused"})
     shown = run_ledger("show", file, "--customer", "--order-token", stdin=f"{FISCAL_CODE}\nA2\n").stdout
     assert "ticket 17" in shown
+
+
+def test_resolve_customer_of_a_ledger_for_orders_needs_the_order(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("a", "A1"), scope="order_token")
+    code, message = resolve(file, "--as", "held", "--note", "ticket 17")
+    assert (code, states(file)) == (2, {"a": "unknown"})
+    assert "this ledger has an entry for each order of a customer: add --order-token" in message
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "stdin", "order"),
+    [
+        ({}, (), f"{FISCAL_CODE}\n", None),
+        ({}, ("--scope", "spring"), f"{FISCAL_CODE}\n", None),
+        ({"scope": "order_token"}, ("--order-token",), f"{FISCAL_CODE}\nA1\n", "A1"),
+    ],
+)
+def test_resolve_as_held_blocks_a_customer_without_entry(
+    tmp_path: Path, policy: dict[str, Any], options: tuple[str, ...], stdin: str, order: str | None
+) -> None:
+    file = file_of(tmp_path, **policy)
+    create_at(file, key=KEY, **policy)
+    scope = "spring" if "spring" in options else ""
+    for note, history in (("not in the copy", 0), ("not in the copy", 0), ("ticket 17", 1)):
+        code, message = resolve(file, "--as", "held", "--note", note, *options, stdin=stdin)
+        assert (code, message[12:]) == (0, " is held\n")
+        [entry] = listed(file)
+        assert (entry["state"], entry["note"], len(entry["history"])) == ("held", note, history)
+
+    async def request() -> tuple[object, int]:
+        async with SqliteLedger(file) as ledger:
+            shop = Shop(approved(), ledger=ledger, options=SHOP, **policy)
+            await shop.result(code=OTHER, request=approval_request(order_token=order), scope=scope)
+            blocked = await shop.result(request=approval_request(order_token=order), scope=scope)
+            return blocked, len(shop.script.sent)
+
+    blocked, sent = asyncio.run(request())
+    assert isinstance(blocked, LedgerError)
+    assert (blocked.outcome, sent) == ("unknown", 1)
+    assert resolve(file, *AS_REFUSED, *options, stdin=stdin)[0] == 0
+    assert {each["key"]: each["state"] for each in listed(file)}[entry["key"]] == "refused"
 
 
 @pytest.mark.parametrize("other", ["", "a"])

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import Ledger, Settlement, State
-from loanasync.ledger.orphans import Orphan, write_orphan
-from support.ledger_file import entries, key, one_of_each, put, run_ledger, states, using
+from support.ledger_file import entries, key, left_orphan, one_of_each, put, run_ledger, states, using
 
 REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
 
@@ -29,11 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def orphan(folder: Path, file: Path, name: str) -> Path:
-    entry = entries(file)[name]
-    left = Orphan(key=entry.key, token=entry.token, payload=entry.payload, settlement=REFUSED)
-    written = write_orphan([folder], left)
-    assert written is not None
-    return written
+    return left_orphan(folder, file, entries(file)[name], REFUSED)
 
 
 def test_import_prints_its_folders_and_the_option_for_others(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from loanasync.ledger import Entry, Settlement, SqliteLedger, State, Subject
-from loanasync.ledger.orphans import Orphan, write_orphan
 from loanasync.testing import (
     ScriptedResponse,
     SentRequest,
@@ -23,6 +22,7 @@ from loanasync.testing import (
 )
 from support.cli import run
 from support.ledger_clients import KEY, Shop
+from support.ledger_file import left_orphan
 
 BASE_URL = "https://loans.example.com"
 
@@ -204,10 +204,8 @@ def test_reconcile_imports_the_response_in_a_file_first(outcome: str, tmp_path: 
     Simulation(lost=[1]).approve([1])
     [entry] = entries()
     settlement = Settlement(state=State.APPROVED, status=201, body=b'{"approved": true}')
-    orphan = Orphan(key=entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
-    file = write_orphan([tmp_path / "state" / "loanasync" / "orphans"], orphan)
+    file = left_orphan(tmp_path / "state" / "loanasync" / "orphans", Path("decisions.db"), entry, settlement)
     assert reconcile(f"cf,outcome\n{code(1)},{outcome}\n", "--dry-run").returncode == 0
-    assert file is not None
     assert file.exists()
     done = reconcile(f"cf,outcome\n{code(1)},{outcome}\n")
     assert done.returncode == (0 if outcome == "approved" else 1)

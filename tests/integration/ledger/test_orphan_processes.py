@@ -13,7 +13,6 @@ from loanasync.ledger.orphans import Orphan, write_orphan
 from support.ledger_clients import create
 
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
-ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED)
 
 
 async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
@@ -36,10 +35,12 @@ with open(sys.argv[1]) as file:
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
 async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
-    file = await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
+    ledger = MemoryLedger()
+    orphan = Orphan(ledger=(await ledger.header()).id, key="k", token="t", payload="p", settlement=APPROVED)
+    file = await asyncio.to_thread(write_orphan, [tmp_path], orphan)
     other = await started(LOCKING, str(file))
-    assert await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN) not in (None, file)
-    assert await import_orphans(MemoryLedger(), tmp_path) == 2
+    assert await asyncio.to_thread(write_orphan, [tmp_path], orphan) not in (None, file)
+    assert await import_orphans(ledger, tmp_path) == 2
     await other.communicate(b"")
     assert list(tmp_path.iterdir()) == []
 
@@ -55,14 +56,17 @@ sys.stdin.readline()
 for number in range(50):
     key = f"{sys.argv[2]}-{number}"
     settlement = Settlement(state=State.APPROVED, status=201, body=key.encode())
-    assert write_orphan([Path(sys.argv[1])], Orphan(key=key, token="t", payload="p", settlement=settlement))
+    orphan = Orphan(ledger=sys.argv[3], key=key, token="t", payload="p", settlement=settlement)
+    assert write_orphan([Path(sys.argv[1])], orphan)
 """
 
 
 async def test_orphans_of_two_processes_are_imported_once_by_two_imports(tmp_path: Path) -> None:
     folder = tmp_path / "orphans"
-    await create(SqliteLedger(tmp_path / "decisions.db"))
-    processes = [await started(WRITER, str(folder), name) for name in "ab"]
+    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+        await create(ledger)
+        header = await ledger.header()
+    processes = [await started(WRITER, str(folder), name, header.id) for name in "ab"]
     ends = [asyncio.create_task(process.communicate(b"go\n")) for process in processes]
 
     async def importing() -> None:

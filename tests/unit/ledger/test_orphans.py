@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from loanasync.ledger import (
     MemoryLedger,
@@ -20,16 +21,21 @@ from loanasync.ledger.orphans import Orphan, write_orphan
 
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
 APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
-ORPHAN = Orphan(key="k", token="t", payload="p", settlement=APPROVED, subject=SUBJECT)
+ORPHAN = Orphan(ledger="1", key="k", token="t", payload="p", settlement=APPROVED, subject=SUBJECT)
 FORMAT_1 = (
     b'{"format": 1, "key": "k", "token": "t", "payload": "p", "state": "approved", "note": "",'
     b' "status": 201, "body": "eyJhcHByb3ZlZCI6dHJ1ZX0=", "fault": null}'
 )
 
 
+async def of(ledger: MemoryLedger) -> Orphan:
+    """Return the orphan of a ledger."""
+    return evolve(ORPHAN, ledger=(await ledger.header()).id)
+
+
 def test_orphan_keeps_subject_and_source() -> None:
     settlement = Settlement(state=State.REFUSED, note="ticket 17", source="person")
-    for orphan in (ORPHAN, Orphan(key="k", token="t", payload="p", settlement=settlement)):
+    for orphan in (ORPHAN, evolve(ORPHAN, settlement=settlement, subject=Subject())):
         assert json.loads(orphan.as_json())["format"] == 4
         assert Orphan.from_json(orphan.as_json()) == orphan
 
@@ -43,11 +49,21 @@ def test_orphan_of_another_format_is_rejected(number: object) -> None:
 
 async def test_import_of_an_unknown_key_writes_the_subject(tmp_path: Path) -> None:
     ledger = MemoryLedger()
-    await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
+    await asyncio.to_thread(write_orphan, [tmp_path], await of(ledger))
     assert await import_orphans(ledger, tmp_path) == 1
     (entry,) = await ledger.find(customer="anna", order="1")
     assert (entry.state, entry.body, entry.scope) == (State.APPROVED, APPROVED.body, "spring")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ledger", ["", "another"])
+async def test_import_of_another_ledgers_orphan_keeps_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ledger: str
+) -> None:
+    file = await asyncio.to_thread(write_orphan, [tmp_path], evolve(ORPHAN, ledger=ledger))
+    assert await import_orphans(MemoryLedger(), tmp_path) == 0
+    assert list(tmp_path.iterdir()) == [file]
+    assert "it belongs to another ledger" in caplog.text
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -67,7 +83,7 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     unknown = await ledger.claim("k", token="t", payload="p", lease=0.0)
     unknown = (await ledger.get("k")) or unknown
     entry = await resolve(ledger, unknown, State.APPROVED, "by telephone")
-    await asyncio.to_thread(write_orphan, [tmp_path], ORPHAN)
+    await asyncio.to_thread(write_orphan, [tmp_path], await of(ledger))
     assert await import_orphans(ledger, tmp_path) == 0
     assert len(list(tmp_path.iterdir())) == 1
     await resolve(ledger, entry, State.UNKNOWN, "the response is in a file")
@@ -120,17 +136,19 @@ async def test_import_leaves_and_logs_a_corrupt_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut, complete = (tmp_path / name for name in ("1-cut.json", "2-whole.json"))
+    ledger = MemoryLedger()
     cut.write_bytes(ORPHAN.as_json()[:-20])
-    complete.write_bytes(ORPHAN.as_json())
-    assert await import_orphans(MemoryLedger(), tmp_path) == 1
+    complete.write_bytes((await of(ledger)).as_json())
+    assert await import_orphans(ledger, tmp_path) == 1
     assert list(tmp_path.iterdir()) == [cut]
     assert "1-cut.json was not imported: it is incomplete, or not an orphan file" in caplog.text
 
 
 async def test_import_after_a_killed_writer_reads_complete_files(tmp_path: Path) -> None:
-    (tmp_path / "1.part").write_bytes(ORPHAN.as_json())  # killed before it renamed the file
-    (tmp_path / "2.part").write_bytes(ORPHAN.as_json()[:100])
     ledger = MemoryLedger()
+    content = (await of(ledger)).as_json()
+    (tmp_path / "1.part").write_bytes(content)  # killed before it renamed the file
+    (tmp_path / "2.part").write_bytes(content[:100])
     assert await import_orphans(ledger, tmp_path) == 1
     assert [entry.key async for entry in ledger.scan(State.APPROVED)] == ["k"]
     assert [file.name for file in tmp_path.iterdir()] == ["2.part"]
