@@ -25,7 +25,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Found, FoundHeader, Store
+from loanasync.ledger.store import Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -299,9 +299,7 @@ class Ledger(Closing):
             expects = "" if stored is None else stored.revision
             number, sent = self._number, time.monotonic()
             not_after = None if until is None or self._offset is None else until + self._offset
-            swapped = await self._store.swap(
-                draft, current, expects=expects, lease=lease, not_after=not_after
-            )
+            swapped = await self._store.swap(Write(draft, current, expects, lease, not_after))
             if not self._observe(swapped, current, number, sent, wrote=swapped.is_written):
                 await self._mark_lost_writes(current)
                 raise lost_writes(current.name)
@@ -368,7 +366,7 @@ class Ledger(Closing):
                 return transitions.as_read(stored)
             expects = "" if stored is None else stored.revision
             number, sent = self._number, time.monotonic()
-            swapped = await self._store.swap(draft, header, expects=expects)
+            swapped = await self._store.swap(Write(draft, header, expects))
             if not self._observe(swapped, header, number, sent, wrote=swapped.is_written):
                 await self._mark_lost_writes(header)
             if swapped.is_written:

@@ -9,9 +9,9 @@ from attrs import evolve
 from loanasync._lifecycle import free_after_fork
 from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, set_times
+from loanasync.ledger.model import Entry
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
 
 
 class MemoryLedger(Ledger):
@@ -64,32 +64,19 @@ class MemoryStore:
         entry = None if stored is None else _as_read(stored, now)
         return Found(entry, now, self._header.generation, self._number)
 
-    async def swap(
-        self,
-        entry: Entry,
-        header: Header,
-        *,
-        expects: str,
-        lease: float | None = None,
-        not_after: float | None = None,
-    ) -> Swapped:
+    async def swap(self, write: Write) -> Swapped:
         """See `Store.swap`."""
-        self.check(header)
+        self.check(write.header)
         with self._lock:
-            now, today, generation = time.monotonic(), time.time(), self._header.generation
-            stored, end = self._entries.get(entry.key, (None, now))
-            is_late = not_after is not None and now > not_after
-            is_refused = lease is not None and generation != header.generation
-            if is_late or is_refused or expects != (stored.revision if stored else ""):
-                found = None if stored is None else _as_read((stored, end), now)
-                return Swapped(found, now, generation, self._number, is_written=False)
+            now, generation = time.monotonic(), self._header.generation
+            found = self._entries.get(write.entry.key)
+            stored = None if found is None else _as_read(found, now)
+            end = write.set_times(stored, generation=generation, now=now, time_of_day=time.time())
+            if end is None:
+                return Swapped(stored, now, generation, self._number, is_written=False)
             self._number += 1
-            expires = entry.expires or today
-            if lease is not None:
-                end, expires = now + lease, today + lease
-            set_times(entry, claimed=entry.claimed or today, changed=today, expires=expires, left=end - now)
-            self._entries[entry.key] = (entry, end)
-            return Swapped(entry, now, generation, self._number, is_written=True)
+            self._entries[write.entry.key] = (write.entry, end)
+            return Swapped(write.entry, now, generation, self._number, is_written=True)
 
     async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
         """See `Store.page`."""

@@ -1,9 +1,7 @@
 """Entries of a ledger, their states and settlements, and the stored format that all backends share."""
 
 import json
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import TypeAlias
 
 from attrs import field, frozen
 
@@ -47,11 +45,9 @@ FORMAT = 4  # of all ledgers, orphan files and OUT.resume; no other format is re
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
-_NO_HISTORY = "[]"  # the usual case, without the cost of a JSON parser
+_DOCUMENT = ("state", "token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
 WITHOUT_REDIRECT = "without redirect"  # `Entry.part` of an approval that has a note or no body
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
-
-Body: TypeAlias = bytes | None
 
 
 @frozen(kw_only=True)
@@ -124,7 +120,7 @@ class Settlement:
     state: State
     note: str = ""
     status: int | None = None
-    body: Body = field(default=None, repr=mask)
+    body: bytes | None = field(default=None, repr=mask)
     fault: str | None = None
     source: str = SERVICE
 
@@ -179,7 +175,7 @@ class Entry:
     takeovers: int = 0
     note: str = ""
     status: int | None = None
-    body: Body = field(default=None, repr=mask)
+    body: bytes | None = field(default=None, repr=mask)
     fault: str | None = None
     customer: str = ""
     order: str = ""
@@ -213,18 +209,43 @@ def set_times(entry: Entry, *, claimed: float, changed: float, expires: float, l
     return entry
 
 
-def dump_history(history: Sequence[Change]) -> str:
-    """Return a history as JSON: a list of [state, changed, note, source]."""
-    if not history:
-        return _NO_HISTORY
-    return json.dumps([[each.state, each.changed, each.note, each.source] for each in history])
+def dump_entry(entry: Entry) -> str:
+    """Return the members of an entry that stores keep in one JSON document."""
+    members = {name: value for name in _DOCUMENT if (value := getattr(entry, name)) not in ("", 0, None)}
+    if entry.history:
+        members["history"] = [[each.state, each.changed, each.note, each.source] for each in entry.history]
+    return json.dumps(members)
 
 
-def load_history(text: str) -> tuple[Change, ...]:
-    """Return the history that `dump_history` wrote."""
-    if text == _NO_HISTORY:
-        return ()
-    return tuple(
-        Change(state=State(state), changed=float(changed), note=note, source=source)
-        for state, changed, note, source in json.loads(text)
+def load_entry(
+    key: str,
+    revision: str,
+    customer: str,
+    order: str,
+    claimed: float,
+    changed: float,
+    expires: float,
+    document: str | bytes,
+    body: bytes | None = None,
+    *,
+    left: float,
+) -> Entry:
+    """Return the entry that a store keeps in these columns."""
+    members = {"payload": "", **json.loads(document)}
+    members["state"] = State(members["state"])
+    members["history"] = tuple(
+        Change(state=State(state), changed=changed, note=note, source=source)
+        for state, changed, note, source in members.get("history", ())
+    )
+    return Entry(
+        key=key,
+        revision=revision,
+        customer=customer,
+        order=order,
+        claimed=claimed,
+        changed=changed,
+        expires=expires,
+        body=body,
+        left=left,
+        **members,
     )

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-from attrs import evolve, fields
+from attrs import evolve
 
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, State, dump_history, load_history
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
+from loanasync.ledger.model import Entry, dump_entry, load_entry
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
 
@@ -382,22 +382,25 @@ class _PostgresStore:
             number = _LOST
         return Found(_entry(row), row["now"], row["generation"], number)
 
-    async def swap(
-        self,
-        entry: Entry,
-        header: Header,
-        *,
-        expects: str,
-        lease: float | None = None,
-        not_after: float | None = None,
-    ) -> Swapped:
-        is_claim = lease is not None
-        values = [header.id, header.generation if is_claim else None, lease, not_after]
-        values += [
-            dump_history(entry.history) if name == "history" else getattr(entry, name) for name in _WRITTEN
-        ]
+    async def swap(self, write: Write) -> Swapped:
+        entry, header, expects, is_claim = write.entry, write.header, write.expects, write.lease is not None
         statement = (_UPDATE if expects else _INSERT)[is_claim]
-        values += [expects] if expects else []
+        values = (
+            header.id,
+            header.generation if is_claim else None,
+            write.lease,
+            write.not_after,
+            entry.key,
+            entry.part,
+            entry.revision,
+            entry.customer,
+            entry.order,
+            entry.claimed,
+            entry.expires,
+            dump_entry(entry),
+            entry.body,
+            *([expects] if expects else []),
+        )
         while True:
             try:
                 rows, is_committed = await self._run(statement, *values, must_commit=is_claim and not expects)
@@ -417,7 +420,7 @@ class _PostgresStore:
                 return Swapped(written, changed, generation, number, is_written=True)
             found = await self.read(entry.key, header)
             is_refused = is_claim and found.generation != header.generation
-            is_late = not_after is not None and found.now > not_after
+            is_late = write.not_after is not None and found.now > write.not_after
             if is_refused or is_late or ("" if found.entry is None else found.entry.revision) != expects:
                 return Swapped(found.entry, found.now, found.generation, found.number, is_written=False)
 
@@ -465,15 +468,23 @@ def _transaction_error(action: str) -> ConfigurationError:
 
 def _entry(row: Row) -> Entry | None:
     """Return the entry in a row, None if it does not exist."""
-    if row["key"] is None:
-        return None
-    values = {name: row[name] for name in _NAMES}
-    values |= {"state": State(values["state"]), "history": load_history(values["history"])}
-    return Entry(**values, left=values["expires"] - row["now"])
+    now, _, _, _, *columns = row
+    return None if row["key"] is None else load_entry(*columns, left=row["expires"] - now)
 
 
-_NAMES = tuple(each.name for each in fields(Entry) if each.name != "left")
-_COLUMNS = {*_NAMES, "part"}
+_COLUMNS = {
+    "key",
+    "part",
+    "revision",
+    "customer",
+    "order",
+    "claimed",
+    "changed",
+    "expires",
+    "document",
+    "body",
+}
+_COLUMNS = {"key", "part", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
 _FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in the formats 1 to 3
 _HEADER_COLUMNS = {"id", "generation", "header"}
 
@@ -497,11 +508,9 @@ _CREATE = """
 DO $$ BEGIN
 CREATE TABLE {table} (
     key text COLLATE "C" PRIMARY KEY, part text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
-    state text NOT NULL, token text NOT NULL, payload text NOT NULL,
-    claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL, takeovers integer NOT NULL,
-    note text NOT NULL, status smallint, body bytea, fault text,
-    customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL, scope text NOT NULL,
-    source text NOT NULL, history text NOT NULL
+    customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL,
+    claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL,
+    document text NOT NULL, body bytea
 );
 CREATE INDEX ON {table} (part, key);
 CREATE INDEX ON {table} (customer) WHERE customer <> '';
@@ -533,7 +542,7 @@ FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 _SYNC = f"SELECT txid_current(), {_FORCE_COMMIT_SYNC} FROM {{table}}_header FOR SHARE"  # noqa: S608  (constants)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
-_ENTRY = ", ".join(f'entry."{name}"' for name in _NAMES)
+_ENTRY = 'key, revision, customer, "order", claimed, changed, expires, document, body'
 _FROM = f"""
 SELECT {_NOW} AS now, {_LAST} AS number, generation, header.xmin AS transaction, {_ENTRY}
 FROM {{table}}_header AS header LEFT JOIN
@@ -568,16 +577,14 @@ WITH dropped AS (
 SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 """
 
-# Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; the values of `_WRITTEN`;
-# for an update, the expected revision. The server's time replaces `claimed` if it is 0.
-_WRITTEN = tuple(name for name in (*_NAMES, "part") if name != "changed")
-_PARAMETERS = {name: f"${number}" for number, name in enumerate(_WRITTEN, 5)}
-_VALUES = {
-    **_PARAMETERS,
-    "claimed": f"coalesce(nullif({_PARAMETERS['claimed']}::float8, 0), now)",
-    "expires": f"coalesce(now + $3::float8, nullif({_PARAMETERS['expires']}::float8, 0), now)",
-    "changed": "now",
-}
+# Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, part, revision,
+# customer, order, claimed, expires, document and body of the entry; for an update, the expected revision.
+# The server's time replaces `claimed` if it is 0.
+_WRITTEN = 'key, part, revision, customer, "order", claimed, changed, expires, document, body'
+_VALUES = """
+$5, $6, $7, $8, $9, coalesce(nullif($10::float8, 0), now), now,
+coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13
+"""
 _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 # The division fails if the statement ends after the latest time, for which it may have waited for a lock.
 _RESULT = f"""
@@ -598,12 +605,10 @@ def _swaps(write: str) -> tuple[str, str]:
 
 
 _INSERT = _swaps(f"""
-INSERT INTO {{table}} ({", ".join(f'"{name}"' for name in _VALUES)})
-SELECT {", ".join(_VALUES.values())} FROM {_SOURCE} ON CONFLICT (key) DO NOTHING
+INSERT INTO {{table}} ({_WRITTEN}) SELECT {_VALUES} FROM {_SOURCE} ON CONFLICT (key) DO NOTHING
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)
 _UPDATE = _swaps(f"""
-UPDATE {{table}} SET {", ".join(f'"{name}" = {value}' for name, value in _VALUES.items())}
-FROM {_SOURCE} WHERE key = {_PARAMETERS["key"]} AND revision = ${5 + len(_WRITTEN)}
+UPDATE {{table}} SET ({_WRITTEN}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $14
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)

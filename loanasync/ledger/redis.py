@@ -1,7 +1,6 @@
 """A ledger in Valkey or Redis, shared by processes on several machines."""
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -10,14 +9,13 @@ from logging import WARNING
 from typing import Any, ClassVar, TypeAlias
 
 from loanasync._log import log
-from loanasync._protocol.json import decode_any
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import WITHOUT_REDIRECT, Entry, State, dump_history, load_history, set_times
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
+from loanasync.ledger.model import WITHOUT_REDIRECT, Entry, State, dump_entry, load_entry, set_times
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
 
 ScriptResult: TypeAlias = Any  # lists, bytes and integers
 
@@ -121,25 +119,17 @@ class _RedisStore:
         now, number, generation = _head(head)
         return Found(_entry(stored, now), now, generation, number)
 
-    async def swap(
-        self,
-        entry: Entry,
-        header: Header,
-        *,
-        expects: str,
-        lease: float | None = None,
-        not_after: float | None = None,
-    ) -> Swapped:
-        is_claim = lease is not None
-        if is_claim:
+    async def swap(self, write: Write) -> Swapped:
+        entry, header, lease = write.entry, write.header, write.lease
+        if lease is not None:
             await self._servers.current().check()
         result = await self._run(
             _SWAP,
             header.id,
             entry.key,
-            expects,
-            header.generation if is_claim else "",
-            "" if not_after is None else not_after,
+            write.expects,
+            "" if lease is None else header.generation,
+            "" if write.not_after is None else write.not_after,
             "" if lease is None else lease,
             entry.claimed or "",
             entry.expires or "",
@@ -147,7 +137,7 @@ class _RedisStore:
             entry.part,
             entry.customer,
             entry.order,
-            _document(entry),
+            dump_entry(entry),
             *(() if entry.body is None else (entry.body,)),
         )
         if isinstance(result, list):
@@ -292,36 +282,15 @@ def _head(text: bytes) -> tuple[float, int, int]:
     return float(now), int(number), int(generation)
 
 
-def _document(entry: Entry) -> str:
-    """Return those members of an entry as JSON that no script reads."""
-    members = {name: value for name in _MEMBERS if (value := getattr(entry, name)) not in ("", 0, None)}
-    return json.dumps(members | {"history": dump_history(entry.history)} if entry.history else members)
-
-
 def _entry(stored: ScriptResult, now: float) -> Entry | None:
     """Return the entry for its key and what was stored; None if nothing was."""
     if len(stored) == 1:
         return None
-    key, revision, _, customer, order, claimed, changed, expires, document, *body = stored
-    members = {"payload": "", **decode_any(document)}
-    members["state"] = State(members["state"])
-    if "history" in members:
-        members["history"] = load_history(members["history"])
-    return Entry(
-        key=key.decode(),
-        revision=revision.decode(),
-        customer=customer.decode(),
-        order=order.decode(),
-        claimed=float(claimed),
-        changed=float(changed),
-        expires=float(expires),
-        left=float(expires) - now,
-        body=body[0] if body else None,
-        **members,
-    )
+    key, revision, _, customer, order, *times, document = [each.decode() for each in stored[:9]]
+    claimed, changed, expires = map(float, times)
+    columns = (key, revision, customer, order, claimed, changed, expires, document, *stored[9:])
+    return load_entry(*columns, left=expires - now)
 
-
-_MEMBERS = ("state", "token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
 
 # Storage layout. The header is a hash. An entry is a string: a MessagePack list of what scripts read or
 # set, of a JSON document with the other members, and of the body. A hash would take 450 bytes more. The

@@ -12,35 +12,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, finalize
 
-from attrs import define, fields
+from attrs import define
 
 from loanasync._lifecycle import free_after_fork
 from loanasync.errors import LedgerMismatchError
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import FORMAT, Entry, State, dump_history, load_history, set_times
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped
+from loanasync.ledger.model import FORMAT, Entry, dump_entry, load_entry
+from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
 
 T = TypeVar("T")
 
 _APPLICATION = 0x4C454447  # "LEDG", the application_id that marks an SQLite file as a ledger
 _CREATE = (
     """CREATE TABLE ledger (
-    id TEXT NOT NULL, generation INTEGER NOT NULL, number INTEGER NOT NULL, document TEXT NOT NULL,
+    id TEXT NOT NULL, generation INTEGER NOT NULL, number INTEGER NOT NULL, header TEXT NOT NULL,
     boot TEXT NOT NULL, boots INTEGER NOT NULL
 )""",
     """CREATE TABLE entries (
-    key TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, payload TEXT NOT NULL,
-    claimed REAL NOT NULL, changed REAL NOT NULL, expires REAL NOT NULL, takeovers INTEGER NOT NULL,
-    note TEXT NOT NULL, status INTEGER, body BLOB, fault TEXT, customer TEXT NOT NULL,
-    "order" TEXT NOT NULL, scope TEXT NOT NULL, source TEXT NOT NULL, revision TEXT NOT NULL,
-    part TEXT NOT NULL, history TEXT NOT NULL, lease_end REAL NOT NULL
+    key TEXT PRIMARY KEY, part TEXT NOT NULL, revision TEXT NOT NULL,
+    customer TEXT NOT NULL, "order" TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
+    expires REAL NOT NULL, lease_end REAL NOT NULL, document TEXT NOT NULL, body BLOB
 )""",
     "CREATE INDEX entries_part ON entries (part, key)",
     # A part of a digest is enough to find an entry, and takes a third of the space.
@@ -51,18 +48,10 @@ _CREATE = (
 )
 _CREATE_HEADER = "INSERT INTO ledger VALUES (?, ?, 1, ?, '', 0)"
 _HEADER = "SELECT id, generation, number FROM ledger"
-_SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, document = ? WHERE id = ? AND generation = ?"
+_SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, header = ? WHERE id = ? AND generation = ?"
 _COUNT_WRITE = "UPDATE ledger SET number = number + 1"
 
-_OTHER_FORMS = ("history", "left")  # fields that are not stored as they are
-_NAMES = tuple(each.name for each in fields(Entry) if each.name not in _OTHER_FORMS)
-_COLUMNS = ", ".join(f'"{name}"' for name in (*_NAMES, "history", "lease_end"))
-_WRITTEN = (*_NAMES, "history", "lease_end", "part")
-_PARAMETERS = ", ".join(f":{name}" for name in _WRITTEN)
-_VALUES = f'({_COLUMNS}, "part") VALUES ({_PARAMETERS})'
-# An assignment to an indexed column writes to the index, even if the value stays the same.
-_INDEXED = ("key", "customer", "order")
-_ASSIGNMENTS = ", ".join(f"{name} = :{name}" for name in _WRITTEN if name not in _INDEXED)
+_COLUMNS = 'key, revision, customer, "order", claimed, changed, expires, document, body, lease_end'
 
 # One statement, so that the entry is not older than the generation.
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
@@ -72,13 +61,8 @@ _PAGE = f"{_SELECT} WHERE key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
 _PAGE_OF_PART = f"{_SELECT} WHERE part = ? AND key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
 # The other conditions let SQLite use the index. Without the plus it would replace their column by the value.
 _BY = """+"{name}" = :{name} AND "{name}" <> '' AND substr("{name}", 1, 16) = substr(:{name}, 1, 16)"""
-_EXPECTED = 'SELECT lease_end, customer, "order" FROM entries WHERE key = ? AND revision = ?'
-_INSERT = f"INSERT INTO entries {_VALUES} ON CONFLICT (key) DO NOTHING"
-_UPDATE = f"UPDATE entries SET {_ASSIGNMENTS} WHERE key = :key"  # noqa: S608  (constants)
-_REPLACE = f"REPLACE INTO entries {_VALUES}"
+_WRITE = f"REPLACE INTO entries ({_COLUMNS}, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  (constants)
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
-
-_values_of = attrgetter(*_NAMES)
 
 _HEADER_SIZE = 100  # bytes at the beginning of each SQLite file
 _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
@@ -169,8 +153,8 @@ class _Transaction:
     has_written: bool = False
 
 
-Read: TypeAlias = Callable[[_Connection], T]
-Write: TypeAlias = Callable[[_Transaction], T]
+Reading: TypeAlias = Callable[[_Connection], T]
+Writing: TypeAlias = Callable[[_Transaction], T]
 
 
 class _MissingFileError(LedgerMismatchError):
@@ -214,16 +198,8 @@ class _SqliteStore:
     async def read(self, key: str, header: Header) -> Found:
         return await self._database().read(partial(_read, key, header))
 
-    async def swap(
-        self,
-        entry: Entry,
-        header: Header,
-        *,
-        expects: str,
-        lease: float | None = None,
-        not_after: float | None = None,
-    ) -> Swapped:
-        return await self._database().write(partial(_swap, entry, header, expects, lease, not_after))
+    async def swap(self, write: Write) -> Swapped:
+        return await self._database().write(partial(_swap, write))
 
     async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
         statement, given = (_PAGE_OF_PART, (part, first, last)) if part else (_PAGE, (first, last))
@@ -250,7 +226,7 @@ class _SqliteStore:
 
 
 def _find_header(name: str, connection: _Connection) -> FoundHeader:
-    document, number = connection.execute("SELECT document, number FROM ledger").fetchone()
+    document, number = connection.execute("SELECT header, number FROM ledger").fetchone()
     return FoundHeader(Header.from_json(document, name), connection.now(), number)
 
 
@@ -283,39 +259,23 @@ def _list(
 
 
 def _entry(row: Sequence[Any], now: float) -> Entry:
-    *values, history, lease_end = row
-    members = dict(zip(_NAMES, values, strict=True))
-    members["state"] = State(members["state"])
-    return Entry(**members, history=load_history(history), left=lease_end - now)
+    *columns, lease_end = row
+    return load_entry(*columns, left=lease_end - now)
 
 
-def _swap(
-    entry: Entry,
-    header: Header,
-    expects: str,
-    lease: float | None,
-    not_after: float | None,
-    transaction: _Transaction,
-) -> Swapped:
-    _check(header, transaction.id)
-    run, now, today = transaction.connection.execute, transaction.now, transaction.time_of_day
-    expected = run(_EXPECTED, (entry.key, expects)).fetchone() if expects else None
-    is_late = not_after is not None and now > not_after
-    is_refused = lease is not None and header.generation != transaction.generation
-    if not is_late and not is_refused and (expected is not None or not expects):
-        lease_end = now + lease if lease is not None else expected[0] if expected else now
-        expires = today + lease if lease is not None else entry.expires or today
-        claimed = entry.claimed or today
-        set_times(entry, claimed=claimed, changed=today, expires=expires, left=lease_end - now)
-        values = dict(zip(_NAMES, _values_of(entry), strict=True))
-        values |= {"history": dump_history(entry.history), "lease_end": lease_end, "part": entry.part}
-        has_subject = expected is not None and expected[1:] == (entry.customer, entry.order)
-        if run(_INSERT if expected is None else _UPDATE if has_subject else _REPLACE, values).rowcount:
-            transaction.has_written = True
-            return Swapped(entry, now, transaction.generation, transaction.number + 1, is_written=True)
-    row = run(_FIND, (entry.key,)).fetchone()
+def _swap(write: Write, transaction: _Transaction) -> Swapped:
+    _check(write.header, transaction.id)
+    entry, now, generation = write.entry, transaction.now, transaction.generation
+    row = transaction.connection.execute(_FIND, (entry.key,)).fetchone()
     stored = None if row is None else _entry(row, now)
-    return Swapped(stored, now, transaction.generation, transaction.number, is_written=False)
+    end = write.set_times(stored, generation=generation, now=now, time_of_day=transaction.time_of_day)
+    if end is None:
+        return Swapped(stored, now, generation, transaction.number, is_written=False)
+    subject, times = (entry.customer, entry.order), (entry.claimed, entry.changed, entry.expires)
+    values = (entry.key, entry.revision, *subject, *times, dump_entry(entry), entry.body, end, entry.part)
+    transaction.connection.execute(_WRITE, values)
+    transaction.has_written = True
+    return Swapped(entry, now, generation, transaction.number + 1, is_written=True)
 
 
 def _drop(entries: Sequence[Entry], header: Header, transaction: _Transaction) -> int:
@@ -340,16 +300,16 @@ class _DatabaseThread:
         self._opened_identity: tuple[int, int] | None = None  # device and inode number of the opened file
         self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
-        self._writes: deque[tuple[Write[Any], asyncio.Future[Any]]] = deque()
+        self._writes: deque[tuple[Writing[Any], asyncio.Future[Any]]] = deque()
         FORK_GUARD.register(self)
 
     async def run(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def read(self, use: Read[T]) -> T:
+    async def read(self, use: Reading[T]) -> T:
         return await self.run(lambda: _retry_while_locked(lambda: use(self._connect()), self._patience))
 
-    async def write(self, use: Write[T]) -> T:
+    async def write(self, use: Writing[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writes.append((use, future))
         self._executor.submit(self._write_all)
@@ -369,7 +329,7 @@ class _DatabaseThread:
             with suppress(RuntimeError):  # the event loop was closed
                 future.get_loop().call_soon_threadsafe(_end_write, future, result)
 
-    def _run(self, writes: Sequence[Write[Any]]) -> list[object]:
+    def _run(self, writes: Sequence[Writing[Any]]) -> list[object]:
         connection = self._connect()
         with _write_transaction(connection):
             stored_id, generation, number = connection.execute(_HEADER).fetchone()
@@ -421,7 +381,7 @@ def _end_write(future: asyncio.Future[object], result: object) -> None:
         future.set_result(result)
 
 
-def _run_write(use: Write[Any], transaction: _Transaction) -> object:
+def _run_write(use: Writing[Any], transaction: _Transaction) -> object:
     """Return the result or the error of one write in a transaction of several.
 
     The error of one write does not undo the others, unless it is an OperationalError, such as a full disk.

@@ -6,7 +6,7 @@ from typing import Protocol
 from attrs import frozen
 
 from loanasync.ledger.header import Header
-from loanasync.ledger.model import Entry
+from loanasync.ledger.model import Entry, set_times
 
 PAGE_SIZE = 500  # entries that `Store.page` returns at once; other calls may run between two pages
 
@@ -45,6 +45,56 @@ class Swapped(Found):
     is_written: bool
 
 
+@frozen
+class Write:
+    """An entry to write, and the conditions for it.
+
+    The store sets the times of the entry that it writes: `changed` to its time of day, `claimed` as well if
+    that is 0, and `expires` to the end of the lease. Without a lease, `expires` stays as it is stored.
+
+    Args:
+        entry: The entry, with a new revision.
+        header: The header that the client has read. If there is a lease, the stored header must have its
+            generation, otherwise nothing is written.
+        expects: Revision of the stored entry; empty if there must be none.
+        lease: Seconds until a claim expires; None for other writes.
+        not_after: Time of the store after which nothing is written, see `Found.now`.
+    """
+
+    entry: Entry
+    header: Header
+    expects: str
+    lease: float | None = None
+    not_after: float | None = None
+
+    def set_times(
+        self, stored: Entry | None, *, generation: int, now: float, time_of_day: float
+    ) -> float | None:
+        """Check the conditions, and set the times of the entry, for a store that holds a lock.
+
+        Args:
+            stored: The stored entry.
+            generation: Generation of the stored header.
+            now: Time of the store.
+            time_of_day: Time with which entries are dated.
+
+        Returns:
+            The time of the store at which the lease ends; None if the entry must not be written.
+        """
+        entry, revision = self.entry, "" if stored is None else stored.revision
+        is_late = self.not_after is not None and now > self.not_after
+        is_refused = self.lease is not None and generation != self.header.generation
+        if is_late or is_refused or revision != self.expects:
+            return None
+        left, expires = 0.0 if stored is None else stored.left, entry.expires or time_of_day
+        if self.lease is not None:
+            left, expires = self.lease, time_of_day + self.lease
+        set_times(
+            entry, claimed=entry.claimed or time_of_day, changed=time_of_day, expires=expires, left=left
+        )
+        return now + left
+
+
 class Store(Protocol):
     """Entries by their keys, and the header of the ledger that they belong to.
 
@@ -76,28 +126,8 @@ class Store(Protocol):
     async def read(self, key: str, header: Header) -> Found:
         """Return the entry of a key."""
 
-    async def swap(
-        self,
-        entry: Entry,
-        header: Header,
-        *,
-        expects: str,
-        lease: float | None = None,
-        not_after: float | None = None,
-    ) -> Swapped:
-        """Write an entry if the stored one has the expected revision.
-
-        The store sets the times of the entry that it writes: `changed` to its time of day, `claimed` as well
-        if that is 0, and `expires` to the end of the lease. Without a lease, `expires` stays as it is stored.
-
-        Args:
-            entry: The entry, with a new revision.
-            header: The header that the client has read. If there is a lease, the stored header must have its
-                generation, otherwise nothing is written.
-            expects: Revision of the stored entry; empty if there must be none.
-            lease: Seconds until a claim expires; None for other writes.
-            not_after: Time of the store after which nothing is written, see `Found.now`.
-        """
+    async def swap(self, write: Write) -> Swapped:
+        """Write an entry if the conditions are met."""
 
     async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
         """Return the next `PAGE_SIZE` entries of a list, ordered by their keys.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, State
 from loanasync.ledger.header import Header, new_header
 from loanasync.ledger.memory import MemoryStore
-from loanasync.ledger.store import Found, FoundHeader, Swapped
+from loanasync.ledger.store import Found, FoundHeader, Swapped, Write
 from loanasync.ledger.transitions import as_read
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class _ServerStore(MemoryStore):
     def create(self, header: Header) -> None:
         self._header, self.is_empty = header, False
 
-    async def swap(self, entry: Entry, header: Header, **options: Any) -> Swapped:
-        before, _ = self._entries.get(entry.key, (None, 0.0))
-        swapped = await super().swap(entry, header, **options)
+    async def swap(self, write: Write) -> Swapped:
+        before, _ = self._entries.get(write.entry.key, (None, 0.0))
+        swapped = await super().swap(write)
         if swapped.is_written:
-            self._server.note(before, entry)
+            self._server.note(before, write.entry)
         return swapped
 
     def check(self, header: Header) -> None:
@@ -179,8 +179,8 @@ class _Connection:
     async def read(self, key: str, header: Header) -> Found:
         return await self._call("read", lambda: self._server.store.read(key, header))
 
-    async def swap(self, entry: Entry, header: Header, **options: Any) -> Swapped:
-        return await self._call("swap", lambda: self._server.store.swap(entry, header, **options))
+    async def swap(self, write: Write) -> Swapped:
+        return await self._call("swap", lambda: self._server.store.swap(write))
 
     async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
         return await self._call("page", lambda: self._server.store.page(part, first, last, header))

@@ -106,8 +106,10 @@ def entries(file: Path) -> dict[str, Entry]:
 def left_orphan(folder: Path, file: Path, entry: Entry, settlement: Settlement) -> Path:
     """Write a response for an entry of a ledger file to an orphan file, and return its path."""
     header = using(file, lambda ledger: ledger.header())
-    ids = {"ledger": header.id, "key": entry.key, "token": entry.token, "payload": entry.payload}
-    written = write_orphan([folder], Orphan(settlement=settlement, **ids))
+    orphan = Orphan(
+        ledger=header.id, key=entry.key, token=entry.token, payload=entry.payload, settlement=settlement
+    )
+    written = write_orphan([folder], orphan)
     assert written is not None
     return written
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.header import Header, new_header
-from loanasync.ledger.store import Store, Swapped
+from loanasync.ledger.store import Store, Swapped, Write
 from support.processes import start_process
 
 __all__ = ["Opener", "created", "draft", "dying_writer", "new", "put", "racing_process", "store_of"]
@@ -50,7 +50,7 @@ async def put(
     store: Store, header: Header, entry: Entry, over: Entry | None = None, **options: Any
 ) -> Swapped:
     """Write an entry, over another one if that is given."""
-    return await store.swap(entry, header, expects="" if over is None else over.revision, **options)
+    return await store.swap(Write(entry, header, "" if over is None else over.revision, **options))
 
 
 def racing_process(log: Path, opener: Opener, header: Header, keys: list[str]) -> BaseProcess:

@@ -96,11 +96,13 @@ async def test_write_is_synced_before_it_returns(store: _SqliteStore, header: He
 async def test_claim_and_its_settlement_are_one_transaction_each(store: _SqliteStore, header: Header) -> None:
     async with traced(store) as statements:
         claim = draft("k", customer="c")
-        await put(store, header, claim, lease=HOUR)
-        assert statements == ["BEGIN", "SELECT", "INSERT", "UPDATE", "COMMIT"]
-        statements.clear()
-        await put(store, header, draft("k", customer="c", state=State.REFUSED), claim)
-        assert statements == ["BEGIN", "SELECT", "SELECT", "UPDATE", "UPDATE", "COMMIT"]
+        for write in (
+            put(store, header, claim, lease=HOUR),
+            put(store, header, draft("k", state=State.REFUSED), claim),
+        ):
+            await write
+            assert statements == ["BEGIN", "SELECT", "SELECT", "REPLACE", "UPDATE", "COMMIT"]
+            statements.clear()
 
 
 async def test_concurrent_writes_share_one_commit_and_number(store: _SqliteStore, header: Header) -> None:
@@ -162,7 +164,7 @@ async def test_failing_write_does_not_affect_others_in_its_commit(
     async with thread_held(store):
         writes = asyncio.gather(
             put(store, header, draft("a"), lease=HOUR),
-            put(store, header, draft("b", payload=object()), lease=HOUR),
+            put(store, header, draft("b", customer=object()), lease=HOUR),
             put(store, new(store), draft("c"), lease=HOUR),
             put(store, header, draft("d"), lease=HOUR),
             return_exceptions=True,
