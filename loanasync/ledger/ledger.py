@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import ClassVar
 
 from attrs import evolve
@@ -25,7 +25,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Found, FoundHeader, Store, Write
+from loanasync.ledger.store import Column, Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -433,17 +433,22 @@ class Ledger(Closing):
         Raises:
             Exception: The ledger cannot be used.
         """
-        header = await self.header()
         for part in _parts_to_read(states, without_redirect=without_redirect):
-            first, last = begins, ""
-            while page := await self._store.page(part, first, last, header):
+            async for page in self._pages("part" if part else "", part, begins):
                 for entry in map(transitions.as_read, page):
                     is_listed = not without_redirect or lacks_redirect(entry)
                     if entry.key.startswith(begins) and is_listed and (not states or entry.state in states):
                         yield entry
-                first = last = page[-1].key
-                if not last.startswith(begins):  # pages are ordered by key
-                    break
+
+    async def _pages(self, column: Column, value: str, begins: str = "") -> AsyncIterator[Sequence[Entry]]:
+        """Yield the pages of a list, ordered by keys, with all keys that begin with a text."""
+        header, first, last = await self.header(), begins, ""
+        while last.startswith(begins) or not last:
+            page = await self._store.page(column, value, first, last, header)
+            if not page:
+                return
+            first = last = page[-1].key
+            yield page
 
     async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
         """Return the entries of a customer, of an order, or of both, oldest first.
@@ -460,8 +465,10 @@ class Ledger(Closing):
         """
         if not (customer or order):
             return []
-        found = await self._store.find(customer, order, await self.header())
-        return transitions.sort_by_age(map(transitions.as_read, found))
+        pages = self._pages("customer", customer) if customer else self._pages("order", order)
+        found = [transitions.as_read(entry) async for page in pages for entry in page]
+        matching = [entry for entry in found if order in ("", entry.order)]
+        return sorted(matching, key=lambda entry: (entry.claimed, entry.key))
 
     async def purge(self, older_than: float) -> int:
         """Delete decided and released entries that have not changed for a time; return their number.
@@ -478,9 +485,7 @@ class Ledger(Closing):
         """
         header, before, deleted = await self.header(), time.time() - older_than, 0
         for part in _parts_to_read(_PURGED, without_redirect=False):
-            last = ""
-            while page := await self._store.page(part, last, last, header):
-                last = page[-1].key
+            async for page in self._pages("part", part):
                 old = [entry for entry in page if entry.state in _PURGED and entry.changed <= before]
                 deleted += await self._store.drop(old, header) if old else 0
         return deleted

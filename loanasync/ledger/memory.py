@@ -11,7 +11,7 @@ from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 
 class MemoryLedger(Ledger):
@@ -78,24 +78,17 @@ class MemoryStore:
             self._entries[write.entry.key] = (write.entry, end)
             return Swapped(write.entry, now, generation, self._number, is_written=True)
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
         """See `Store.page`."""
         self.check(header)
         keys = [
             key
             for key, (entry, _) in tuple(self._entries.items())
-            if key >= first and key != last and part in ("", entry.part)
+            if key >= first and key != last and (not column or getattr(entry, column) == value)
         ]
         return self._read_all(sorted(keys)[:PAGE_SIZE])
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        """See `Store.find`."""
-        self.check(header)
-        return self._read_all(
-            key
-            for key, (entry, _) in tuple(self._entries.items())
-            if customer in ("", entry.customer) and order in ("", entry.order)
-        )
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         """See `Store.drop`."""

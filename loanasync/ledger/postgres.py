@@ -15,7 +15,7 @@ from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_e
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry, dump_entry, load_entry
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
 
@@ -424,14 +424,11 @@ class _PostgresStore:
             if is_refused or is_late or ("" if found.entry is None else found.entry.revision) != expects:
                 return Swapped(found.entry, found.now, found.generation, found.number, is_written=False)
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
-        return await self._list(_PART if part else _ALL, part, first, last, header=header)
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        return await self._list(_FIND, customer, order, header=header)
-
-    async def _list(self, statement: str, *arguments: str, header: Header) -> list[Entry]:
-        rows, _ = await self._select(statement, header, *arguments)
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
+        statement = _PAGE.format(table="{table}", condition=f'"{column}" = $2' if column else "$2::text = ''")
+        rows, _ = await self._select(statement, header, value, first, last)
         return [entry for entry in map(_entry, rows) if entry is not None]
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
@@ -513,8 +510,8 @@ CREATE TABLE {table} (
     document text NOT NULL, body bytea
 );
 CREATE INDEX ON {table} (part, key);
-CREATE INDEX ON {table} (customer) WHERE customer <> '';
-CREATE INDEX ON {table} ("order") WHERE "order" <> '';
+CREATE INDEX ON {table} (customer, key);
+CREATE INDEX ON {table} ("order", key);
 CREATE TABLE {table}_header (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     id text NOT NULL, generation bigint NOT NULL, header text NOT NULL
@@ -550,23 +547,12 @@ FROM {{table}}_header AS header LEFT JOIN
 _READ = f"{_FROM} {{table}} AS entry ON key = $2 WHERE id = $1"
 
 
-def _page(condition: str) -> str:
-    # One row of the header is joined, which keeps the order.
-    return f"""
+# One row of the header is joined, which keeps the order.
+_PAGE = f"""
 {_FROM} LATERAL (
-    SELECT * FROM {{table}} WHERE {condition} AND key >= $3 AND key <> $4 ORDER BY key LIMIT {PAGE_SIZE}
+    SELECT * FROM {{table}} WHERE {{condition}} AND key >= $3 AND key <> $4 ORDER BY key LIMIT {PAGE_SIZE}
 ) AS entry ON true WHERE id = $1
 """  # noqa: S608  (constants, and a name that was checked)
-
-
-_PART, _ALL = _page("part = $2"), _page("$2::text = ''")
-# The constant conditions let the planner use the partial indexes.
-_FIND = f"""
-{_FROM} {{table}} AS entry ON
-    $2::text <> '' AND customer = $2 AND customer <> '' AND $3::text IN ('', "order")
-    OR $2::text = '' AND "order" = $3 AND "order" <> ''
-WHERE id = $1
-"""
 _DROP = """
 WITH dropped AS (
     DELETE FROM {table} AS entry

@@ -15,7 +15,7 @@ from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_e
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import WITHOUT_REDIRECT, Entry, State, dump_entry, load_entry, set_times
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 ScriptResult: TypeAlias = Any  # lists, bytes and integers
 
@@ -151,18 +151,12 @@ class _RedisStore:
         set_times(entry, claimed=entry.claimed or now, changed=now, expires=expires, left=expires - now)
         return Swapped(entry, now, generation, number, is_written=True)
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
-        name = f"part:{part}" if part else "index"
-        return await self._list(header, name, f"({last}" if last else f"[{first}", PAGE_SIZE)
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        name = f"customer:{customer}" if customer else f"order:{order}"
-        found = await self._list(header, name, "-", -1)
-        return [each for each in found if order in ("", each.order)]
-
-    async def _list(self, header: Header, name: str, begin: str, limit: int) -> list[Entry]:
-        """Return the entries of a sorted set, ordered by their keys."""
-        head, *stored = await self._run(_LIST, header.id, name, begin, limit)
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
+        name = f"{column}:{value}" if column else "index"
+        begin = f"({last}" if last else f"[{first}"
+        head, *stored = await self._run(_PAGE, header.id, name, begin, PAGE_SIZE)
         now, _, _ = _head(head)
         entries = [_entry(each, now) for each in stored]
         return [each for each in entries if each is not None]
@@ -351,7 +345,7 @@ end
 _READ = _BEGIN + "return {head(), read(ARGV[3])}"
 
 # ARGV: name of a sorted set, lower limit of the keys, number of entries.
-_LIST = f"""{_BEGIN}
+_PAGE = f"""{_BEGIN}
 local found = {{head()}}
 for _, key in ipairs(redis.call('ZRANGEBYLEX', prefix .. ARGV[3], ARGV[4], '+', 'LIMIT', 0, ARGV[5])) do
   found[#found + 1] = read(key)
@@ -414,4 +408,4 @@ redis.call('HSET', KEYS[1], 'id', ARGV[4], 'generation', ARGV[5], 'document', AR
 return 1
 """
 
-_SCRIPTS = (_READ, _LIST, _SWAP, _DROP, _HEADER, _SWAP_HEADER)
+_SCRIPTS = (_READ, _PAGE, _SWAP, _DROP, _HEADER, _SWAP_HEADER)

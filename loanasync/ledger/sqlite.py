@@ -24,7 +24,7 @@ from loanasync.errors import LedgerMismatchError
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import FORMAT, Entry, dump_entry, load_entry
-from loanasync.ledger.store import PAGE_SIZE, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 T = TypeVar("T")
 
@@ -41,8 +41,8 @@ _CREATE = (
 )""",
     "CREATE INDEX entries_part ON entries (part, key)",
     # A part of a digest is enough to find an entry, and takes a third of the space.
-    "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16)) WHERE customer <> ''",
-    'CREATE INDEX entries_order ON entries (substr("order", 1, 16)) WHERE "order" <> \'\'',
+    "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16))",
+    'CREATE INDEX entries_order ON entries (substr("order", 1, 16))',
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
@@ -57,10 +57,15 @@ _COLUMNS = 'key, revision, customer, "order", claimed, changed, expires, documen
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
 _SELECT = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608  (constants)
 _FIND = f"{_SELECT} WHERE key = ?"
-_PAGE = f"{_SELECT} WHERE key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
-_PAGE_OF_PART = f"{_SELECT} WHERE part = ? AND key >= ? AND key <> ? ORDER BY key LIMIT {PAGE_SIZE}"
-# The other conditions let SQLite use the index. Without the plus it would replace their column by the value.
-_BY = """+"{name}" = :{name} AND "{name}" <> '' AND substr("{name}", 1, 16) = substr(:{name}, 1, 16)"""
+_PAGE = f"{_SELECT} WHERE {{}} AND key >= :first AND key <> :last ORDER BY key LIMIT {PAGE_SIZE}"
+# The second condition uses the index. Without the plus, SQLite would replace its column by the value.
+_BY = '+"{0}" = :value AND substr("{0}", 1, 16) = substr(:value, 1, 16)'
+_CONDITIONS = {
+    "": ":value = ''",
+    "part": "part = :value",
+    "customer": _BY.format("customer"),
+    "order": _BY.format("order"),
+}
 _WRITE = f"REPLACE INTO entries ({_COLUMNS}, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  (constants)
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
@@ -201,14 +206,12 @@ class _SqliteStore:
     async def swap(self, write: Write) -> Swapped:
         return await self._database().write(partial(_swap, write))
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
-        statement, given = (_PAGE_OF_PART, (part, first, last)) if part else (_PAGE, (first, last))
-        return await self._database().read(partial(_list, statement, given, header))
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        given = {name: digest for name, digest in (("customer", customer), ("order", order)) if digest}
-        statement = f"{_SELECT} WHERE {' AND '.join(_BY.format(name=name) for name in given)}"
-        return await self._database().read(partial(_list, statement, given, header))
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
+        statement = _PAGE.format(_CONDITIONS[column])
+        given = {"value": value, "first": first, "last": last}
+        return await self._database().read(partial(_page, statement, given, header))
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         return await self._database().write(partial(_drop, entries, header))
@@ -249,8 +252,8 @@ def _read(key: str, header: Header, connection: _Connection) -> Found:
     return Found(None if row[0] is None else _entry(row, now), now, generation, number)
 
 
-def _list(
-    statement: str, given: Sequence[str] | Mapping[str, str], header: Header, connection: _Connection
+def _page(
+    statement: str, given: Mapping[str, str], header: Header, connection: _Connection
 ) -> Sequence[Entry]:
     _check(header, connection.execute(_HEADER).fetchone()[0])
     rows = connection.execute(statement, given).fetchall()

@@ -1,12 +1,14 @@
 """The protocol of stores: a store keeps a header and entries, and decides nothing about them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from attrs import frozen
 
 from loanasync.ledger.header import Header
 from loanasync.ledger.model import Entry, set_times
+
+Column: TypeAlias = Literal["", "part", "customer", "order"]
 
 PAGE_SIZE = 500  # entries that `Store.page` returns at once; other calls may run between two pages
 
@@ -129,18 +131,18 @@ class Store(Protocol):
     async def swap(self, write: Write) -> Swapped:
         """Write an entry if the conditions are met."""
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
-        """Return the next `PAGE_SIZE` entries of a list, ordered by their keys.
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
+        """Return the next `PAGE_SIZE` entries with a value in a column, ordered by their keys.
 
         Args:
-            part: The list: a value of `Entry.part`, or empty for all entries.
+            column: Name of the column; empty for all entries.
+            value: The value, empty for all entries.
             first: First key of the page.
             last: A key to leave out: the last one of the previous page; empty for the first page.
             header: The header that the client has read.
         """
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        """Return the entries that match both digests, in any order. An empty digest matches all entries."""
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         """Delete those entries whose revision is still the stored one; return their number."""

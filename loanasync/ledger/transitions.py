@@ -4,8 +4,6 @@ They return the entry to write, or None if the transition is not allowed. The st
 entry: `changed`, `claimed` if it is 0, and `expires` of a claim.
 """
 
-from collections.abc import Iterable
-
 from attrs import evolve
 
 from loanasync.ledger.model import (
@@ -152,8 +150,3 @@ def _history_with(entry: Entry) -> tuple[Change, ...]:
     """Return the history of an entry, extended by its present state."""
     left = Change(state=entry.state, changed=entry.changed, note=entry.note, source=entry.source)
     return (*entry.history, left)[-HISTORY_LENGTH:]
-
-
-def sort_by_age(entries: Iterable[Entry]) -> list[Entry]:
-    """Return entries in the order of `Ledger.find`: oldest first."""
-    return sorted(entries, key=lambda entry: (entry.claimed, entry.key))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, State
 from loanasync.ledger.header import Header, new_header
 from loanasync.ledger.memory import MemoryStore
-from loanasync.ledger.store import Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import Column, Found, FoundHeader, Swapped, Write
 from loanasync.ledger.transitions import as_read
 
 if TYPE_CHECKING:
@@ -182,11 +182,10 @@ class _Connection:
     async def swap(self, write: Write) -> Swapped:
         return await self._call("swap", lambda: self._server.store.swap(write))
 
-    async def page(self, part: str, first: str, last: str, header: Header) -> Sequence[Entry]:
-        return await self._call("page", lambda: self._server.store.page(part, first, last, header))
-
-    async def find(self, customer: str, order: str, header: Header) -> Sequence[Entry]:
-        return await self._call("find", lambda: self._server.store.find(customer, order, header))
+    async def page(
+        self, column: Column, value: str, first: str, last: str, header: Header
+    ) -> Sequence[Entry]:
+        return await self._call("page", lambda: self._server.store.page(column, value, first, last, header))
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         return await self._call("drop", lambda: self._server.store.drop(entries, header))

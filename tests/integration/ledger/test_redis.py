@@ -346,7 +346,7 @@ async def test_write_whose_response_is_lost_counts_as_written(
     async with ledger_on(valkey) as ledger:
         await claim(ledger)
         store, header = store_of(ledger), await ledger.header()
-        read, lost = Connection.read_response, []
+        read, lost = Connection.read_response, list[object]()
 
         async def lose_once(self: Any, *args: Any, **kwargs: Any) -> Any:
             response = await read(self, *args, **kwargs)

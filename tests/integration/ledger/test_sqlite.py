@@ -139,7 +139,7 @@ async def test_full_disk_fails_all_writes_of_its_commit(store: _SqliteStore, hea
     for error in await writes:
         assert isinstance(error, sqlite3.OperationalError)
         assert store.reason(error) == "the disk is full: free some space"
-    assert {entry.state for entry in await store.page("", "", "", header)} == {State.INFLIGHT}
+    assert {entry.state for entry in await store.page("", "", "", "", header)} == {State.INFLIGHT}
     assert (await store.read("new", header)).entry is None
     await run_sql(store, "PRAGMA max_page_count = 10000")
     for pair in zip(settled, claims, strict=True):
@@ -155,7 +155,7 @@ async def test_cancelled_write_that_waits_is_not_written(store: _SqliteStore, he
         cancelled.cancel()
     await kept
     assert cancelled.cancelled()
-    assert [entry.key for entry in await store.page("", "", "", header)] == ["kept"]
+    assert [entry.key for entry in await store.page("", "", "", "", header)] == ["kept"]
 
 
 async def test_failing_write_does_not_affect_others_in_its_commit(
@@ -172,7 +172,7 @@ async def test_failing_write_does_not_affect_others_in_its_commit(
     ends = await writes
     assert isinstance(ends[1], sqlite3.Error)
     assert isinstance(ends[2], LedgerMismatchError)
-    assert [entry.key for entry in await store.page("", "", "", header)] == ["a", "d"]
+    assert [entry.key for entry in await store.page("", "", "", "", header)] == ["a", "d"]
 
 
 async def test_file_of_many_entries_is_small(store: _SqliteStore, header: Header, file: Path) -> None:
