@@ -11,32 +11,19 @@ from loanasync.ledger.postgres import PostgresLedger
 from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
 
-
-def _count(text: str) -> int:
-    """Return the number in a parameter of an address; raise ValueError if it is negative or not a number."""
-    if (number := int(text)) < 0:
-        raise ValueError
-    return number
-
-
 _SERVERS: Mapping[str, Callable[..., Ledger]] = {  # by the scheme of their addresses
     **dict.fromkeys(("redis", "rediss", "unix"), RedisLedger),
     **dict.fromkeys(("postgresql", "postgres"), PostgresLedger),
 }
-# Parameters of an address that the ledger takes as arguments. Its driver gets the other ones.
-_ARGUMENTS: Mapping[Callable[..., Ledger], Mapping[str, Callable[[str], object]]] = {
-    RedisLedger: {"prefix": str},
-    PostgresLedger: {"table": str, "statement_cache_size": _count},
-}
-_ALL_ARGUMENTS = {name for arguments in _ARGUMENTS.values() for name in arguments}
+# The parameter of an address that the ledger takes as argument. Its driver gets the other ones.
+_OWN: Mapping[Callable[..., Ledger], str] = {RedisLedger: "prefix", PostgresLedger: "table"}
 
 
 def ledger_at(name: str) -> Ledger:
     """Return the ledger of a name: a path, ``sqlite:///path``, or the address of a server.
 
     It is not opened, and its clients never create it: a volume may not be mounted, a name may be mistyped.
-    The parameter ``prefix=`` of a Redis address, and ``table=`` and ``statement_cache_size=`` of a PostgreSQL
-    address belong to the ledger.
+    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address belong to the ledger.
 
     Args:
         name: Value of ``--ledger`` or LOANASYNC_LEDGER.
@@ -52,16 +39,11 @@ def ledger_at(name: str) -> Ledger:
     if scheme not in _SERVERS:
         schemes = ", ".join(f"{each}://" for each in _SERVERS)
         raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
-    accepted = _ARGUMENTS[_SERVERS[scheme]]
+    accepted = _OWN[_SERVERS[scheme]]
     address, own = _split_address(name)
-    if others := own.keys() - accepted:
-        names = " and ".join(f"{parameter}=" for parameter in accepted)
-        raise ConfigurationError("ledger", f"{scheme}:// accepts {names}, not {min(others)}=")
-    try:
-        arguments = {parameter: accepted[parameter](value) for parameter, value in own.items()}
-    except ValueError:
-        raise ConfigurationError("ledger", "statement_cache_size= must be a number, such as 0") from None
-    return _SERVERS[scheme](address, **arguments)
+    if others := own.keys() - {accepted}:
+        raise ConfigurationError("ledger", f"{scheme}:// accepts {accepted}=, not {min(others)}=")
+    return _SERVERS[scheme](address, **own)
 
 
 def _sqlite_ledger(file: Path) -> SqliteLedger:
@@ -82,7 +64,7 @@ def _split_address(name: str) -> tuple[str, dict[str, str]]:
     own, others = {}, []
     for part in query.split("&"):
         parameter, _, value = part.partition("=")
-        if parameter in _ALL_ARGUMENTS:
+        if parameter in _OWN.values():
             own[parameter] = unquote(value)
         elif part:
             others.append(part)

@@ -18,7 +18,6 @@ from loanasync.ledger.model import (
     DECIDED,
     NO_REDIRECT,
     NO_SUBJECT,
-    WITHOUT_REDIRECT,
     Entry,
     Settlement,
     State,
@@ -420,8 +419,8 @@ class Ledger(Closing):
         """Iterate over the entries in these states, in no particular order.
 
         The entries are read in pages, so they are never all in memory. An entry that changes during the
-        iteration may be missed, may be returned in its earlier state, or may be returned twice. Only the
-        listed entries are read.
+        iteration may be missed, may be returned in its earlier state, or may be returned twice. Only entries
+        in these states are read.
 
         Args:
             states: States of the entries; all states if none is given.
@@ -433,8 +432,8 @@ class Ledger(Closing):
         Raises:
             Exception: The ledger cannot be used.
         """
-        for part in _parts_to_read(states, without_redirect=without_redirect):
-            async for page in self._pages("part" if part else "", part, begins):
+        for column, value in _lists((State.APPROVED,) if without_redirect else states):
+            async for page in self._pages(column, value, begins):
                 for entry in map(transitions.as_read, page):
                     is_listed = not without_redirect or lacks_redirect(entry)
                     if entry.key.startswith(begins) and is_listed and (not states or entry.state in states):
@@ -484,8 +483,8 @@ class Ledger(Closing):
             Exception: The ledger cannot be used.
         """
         header, before, deleted = await self.header(), time.time() - older_than, 0
-        for part in _parts_to_read(_PURGED, without_redirect=False):
-            async for page in self._pages("part", part):
+        for column, value in _lists(_PURGED):
+            async for page in self._pages(column, value):
                 old = [entry for entry in page if entry.state in _PURGED and entry.changed <= before]
                 deleted += await self._store.drop(old, header) if old else 0
         return deleted
@@ -503,19 +502,14 @@ def _revision() -> str:
     return os.urandom(8).hex()
 
 
-def _parts_to_read(states: Collection[State], *, without_redirect: bool) -> list[str]:
+def _lists(states: Collection[State]) -> list[tuple[Column, str]]:
     """Return the lists to read, in the order in which an entry usually passes through the states.
 
     So an entry that changes during a scan is returned twice rather than missed.
     """
-    if without_redirect:
-        return [WITHOUT_REDIRECT]
-    if not states:
-        return [""]
     # An entry that is stored as INFLIGHT is reported as UNKNOWN once its lease has expired.
     stored = {*states, *([State.INFLIGHT] if State.UNKNOWN in states else ())}
-    parts = [state.value for state in State if state in stored]
-    return parts + [WITHOUT_REDIRECT] * (State.APPROVED in stored)
+    return [("state", state) for state in State if state in stored] or [("", "")]
 
 
 def lacks_redirect(entry: Entry) -> bool:

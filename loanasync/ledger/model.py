@@ -45,8 +45,7 @@ FORMAT = 4  # of all ledgers, orphan files and OUT.resume; no other format is re
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
-_DOCUMENT = ("state", "token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
-WITHOUT_REDIRECT = "without redirect"  # `Entry.part` of an approval that has a note or no body
+_DOCUMENT = ("token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
 
@@ -186,13 +185,6 @@ class Entry:
     left: float = field(default=0.0, eq=False, repr=False)
 
     @property
-    def part(self) -> str:
-        """The list that a store keeps the entry in: its state, or approvals that may lack a redirect."""
-        if self.state is State.APPROVED and (self.body is None or self.note):
-            return WITHOUT_REDIRECT
-        return self.state
-
-    @property
     def is_correctable(self) -> bool:
         """True if a person decided or released the entry. Only then may it be corrected."""
         return self.source not in ("", SERVICE) and (self.state is State.RELEASED or self.state.is_decided)
@@ -219,6 +211,7 @@ def dump_entry(entry: Entry) -> str:
 
 def load_entry(
     key: str,
+    state: str,
     revision: str,
     customer: str,
     order: str,
@@ -232,13 +225,13 @@ def load_entry(
 ) -> Entry:
     """Return the entry that a store keeps in these columns."""
     members = {"payload": "", **json.loads(document)}
-    members["state"] = State(members["state"])
     members["history"] = tuple(
         Change(state=State(state), changed=changed, note=note, source=source)
         for state, changed, note, source in members.get("history", ())
     )
     return Entry(
         key=key,
+        state=State(state),
         revision=revision,
         customer=customer,
         order=order,

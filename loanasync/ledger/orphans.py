@@ -113,22 +113,6 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-@frozen
-class NotImported:
-    """A file or folder that was not imported, and the reason."""
-
-    path: Path
-    reason: str
-
-
-@frozen
-class ImportResult:
-    """The result of an import: the number of imported files, and the files and folders that remain."""
-
-    number: int
-    left: tuple[NotImported, ...]
-
-
 async def import_orphans(ledger: Ledger, folder: str | Path | None = None) -> int:
     """Write the responses in orphan files to the ledger, and delete the imported files.
 
@@ -156,52 +140,40 @@ async def import_orphans(ledger: Ledger, folder: str | Path | None = None) -> in
         0
     """
     folders = await asyncio.to_thread(default_orphan_folders) if folder is None else (Path(folder),)
-    done = await import_from_folders(ledger, folders)
-    for each in done.left:
-        log(WARNING, "orphan file %s was not imported: %s", each.path.name, each.reason)
-    return done.number
+    number, left = await import_from_folders(ledger, folders)
+    for file, reason in left:
+        log(WARNING, "orphan file %s was not imported: %s", file.name, reason)
+    return number
 
 
-async def import_from_folders(ledger: Ledger, folders: Iterable[Path]) -> ImportResult:
-    """Import the files of several folders; return failures instead of logging them."""
+async def import_from_folders(
+    ledger: Ledger, folders: Iterable[Path], key: str = ""
+) -> tuple[int, list[tuple[Path, str]]]:
+    """Import the files of several folders, or only those of one entry.
+
+    Returns:
+        The number of imported files, and the files and folders that remain, each with the reason.
+    """
     number, left = 0, []
     for folder in folders:
         try:
-            files = await asyncio.to_thread(orphan_files, folder)
+            files = await asyncio.to_thread(orphan_files, folder, key)
         except OSError as error:
-            left.append(NotImported(folder, _reason(error)))
+            left.append((folder, _reason(error)))
             continue
         for file in files:
             try:
                 reason = await _import_file(ledger, file)
-            except FileNotFoundError:  # another import has imported and deleted it
+            except FileNotFoundError:  # another import has deleted it
                 continue
             except Exception as error:  # noqa: BLE001  (usually caused by the content of the file)
                 await ledger.get("")  # raises if the ledger itself cannot be used
                 reason = _reason(error)
             if reason:
-                left.append(NotImported(file, reason))
+                left.append((file, reason))
             else:
                 number += 1
-    return ImportResult(number, tuple(left))
-
-
-async def import_files_of_entry(ledger: Ledger, folders: Iterable[Path], key: str) -> None:
-    """Import the files of one entry. Files that cannot be imported are left in place.
-
-    Raises:
-        Exception: The ledger cannot be used.
-    """
-    for folder in folders:
-        try:
-            files = await asyncio.to_thread(orphan_files, folder, key)
-        except OSError:  # the folder cannot be read
-            continue
-        for file in files:
-            try:
-                await _import_file(ledger, file)
-            except Exception:  # noqa: BLE001  (usually caused by the content of the file, or it was deleted)
-                await ledger.get("")  # raises if the ledger itself cannot be used
+    return number, left
 
 
 def orphan_files(folder: Path, key: str = "") -> list[Path]:

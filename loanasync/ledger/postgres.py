@@ -4,8 +4,8 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, TypeAlias
 
 from attrs import evolve
 
@@ -18,6 +18,8 @@ from loanasync.ledger.model import Entry, dump_entry, load_entry
 from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
+Connection: TypeAlias = Any
+Pool: TypeAlias = Any
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,55}(\.[a-z_][a-z0-9_]{0,55})?")  # with "_header", at most 63 bytes
 _TABLE = "loanasync_decisions"
@@ -32,8 +34,8 @@ _UNDEFINED_TABLE = "42P01"
 _UNWRITABLE = {"25006", "42501"}  # read_only_sql_transaction, insufficient_privilege
 _LATE = "22012"  # division_by_zero, see `_RESULT`
 _POOLER = (
-    "a pooler shares prepared statements between its clients: put statement_cache_size=0 into the address, "
-    "or open your own pool or connection with statement_cache_size=0"
+    "a pooler shares prepared statements between its clients: open your pool or connection with "
+    "statement_cache_size=0"
 )
 _REASONS = {
     "22012": "another transaction locked the entry for too long: look for transactions that stay open",
@@ -53,31 +55,6 @@ _REASONS = {
     "57P02": "the server is restarting after a crash",
     "57P03": "the server is starting or shutting down",
 }
-
-
-@runtime_checkable
-class PostgresConnection(Protocol):
-    """The methods of an ``asyncpg.Connection`` that the ledger calls."""
-
-    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
-        """Return the rows of a statement."""
-
-    def is_in_transaction(self) -> bool:
-        """Return True within a transaction."""
-
-    def transaction(self, *, isolation: str) -> AbstractAsyncContextManager[Any]:
-        """Return a context in which all statements are committed together."""
-
-
-@runtime_checkable
-class PostgresPool(Protocol):
-    """The methods of an ``asyncpg.Pool`` that the ledger calls."""
-
-    def acquire(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
-        """Return an awaitable for a connection."""
-
-    async def release(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
-        """Return a connection to the pool."""
 
 
 class PostgresLedger(Ledger):
@@ -101,9 +78,6 @@ class PostgresLedger(Ledger):
         table: Name of the table of entries in lower case, with or without a schema. The table of the header
             has the same name with ``_header``.
         connections: Maximum number of connections per event loop, if `where` is an address.
-        statement_cache_size: Number of prepared statements that each connection to an address keeps on the
-            server. The default, 0, is right behind a pooler. A connection to the server itself is faster with
-            100.
 
     Raises:
         ConfigurationError: The extra is not installed, or the address or the table name is invalid.
@@ -117,14 +91,7 @@ class PostgresLedger(Ledger):
     driver: ClassVar[str] = "asyncpg"
     extra: ClassVar[str] = "postgres"
 
-    def __init__(
-        self,
-        where: str | PostgresPool | PostgresConnection,
-        *,
-        table: str = _TABLE,
-        connections: int = 10,
-        statement_cache_size: int = 0,
-    ) -> None:
+    def __init__(self, where: object, *, table: str = _TABLE, connections: int = 10) -> None:
         if not _NAME.fullmatch(table):
             raise ConfigurationError(
                 "ledger",
@@ -132,10 +99,10 @@ class PostgresLedger(Ledger):
             )
         if isinstance(where, str):
             _check_address(where)
-            pools = PerLoop(lambda: _Pool(where, connections, statement_cache_size), _Pool.close)
+            pools = PerLoop(lambda: _Pool(where, connections), _Pool.close)
             self._where = masked_url(where)
             store = _PostgresStore(pools, f"{self._where}?table={table}", table)
-        elif isinstance(where, PostgresPool | PostgresConnection):
+        elif hasattr(where, "acquire") or hasattr(where, "fetch"):
             self._where = type(where).__name__
             store = _PostgresStore(where, f"table {table}", table)
         else:
@@ -166,7 +133,7 @@ class _Session:
     cannot run another client's statement instead. `asyncpg.Connection.fetch` would take two round trips.
     """
 
-    def __init__(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+    def __init__(self, connection: Connection) -> None:
         self._prepare = connection.prepare
         self._statements: dict[str, Any] = {}
         self.is_in_transaction = connection.is_in_transaction
@@ -188,15 +155,14 @@ class _Pool:
     A statement of a connection of `asyncpg.Pool` cannot be used again after its release.
     """
 
-    def __init__(self, url: str, connections: int, statement_cache_size: int) -> None:
+    def __init__(self, url: str, connections: int) -> None:
         self._url = url
-        self._cache_size = statement_cache_size
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)
         self._idle: list[tuple[float, Any]] = []  # with the time of the release; the last one at the end
         self._open: set[Any] = set()
 
-    async def acquire(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
+    async def acquire(self) -> Connection:
         await self._slots.acquire()
         try:
             while self._idle:
@@ -209,15 +175,14 @@ class _Pool:
             self._slots.release()
             raise
 
-    async def _connect(self) -> Any:  # noqa: ANN401  (asyncpg has no types)
+    async def _connect(self) -> Connection:
         import asyncpg  # noqa: PLC0415  (its extra may not be installed)
 
-        connection = await asyncpg.connect(self._url, statement_cache_size=self._cache_size)
-        session = connection if self._cache_size else _Session(connection)
+        session = _Session(await asyncpg.connect(self._url, statement_cache_size=0))
         self._open.add(session)
         return session
 
-    async def release(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+    async def release(self, connection: Connection) -> None:
         now = time.monotonic()
         while self._idle and self._idle[0][0] + _IDLE < now:
             self._discard(self._idle.pop(0)[1])
@@ -227,7 +192,7 @@ class _Pool:
             self._idle.append((now, connection))
         self._slots.release()
 
-    def _discard(self, connection: Any) -> None:  # noqa: ANN401  (asyncpg has no types)
+    def _discard(self, connection: Connection) -> None:
         connection.terminate()
         self._open.discard(connection)
 
@@ -258,9 +223,7 @@ class _PostgresStore:
     written by another transaction, with the same generation.
     """
 
-    def __init__(
-        self, where: PerLoop[_Pool] | PostgresPool | PostgresConnection, name: str, table: str
-    ) -> None:
+    def __init__(self, where: Pool | Connection, name: str, table: str) -> None:
         self.name = name
         self._where = where
         self._table = table
@@ -269,13 +232,13 @@ class _PostgresStore:
         self._known: Header | None = None  # as it was last read
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[PostgresConnection]:
-        if isinstance(self._where, PostgresConnection):
+    async def _connection(self) -> AsyncIterator[Connection]:
+        if hasattr(self._where, "fetch") and not hasattr(self._where, "acquire"):
             async with self._lock:
                 yield self._where
             return
         pool = self._where.current() if isinstance(self._where, PerLoop) else self._where
-        connection: Any = await pool.acquire()
+        connection = await pool.acquire()
         try:
             yield connection
         except asyncio.CancelledError:
@@ -305,13 +268,13 @@ class _PostgresStore:
             raise self._replaced()
         return rows, is_committed
 
-    async def _fetch(self, connection: PostgresConnection, statement: str, *arguments: object) -> list[Row]:
+    async def _fetch(self, connection: Connection, statement: str, *arguments: object) -> list[Row]:
         """Return the rows of a statement. Run it again after a conflict with another transaction."""
-        attempts = 0
+        query, attempts = statement.format(table=self._table), 0
         while True:
             attempts += 1
             try:
-                return await connection.fetch(statement.format(table=self._table), *arguments)
+                return list(await connection.fetch(query, *arguments))
             except Exception as error:
                 sqlstate = _sqlstate(error)
                 if sqlstate == _UNDEFINED_TABLE:
@@ -332,7 +295,7 @@ class _PostgresStore:
         [[now, columns, header_columns]], _ = await self._run(_COLUMNS_OF)
         if columns is None and header_columns is None:
             return FoundHeader(None, now, 0)
-        if header_columns is None and _FIRST_COLUMNS.issubset(columns) and "part" not in columns:
+        if header_columns is None and _FIRST_COLUMNS.issubset(columns) and "document" not in columns:
             raise format_error(self.name, is_earlier=True)
         if not (_COLUMNS.issubset(columns or ()) and _HEADER_COLUMNS.issubset(header_columns or ())):
             raise self._incomplete()
@@ -391,7 +354,7 @@ class _PostgresStore:
             write.lease,
             write.not_after,
             entry.key,
-            entry.part,
+            entry.state,
             entry.revision,
             entry.customer,
             entry.order,
@@ -481,7 +444,7 @@ _COLUMNS = {
     "document",
     "body",
 }
-_COLUMNS = {"key", "part", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
+_COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
 _FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in the formats 1 to 3
 _HEADER_COLUMNS = {"id", "generation", "header"}
 
@@ -504,12 +467,12 @@ FROM pg_attribute WHERE attrelid IN (to_regclass('{{table}}'), to_regclass('{{ta
 _CREATE = """
 DO $$ BEGIN
 CREATE TABLE {table} (
-    key text COLLATE "C" PRIMARY KEY, part text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
+    key text COLLATE "C" PRIMARY KEY, state text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
     customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL,
     claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL,
     document text NOT NULL, body bytea
 );
-CREATE INDEX ON {table} (part, key);
+CREATE INDEX ON {table} (state, key);
 CREATE INDEX ON {table} (customer, key);
 CREATE INDEX ON {table} ("order", key);
 CREATE TABLE {table}_header (
@@ -539,7 +502,7 @@ FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 _SYNC = f"SELECT txid_current(), {_FORCE_COMMIT_SYNC} FROM {{table}}_header FOR SHARE"  # noqa: S608  (constants)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
-_ENTRY = 'key, revision, customer, "order", claimed, changed, expires, document, body'
+_ENTRY = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
 _FROM = f"""
 SELECT {_NOW} AS now, {_LAST} AS number, generation, header.xmin AS transaction, {_ENTRY}
 FROM {{table}}_header AS header LEFT JOIN
@@ -563,10 +526,10 @@ WITH dropped AS (
 SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 """
 
-# Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, part, revision,
+# Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, state, revision,
 # customer, order, claimed, expires, document and body of the entry; for an update, the expected revision.
 # The server's time replaces `claimed` if it is 0.
-_WRITTEN = 'key, part, revision, customer, "order", claimed, changed, expires, document, body'
+_WRITTEN = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
 _VALUES = """
 $5, $6, $7, $8, $9, coalesce(nullif($10::float8, 0), now), now,
 coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13

@@ -14,7 +14,7 @@ from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import WITHOUT_REDIRECT, Entry, State, dump_entry, load_entry, set_times
+from loanasync.ledger.model import Entry, State, dump_entry, load_entry, set_times
 from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 ScriptResult: TypeAlias = Any  # lists, bytes and integers
@@ -134,7 +134,7 @@ class _RedisStore:
             entry.claimed or "",
             entry.expires or "",
             entry.revision,
-            entry.part,
+            entry.state.value,
             entry.customer,
             entry.order,
             dump_entry(entry),
@@ -280,16 +280,16 @@ def _entry(stored: ScriptResult, now: float) -> Entry | None:
     """Return the entry for its key and what was stored; None if nothing was."""
     if len(stored) == 1:
         return None
-    key, revision, _, customer, order, *times, document = [each.decode() for each in stored[:9]]
+    key, revision, state, customer, order, *times, document = [each.decode() for each in stored[:9]]
     claimed, changed, expires = map(float, times)
-    columns = (key, revision, customer, order, claimed, changed, expires, document, *stored[9:])
+    columns = (key, state, revision, customer, order, claimed, changed, expires, document, *stored[9:])
     return load_entry(*columns, left=expires - now)
 
 
 # Storage layout. The header is a hash. An entry is a string: a MessagePack list of what scripts read or
 # set, of a JSON document with the other members, and of the body. A hash would take 450 bytes more. The
 # sorted set "index" has the keys of all entries, so that they can be read in pages. There is one more
-# sorted set for each part, customer and order. Scripts make these names from the prefix, so a cluster
+# sorted set for each state, customer and order. Scripts make these names from the prefix, so a cluster
 # cannot run them.
 #
 # Atomicity. A server that is read-only, out of memory or out of disk space rejects a script's first write.
@@ -297,10 +297,7 @@ def _entry(stored: ScriptResult, now: float) -> Entry | None:
 # an entry begins with HINCRBY, and writes all or nothing.
 #
 # KEYS: header. ARGV: prefix of all names, id of the ledger, then as each script says.
-_PARTS = ", ".join(f"'{part}'" for part in (*State, WITHOUT_REDIRECT))
-_BEGIN = (
-    f"local parts = {{{_PARTS}}}"
-    """
+_BEGIN = """
 local prefix = ARGV[1]
 local id, generation, number = unpack(redis.call('HMGET', KEYS[1], 'id', 'generation', 'number'))
 if id ~= ARGV[2] then
@@ -316,19 +313,15 @@ local function read(key)
     return {key}
   end
   -- The server has evicted the entry, or somebody has deleted it.
-  local part = ''
-  for _, each in ipairs(parts) do
-    part = redis.call('ZSCORE', prefix .. 'part:' .. each, key) and each or part
-  end
-  return {key, 'missing', part, '', '', now, now, now, cjson.encode({
-    state = 'unknown', token = 'missing', payload = '', note = 'missing on the server'})}
+  return {key, 'missing', 'unknown', '', '', now, now, now, cjson.encode({
+    token = 'missing', payload = '', note = 'missing on the server'})}
 end
 local function head()
   return now .. ' ' .. number .. ' ' .. generation
 end
--- Moves a key from the sorted sets of one part, customer and order to those of others.
+-- Moves a key from the sorted sets of one state, customer and order to those of others.
 local function move(key, from, to)
-  for each, kind in ipairs({'part:', 'customer:', 'order:'}) do
+  for each, kind in ipairs({'state:', 'customer:', 'order:'}) do
     local old, new = from[each] or '', to[each] or ''
     if old ~= new and old ~= '' then
       redis.call('ZREM', prefix .. kind .. old, key)
@@ -339,7 +332,6 @@ local function move(key, from, to)
   end
 end
 """
-)
 
 # ARGV: key.
 _READ = _BEGIN + "return {head(), read(ARGV[3])}"
@@ -353,8 +345,9 @@ end
 return found
 """
 
+_STATES = ", ".join(f"'{state}'" for state in State)
 # ARGV: key, expected revision; then, empty if they do not apply: generation, latest time, lease, time of the
-# claim, end of the lease; then revision, part, customer, order, document; and the body if there is one.
+# claim, end of the lease; then revision, state, customer, order, document; and the body if there is one.
 _SWAP = f"""{_BEGIN}
 local stored = read(ARGV[3])
 local is_late = ARGV[6] ~= '' and tonumber(now) > tonumber(ARGV[6])
@@ -370,6 +363,11 @@ number = redis.call('HINCRBY', KEYS[1], 'number', 1)
 redis.call('SET', prefix .. 'entry:' .. ARGV[3], cmsgpack.pack({{
   ARGV[10], ARGV[11], ARGV[12], ARGV[13], claimed, now, expires, unpack(ARGV, 14)}}))
 redis.call('ZADD', prefix .. 'index', 0, ARGV[3])
+if stored[2] == 'missing' then
+  for _, state in ipairs({{{_STATES}}}) do
+    redis.call('ZREM', prefix .. 'state:' .. state, ARGV[3])
+  end
+end
 move(ARGV[3], {{unpack(stored, 3, 5)}}, {{unpack(ARGV, 11, 13)}})
 return head()
 """

@@ -21,7 +21,7 @@ from loanasync.ledger.keys import Place
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
-from loanasync.ledger.orphans import import_files_of_entry
+from loanasync.ledger.orphans import import_from_folders
 
 NotFound: TypeAlias = Literal["missing", "ambiguous"]
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
@@ -149,7 +149,7 @@ async def settle_as_stated(
     """
     until = time.monotonic() + within
     if not entry.state.is_decided:
-        await import_files_of_entry(ledger, orphan_folders, entry.key)
+        await import_from_folders(ledger, orphan_folders, entry.key)
         entry = await ledger.get(entry.key) or entry
     while True:
         if entry.state is State.INFLIGHT and statement.state.is_decided:

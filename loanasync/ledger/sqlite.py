@@ -35,11 +35,11 @@ _CREATE = (
     boot TEXT NOT NULL, boots INTEGER NOT NULL
 )""",
     """CREATE TABLE entries (
-    key TEXT PRIMARY KEY, part TEXT NOT NULL, revision TEXT NOT NULL,
+    key TEXT PRIMARY KEY, state TEXT NOT NULL, revision TEXT NOT NULL,
     customer TEXT NOT NULL, "order" TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
     expires REAL NOT NULL, lease_end REAL NOT NULL, document TEXT NOT NULL, body BLOB
 )""",
-    "CREATE INDEX entries_part ON entries (part, key)",
+    "CREATE INDEX entries_state ON entries (state, key)",
     # A part of a digest is enough to find an entry, and takes a third of the space.
     "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16))",
     'CREATE INDEX entries_order ON entries (substr("order", 1, 16))',
@@ -51,7 +51,7 @@ _HEADER = "SELECT id, generation, number FROM ledger"
 _SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, header = ? WHERE id = ? AND generation = ?"
 _COUNT_WRITE = "UPDATE ledger SET number = number + 1"
 
-_COLUMNS = 'key, revision, customer, "order", claimed, changed, expires, document, body, lease_end'
+_COLUMNS = 'key, state, revision, customer, "order", claimed, changed, expires, document, body, lease_end'
 
 # One statement, so that the entry is not older than the generation.
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
@@ -62,11 +62,11 @@ _PAGE = f"{_SELECT} WHERE {{}} AND key >= :first AND key <> :last ORDER BY key L
 _BY = '+"{0}" = :value AND substr("{0}", 1, 16) = substr(:value, 1, 16)'
 _CONDITIONS = {
     "": ":value = ''",
-    "part": "part = :value",
+    "state": "state = :value",
     "customer": _BY.format("customer"),
     "order": _BY.format("order"),
 }
-_WRITE = f"REPLACE INTO entries ({_COLUMNS}, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  (constants)
+_WRITE = f"REPLACE INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  (constants)
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
 _HEADER_SIZE = 100  # bytes at the beginning of each SQLite file
@@ -275,8 +275,8 @@ def _swap(write: Write, transaction: _Transaction) -> Swapped:
     if end is None:
         return Swapped(stored, now, generation, transaction.number, is_written=False)
     subject, times = (entry.customer, entry.order), (entry.claimed, entry.changed, entry.expires)
-    values = (entry.key, entry.revision, *subject, *times, dump_entry(entry), entry.body, end, entry.part)
-    transaction.connection.execute(_WRITE, values)
+    ids, document = (entry.key, entry.state, entry.revision), dump_entry(entry)
+    transaction.connection.execute(_WRITE, (*ids, *subject, *times, document, entry.body, end))
     transaction.has_written = True
     return Swapped(entry, now, generation, transaction.number + 1, is_written=True)
 

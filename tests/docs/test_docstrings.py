@@ -19,7 +19,6 @@ PACKAGES = [
 ]
 # Public names without an example, with the reason.
 WITHOUT_EXAMPLE = {
-    "loanasync.ledger.Entry.part": "used by stores only",
     **dict.fromkeys(
         (
             f"loanasync.ledger.Ledger.{name}"

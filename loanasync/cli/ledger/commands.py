@@ -407,18 +407,18 @@ def import_orphans(
     """
     with opened(ledger) as use:
         folders = orphan_folder or default_orphan_folders()
-        imported = use.run(import_from_folders(use.ledger, folders))
+        number, remaining = use.run(import_from_folders(use.ledger, folders))
         others = () if orphan_folder else orphan_folders_of_others()
-        for each in imported.left:
-            typer.echo(f"{each.path}: {each.reason}")
+        for path, reason in remaining:
+            typer.echo(f"{path}: {reason}")
         for other in others:
             typer.echo(f"{other}: belongs to another user; run this command as that user, too")
         print_message("folders searched: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
         if not orphan_folder:
             print_message(_OTHER_FOLDERS)
-        left = f", {counted(len(imported.left), 'file')} left in place" if imported.left else ""
-        print_message(f"{counted(imported.number, 'response')} imported{left}")
-        if imported.left or others:
+        left = f", {counted(len(remaining), 'file')} left in place" if remaining else ""
+        print_message(f"{counted(number, 'response')} imported{left}")
+        if remaining or others:
             raise typer.Exit(Exit.FAILED)
 
 
