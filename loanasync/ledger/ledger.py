@@ -3,15 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
-from typing import ClassVar
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from typing import ClassVar, TypeVar
 
 from attrs import evolve
 
 from loanasync._lifecycle import Closing
 from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
-from loanasync.errors import LedgerMismatchError
 from loanasync.ledger import transitions
 from loanasync.ledger.header import Header, check_service, check_writes, lost_writes, mismatch, new_header
 from loanasync.ledger.model import (
@@ -24,7 +23,9 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Column, Found, FoundHeader, Store, Write
+from loanasync.ledger.store import Column, Found, FoundHeader, Store, Swapped, Write
+
+FoundT = TypeVar("FoundT", bound=Found)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -189,7 +190,10 @@ class Ledger(Closing):
         """Use a header that was read from the store, unless it belongs to another ledger."""
         header = found.header
         if header is None:
-            raise self._missing()
+            raise mismatch(
+                self._store.name,
+                f"does not exist: check the name, or run loanasync ledger create {self._store.name}",
+            )
         if self._id not in ("", header.id):
             raise mismatch(
                 header.name, "was replaced by another ledger: restart this process to use that one"
@@ -201,35 +205,24 @@ class Ledger(Closing):
         self._generation = max(self._generation, header.generation)
         return header
 
-    def _missing(self) -> LedgerMismatchError:
-        return mismatch(
-            self._store.name,
-            f"does not exist: check the name, or run loanasync ledger create {self._store.name}",
-        )
-
-    def _observe(
-        self, found: Found, header: Header, number: int, sent: float, *, wrote: bool = False
-    ) -> bool:
-        """Compare what the store returned with the header, and with the number when the operation began.
-
-        Args:
-            found: The result of the store.
-            header: The header that the operation used.
-            number: The highest number when the operation began.
-            sent: Monotonic time when the operation began.
-            wrote: True if the operation was a write.
+    async def _observed(self, operation: Awaitable[FoundT], header: Header) -> tuple[FoundT, bool]:
+        """Run an operation of the store, and compare the result with the header and with the last number.
 
         Returns:
-            False if the store has lost writes.
+            The result, and True if the store has lost writes. Then the ledger is marked.
         """
+        number, sent = self._number, time.monotonic()
+        found = await operation
         self._compare_clocks(found.now, sent)
+        least = number + (isinstance(found, Swapped) and found.is_written)
         if found.generation != header.generation:
             self._header = None
-        elif found.number and (found.number < number or (wrote and found.number == number)):
-            return False
+        elif found.number and found.number < least:
+            await self._mark_lost_writes(header)
+            return found, True
         else:
             self._number = max(self._number, found.number)
-        return True
+        return found, False
 
     def _compare_clocks(self, now: float, sent: float) -> None:
         """Update the offset of the store's clock. It may be too low, but never too high.
@@ -296,11 +289,10 @@ class Ledger(Closing):
                 assert stored is not None  # noqa: S101  (a claim of a missing entry is always allowed)
                 return transitions.as_read(stored)
             expects = "" if stored is None else stored.revision
-            number, sent = self._number, time.monotonic()
             not_after = None if until is None or self._offset is None else until + self._offset
-            swapped = await self._store.swap(Write(draft, current, expects, lease, not_after))
-            if not self._observe(swapped, current, number, sent, wrote=swapped.is_written):
-                await self._mark_lost_writes(current)
+            write = Write(draft, current, expects, lease, not_after)
+            swapped, has_lost_writes = await self._observed(self._store.swap(write), current)
+            if has_lost_writes:
                 raise lost_writes(current.name)
             if swapped.is_written:
                 assert swapped.entry is not None  # noqa: S101  (it was written)
@@ -364,10 +356,7 @@ class Ledger(Closing):
                 assert stored is not None  # noqa: S101  (a settlement of a missing entry is always allowed)
                 return transitions.as_read(stored)
             expects = "" if stored is None else stored.revision
-            number, sent = self._number, time.monotonic()
-            swapped = await self._store.swap(Write(draft, header, expects))
-            if not self._observe(swapped, header, number, sent, wrote=swapped.is_written):
-                await self._mark_lost_writes(header)
+            swapped, _ = await self._observed(self._store.swap(Write(draft, header, expects)), header)
             if swapped.is_written:
                 assert swapped.entry is not None  # noqa: S101  (it was written)
                 return swapped.entry
@@ -383,10 +372,7 @@ class Ledger(Closing):
         return None if entry is None else transitions.as_read(entry)
 
     async def _read(self, key: str, header: Header) -> Entry | None:
-        number, sent = self._number, time.monotonic()
-        found = await self._store.read(key, header)
-        if not self._observe(found, header, number, sent):
-            await self._mark_lost_writes(header)
+        found, _ = await self._observed(self._store.read(key, header), header)
         return found.entry
 
     async def wait(self, key: str, within: float) -> Entry | None:

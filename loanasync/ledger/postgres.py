@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, TypeAlias
 
-from attrs import evolve
-
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, dump_entry, load_entry
+from loanasync.ledger.model import Entry, dump_entry, load_entry, set_times
 from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
@@ -377,10 +375,8 @@ class _PostgresStore:
                 if _is_restored(header, generation, transaction):
                     number = _LOST
                 self._last = max(self._last, (generation, number))
-                written = evolve(
-                    entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed
-                )
-                return Swapped(written, changed, generation, number, is_written=True)
+                set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed)
+                return Swapped(entry, changed, generation, number, is_written=True)
             found = await self.read(entry.key, header)
             is_refused = is_claim and found.generation != header.generation
             is_late = write.not_after is not None and found.now > write.not_after

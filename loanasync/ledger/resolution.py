@@ -77,14 +77,6 @@ class Statement:
     note: str
 
 
-@frozen
-class StatedResult:
-    """The result of a stated outcome, and the current entry."""
-
-    result: Result
-    entry: Entry
-
-
 async def find_entry(ledger: Ledger, places: Sequence[Place], *, by_order: bool) -> Entry | NotFound:
     """Return the entry of an approval under the present key or an old one.
 
@@ -129,7 +121,7 @@ async def settle_as_stated(
     *,
     within: float = 0.0,
     orphan_folders: Iterable[Path] = (),
-) -> StatedResult:
+) -> tuple[Result, Entry]:
     """Settle an entry as a source states it, unless the entry contradicts the statement.
 
     A decision in the ledger is never changed. A release by another source is corrected to the stated
@@ -144,6 +136,9 @@ async def settle_as_stated(
         orphan_folders: Folders with responses that could not be written. The files of the entry are imported
             first, because they contain what the service responded.
 
+    Returns:
+        The result, and the current entry.
+
     Raises:
         Exception: The ledger cannot be used. Repeat the call.
     """
@@ -155,11 +150,11 @@ async def settle_as_stated(
         if entry.state is State.INFLIGHT and statement.state.is_decided:
             entry = await ledger.wait(entry.key, max(0.0, until - time.monotonic())) or entry
         if (result := result_without_writing(entry, statement)) is not None:
-            return StatedResult(result, entry)
+            return result, entry
         # Another owner may claim or settle the entry first: then look at the new state.
         entry = await resolve(ledger, entry, statement.state, statement.note, source=statement.source)
         if entry.state is statement.state:
-            return StatedResult("settled", entry)
+            return "settled", entry
 
 
 def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
@@ -227,23 +222,21 @@ async def resolve_customer(
 async def _resolve(
     guard: LedgerGuard, approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
+    await guard.ledger.refresh()  # the key may have been rotated
     policy, places = guard.policy, await _places(guard, approval)
     by_order = approval.order_token is not None and policy.scope != "order_token"
     found = await find_entry(guard.ledger, places, by_order=by_order)
-    if not isinstance(found, Entry) and guard.ledger.known_header is None:  # the key was rotated
-        places = await _places(guard, approval)
-        found = await find_entry(guard.ledger, places, by_order=by_order)
     if not isinstance(found, Entry):
         return NotResolvedError(_OPERATION, "" if by_order else places[0].key, found, stated)
-    done = await settle_as_stated(
+    result, entry = await settle_as_stated(
         guard.ledger,
         found,
         statement,
         within=policy.patience,
         orphan_folders=await asyncio.to_thread(lambda: policy.orphan_folders),
     )
-    if done.result in ("settled", "unchanged"):
-        return done.entry
-    if done.result == "inflight" and statement.state.is_decided:
+    if result in ("settled", "unchanged"):
+        return entry
+    if result == "inflight" and statement.state.is_decided:
         return InFlightError(_OPERATION, found.key)
-    return NotResolvedError(_OPERATION, found.key, done.entry.state.value, stated)
+    return NotResolvedError(_OPERATION, found.key, entry.state.value, stated)

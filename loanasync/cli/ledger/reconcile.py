@@ -254,8 +254,7 @@ async def _settle(
     async def settle(match: _Match) -> None:
         result = match.result or "settled"
         if not dry_run and match.entry is not None:
-            done = await settle_as_stated(ledger, match.entry, match.statement, orphan_folders=folders)
-            result = done.result
+            result, _ = await settle_as_stated(ledger, match.entry, match.statement, orphan_folders=folders)
         results.add(result, [match.line])
 
     for begin in range(0, len(matches), _AT_ONCE):
