@@ -186,9 +186,14 @@ class Call:
         return self.sending is not None and self.sending.is_sent
 
     @property
+    def was_written(self) -> bool:
+        """True if a request of this call may have reached the service."""
+        return self.is_written or self.is_reading
+
+    @property
     def may_be_evaluated(self) -> bool:
         """True if a request of this call, or of an earlier one, may have reached the service."""
-        return self.after_unknown or self.is_written or self.is_reading
+        return self.after_unknown or self.was_written
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
         """Return the HTTP request."""

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 Waiter: TypeAlias = "asyncio.Future[None]"
 
+_GRACE = 0.05  # seconds in which a flight ends by the limits of its steps, whose errors say more
 _CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals
 
 
 class Flight:
-    """One approval in progress: a task of its own, whose result all of its callers get.
+    """One approval in progress: a separate task, whose result all of its callers get.
 
     Cancelling a caller does not cancel the exchange. When the last caller has left and nothing of a request
     was written, nothing is sent. Otherwise the response is read and settled. The callers may be in other
@@ -87,11 +88,6 @@ class Flight:
     def is_inherited(self) -> bool:
         """True in a forked child of the process in which the flight runs."""
         return self._process != os.getpid()
-
-    def wake_if_reading(self, waiter: Waiter) -> None:
-        """Wake a caller whose time is over while a response is awaited: all else has limits of its own."""
-        if self.call.is_reading:
-            wake(waiter)
 
     def wake(self) -> None:
         """Wake all callers."""
@@ -159,7 +155,11 @@ class Flights:
             flight = self._start_or_find(call, timeout, retry)
             limit = None if waits_for_response else timeout.total
             if flight.call is call:
-                result = flight.result if await self._wait(flight, limit) else late_error(call, "unknown")
+                result = (
+                    flight.result
+                    if await self._wait(flight, limit, is_first=True)
+                    else late_error(call, "unknown")
+                )
             else:
                 result = await self._join(flight, call, timeout, retry, limit)
             if result is not None:
@@ -173,7 +173,7 @@ class Flights:
             timeout = evolve(timeout, total=left)
 
     def _start_or_find(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Flight:
-        """Return the flight of an approval, after starting it if there is none."""
+        """Return the flight of an approval in progress, or start a new one."""
         while True:
             with self._lock:
                 flight = self._in_flight.get(call.customer)
@@ -203,7 +203,7 @@ class Flights:
             run.record.link(flight.call)
             if flight.call.payload != call.payload:
                 return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
-            if not await self._wait(flight, limit):
+            if not await self._wait(flight, limit, is_first=False):
                 return run.finish(InFlightError("approve", flight.call.entry or ""))
             result = flight.result
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
@@ -214,15 +214,19 @@ class Flights:
                 return result
             return run.finish(copy_error(result))
 
-    async def _wait(self, flight: Flight, within: float | None) -> bool:
-        """Wait for the end. Return False if a response is still awaited after `within` seconds."""
+    async def _wait(self, flight: Flight, within: float | None, *, is_first: bool) -> bool:
+        """Wait for the end of a flight. Return False if the time of this caller is over before.
+
+        The first caller leaves only while a response is awaited. Before that, nothing is sent any more, and
+        the flight ends at once; after that, its result is being recorded.
+        """
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         flight.waiters.append(waiter)
         flight.call.is_abandoned = False
         if flight.is_over:  # another thread has just ended it
             wake(waiter)
-        timer = None if within is None else loop.call_later(within, flight.wake_if_reading, waiter)
+        timer = None if within is None else loop.call_later(within + _GRACE * is_first, wake, waiter)
         try:
             await waiter
         except BaseException:
@@ -231,9 +235,11 @@ class Flights:
         finally:
             if timer is not None:
                 timer.cancel()
-        if not flight.is_over:
-            self._leave(flight, waiter)
-        return flight.is_over
+        if flight.is_over:
+            return True
+        is_late = flight.call.is_reading or not is_first
+        self._leave(flight, waiter)
+        return False if is_late else await self._wait(flight, None, is_first=True)
 
     def _leave(self, flight: Flight, waiter: Waiter) -> None:
         if flight.is_inherited:

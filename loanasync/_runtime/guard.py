@@ -260,7 +260,7 @@ class _ProcessClaim(Claim):
 
     def abandon(self) -> None:
         """See `Claim.abandon`."""
-        if self._call.is_written:
+        if self._call.was_written:
             self._guard.record(self._call, "unknown", _Kept("GeneratorExit"))
         else:
             self._guard.restore(self._call, self._previous)
