@@ -188,7 +188,7 @@ async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> No
             }
             async with server.client(auth_token=TOKEN, **opening, **captured.providers) as client:
                 for expected in (DeadlineExceededError, CircuitOpenError):
-                    short = Timeout(total=0.2, attempt=0.5, connect=0.1)
+                    short = Timeout(total=0.5, attempt=0.6)
                     captured.add(await call(client, "approve", timeout=short))
                     assert isinstance(captured.errors[-1], expected)
             busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)

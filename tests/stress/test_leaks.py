@@ -61,7 +61,8 @@ async def play(script: ScriptedTransport, client: LoanClient, rounds: int) -> No
         script.clock.slept.clear()
 
 
-async def test_calls_leak_no_memory_and_no_task() -> None:
+async def test_calls_leak_no_memory_and_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_AGE", 0)  # each approval is sent, and forgotten
     script = ScriptedTransport()
     client = script.client(retry=AT_ONCE, max_concurrency=5)
     await play(script, client, 20)  # caches are filled once

@@ -268,7 +268,7 @@ from loanasync import LoanClient, LoanError, RetryPolicy, Timeout
 from loanasync.testing import approval_request, fiscal_code
 client = LoanClient(
     sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token",
-    retry=RetryPolicy(base=0.001), timeout=Timeout(total=3, attempt=2),  # aclose() waits for the cancelled call
+    retry=RetryPolicy(base=0.001), timeout=Timeout(total=3, attempt=2)
 )
 async def request_approval(tag):
     code = fiscal_code()

@@ -359,7 +359,8 @@ async def test_inflight_counts_calls_in_progress() -> None:
     recorder = TelemetryRecorder()
     seen: list[float] = []
 
-    def respond(_: SentRequest) -> ScriptedResponse:
+    async def respond(_: SentRequest) -> ScriptedResponse:
+        await asyncio.sleep(0)  # until all calls have begun
         seen.append(recorder.metric("loanasync.inflight", {"loanasync.operation": "approve"}).sum)
         return approved()
 

@@ -197,7 +197,7 @@ async def test_call_ended_by_system_exit_is_not_in_flight(
     tracing = TracerProvider(sampler=EndingSampler())
     client = scripted_client(approved(), tracer_provider=tracing, meter_provider=metering)
     with pytest.raises(ProgramEnd):
-        await client.approve(FISCAL_CODE, approval_request())
+        await client.create_request({})
     assert set(metrics_for(metering).inflight.counts.values()) == {0}
 
 
@@ -207,14 +207,14 @@ async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProv
     logger.addHandler(handler)
     try:
         with pytest.raises(ProgramEnd):
-            await client.approve(FISCAL_CODE, approval_request())
+            await client.create_request({})
     finally:
         logger.removeHandler(handler)
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert len(exporter.get_finished_spans()) == 2
 
 
-async def test_decision_of_a_call_ended_by_system_exit_is_remembered(
+def test_decision_of_a_call_ended_by_system_exit_is_remembered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
@@ -222,8 +222,8 @@ async def test_decision_of_a_call_ended_by_system_exit_is_remembered(
     with monkeypatch.context() as patched:
         patched.setattr(_log.LOGGER, "filters", [end])
         with pytest.raises(ProgramEnd):
-            await client.approve(FISCAL_CODE, approval_request())
-    assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+            asyncio.run(client.approve(FISCAL_CODE, approval_request()))
+    assert isinstance(asyncio.run(client.approve(FISCAL_CODE, approval_request())), Approved)
 
 
 async def test_log_handler_that_fails_for_some_events_logs_its_failure(
