@@ -21,7 +21,7 @@ async def test_cancelled_call_shows_no_personal_data_at_any_await(row: Row, mome
     with capturing() as captured:
         while was_cancelled:
             step += 1
-            async with ready(row, "http", "approve", "own", **captured.providers) as caller:
+            async with ready(row, "http", "complete", "own", **captured.providers) as caller:
                 task, was_cancelled = await cancelled_at(caller(), step, moment)
                 with pytest.raises(asyncio.CancelledError) if was_cancelled else nullcontext() as cancelled:
                     await task

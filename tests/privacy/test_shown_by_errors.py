@@ -30,6 +30,7 @@ from loanasync import (
     LoanClient,
     LoanError,
     PoolTimeoutError,
+    ReadTimeoutError,
     RejectedError,
     RetryPolicy,
     ServiceError,
@@ -187,8 +188,8 @@ async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> No
                 "limits": LIMITS,
             }
             async with server.client(auth_token=TOKEN, **opening, **captured.providers) as client:
-                for expected in (DeadlineExceededError, CircuitOpenError):
-                    short = Timeout(total=0.5, attempt=0.6)
+                for expected in (ReadTimeoutError, CircuitOpenError):
+                    short = Timeout(total=60, attempt=0.5)
                     captured.add(await call(client, "approve", timeout=short))
                     assert isinstance(captured.errors[-1], expected)
             busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)

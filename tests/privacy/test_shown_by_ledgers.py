@@ -11,6 +11,7 @@ import pytest
 
 from loanasync import (
     ApprovalRequest,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
     InvalidRequestError,
@@ -24,8 +25,9 @@ from loanasync import (
     PayloadMismatchError,
     Timeout,
 )
+from loanasync._runtime.guard import ProcessGuard
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
-from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
+from loanasync.testing import ScriptedResponse, ScriptedTransport, response, scripted_client, timed_out
 from support.ledger_clients import FailingLedger, held_response
 from support.privacy.plants import CODE, ECHO, LIMITS, REDIRECT, TOKEN, planted
 from support.privacy.scanner import OUTPUT_KINDS, Captured, capturing, leaks
@@ -136,7 +138,18 @@ async def of_another_service(captured: Captured, orphan_folder: Path) -> LoanErr
     return await Case(captured, orphan_folder, ledger).error_of_call()
 
 
+async def forgotten(captured: Captured, _: Path) -> LoanError:
+    client = scripted_client(APPROVED, auth_token=TOKEN, limits=LIMITS, **captured.providers)
+    client._flights._guard = ProcessGuard(max_responses=0)
+    await client.approve(CODE, planted(ApprovalRequest))
+    with pytest.raises(LoanError) as caught:
+        await client.approve(CODE, planted(ApprovalRequest))
+    captured.add(caught.value)
+    return caught.value
+
+
 CASES: list[tuple[Callable[[Captured, Path], Any], type[LedgerError]]] = [
+    (forgotten, DecisionForgottenError),
     (in_flight, InFlightError),
     (unknown, OutcomeUnknownError),
     (mismatched, PayloadMismatchError),

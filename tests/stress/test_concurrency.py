@@ -116,7 +116,8 @@ async def test_queue_duration_uses_the_clock_of_the_client(
     limited, unlimited = TelemetryRecorder(), TelemetryRecorder()
     script = ScriptedTransport()
 
-    def slow(_: SentRequest) -> ScriptedResponse:
+    async def slow(_: SentRequest) -> ScriptedResponse:
+        await asyncio.sleep(0)  # until the second call has begun
         script.clock.time += 7
         return approved()
 

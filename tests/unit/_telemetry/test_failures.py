@@ -214,18 +214,6 @@ async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProv
     assert len(exporter.get_finished_spans()) == 2
 
 
-def test_decision_of_a_call_ended_by_system_exit_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "loanasync")
-    client = scripted_client(approved())
-    with monkeypatch.context() as patched:
-        patched.setattr(_log.LOGGER, "filters", [end])
-        with pytest.raises(ProgramEnd):
-            asyncio.run(client.approve(FISCAL_CODE, approval_request()))
-    assert isinstance(asyncio.run(client.approve(FISCAL_CODE, approval_request())), Approved)
-
-
 async def test_log_handler_that_fails_for_some_events_logs_its_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
