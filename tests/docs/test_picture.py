@@ -41,7 +41,7 @@ def test_traces_are_of_four_different_calls(drawn: list[Any]) -> None:
         "unknown",
     ]
     assert [call.attributes["loanasync.attempts"] for call in calls] == [1, 3, 1, 2]
-    assert calls[-1].attributes["error.type"] == "DeadlineExceededError"
+    assert calls[-1].attributes["error.type"] == "ReadTimeoutError"
     for each in drawn:
         call, *attempts = each.spans
         assert all(attempt.parent.span_id == call.context.span_id for attempt in attempts)

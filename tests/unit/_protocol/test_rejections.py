@@ -38,11 +38,12 @@ MAYBE_PROCESSED = [
 def state(status: int, body: object, *, attempts: int = 1, fault: str | None = None) -> State:
     """Return the ledger state after a response, and check that the outcome of the error matches."""
     error = read(APPROVE, status, body, attempts=attempts, fault=fault)
-    found = state_of(error)
+    found = State(state_of(error))
     assert (error.outcome == "not_evaluated") is (found is RELEASED)
     assert error.outcome in ("not_evaluated", "unknown")
     assert error.repeatable is False
-    takeover = state_of(read(APPROVE, status, body, attempts=attempts, fault=fault, after_unknown=True))
+    repeated = read(APPROVE, status, body, attempts=attempts, fault=fault, after_unknown=True)
+    takeover = State(state_of(repeated))
     assert takeover is (LOST if found is LOST else UNKNOWN), "an earlier request may have been evaluated"
     return found
 
