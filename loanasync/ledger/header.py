@@ -77,14 +77,12 @@ class Header:
         lists = {"keys": tuple(members["keys"]), "secrets": tuple(members["secrets"])}
         return cls(name=name, transaction=transaction, **{**members, **lists})
 
-    def is_restored(self, known: "Header | None") -> bool:
-        """Return True if the header of the same ledger was restored since `known` was read.
+    def is_restored(self, generation: int, transaction: int) -> bool:
+        """Return True if the store has an earlier generation, or this one written by another transaction.
 
         Each change of a header raises its generation.
         """
-        if known is None or (self.id, self.transaction) == (known.id, known.transaction):
-            return False
-        return self.id == known.id and self.generation <= known.generation
+        return self.transaction not in (0, transaction) and generation <= self.generation
 
 
 def new_header(

@@ -7,10 +7,10 @@ from attrs import evolve
 from loanasync._protocol.json import Malformed, decode, repeated_members
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
+from loanasync.ledger.replay import STATUS
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
 _LEASE = 60.0  # seconds; `resolve` claims an entry and settles it immediately
-_STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _TEXT = (b"{", b"[", b"<", b'"')  # first byte of JSON and HTML; encrypted bodies begin with another one
 
 
@@ -83,12 +83,12 @@ def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
     except Malformed:
         if _is_plain_text(entry.body):  # an incomplete response, which a client could not read either
             return settlement
-        status: int | None = _STATUS[settlement.state]
+        status: int | None = STATUS[settlement.state]
     else:
         is_same = members.get("approved") is (settlement.state is State.APPROVED)
         if not is_same or repeated_members(entry.body, (b"approved",)):
             return settlement
-        status = entry.status or _STATUS[settlement.state]
+        status = entry.status or STATUS[settlement.state]
     return evolve(settlement, status=status, body=entry.body)
 
 

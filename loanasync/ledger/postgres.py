@@ -132,17 +132,15 @@ class _Session:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._prepare = connection.prepare
+        self._connection = connection
         self._statements: dict[str, Any] = {}
-        self.is_in_transaction = connection.is_in_transaction
-        self.transaction = connection.transaction
-        self.is_closed = connection.is_closed
-        self.close = connection.close
-        self.terminate = connection.terminate
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (of the connection)
+        return getattr(self._connection, name)
 
     async def fetch(self, query: str, *arguments: Any) -> list[Row]:
         if query not in self._statements:
-            self._statements[query] = await self._prepare(query, name="")
+            self._statements[query] = await self._connection.prepare(query, name="")
         rows: list[Row] = await self._statements[query].fetch(*arguments)
         return rows
 
@@ -303,7 +301,7 @@ class _PostgresStore:
         if text is None:
             return FoundHeader(None, now, 0)
         header = Header.from_json(text, self.name, transaction)
-        if header.is_restored(known):
+        if known and known.id == header.id and known.is_restored(header.generation, transaction):
             return FoundHeader(header, now, _LOST)
         self._known = header
         _, number = self._last
@@ -339,7 +337,7 @@ class _PostgresStore:
         _, last = self._last
         [row, *_], is_committed = await self._select(_READ, header, key)
         number = min(row["number"], last) if is_committed else 0
-        if _is_restored(header, row["generation"], row["transaction"]):
+        if header.is_restored(row["generation"], row["transaction"]):
             number = _LOST
         return Found(_entry(row), row["now"], row["generation"], number)
 
@@ -372,7 +370,7 @@ class _PostgresStore:
             if rows:
                 [[claimed, changed, expires, generation, transaction, number, *_]] = rows
                 number = number if is_committed else 0
-                if _is_restored(header, generation, transaction):
+                if header.is_restored(generation, transaction):
                     number = _LOST
                 self._last = max(self._last, (generation, number))
                 set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed)
@@ -409,11 +407,6 @@ class _PostgresStore:
 
 def _sqlstate(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", ""))
-
-
-def _is_restored(header: Header, generation: int, transaction: int) -> bool:
-    """Return True if another transaction has written the header's row without a change of the header."""
-    return generation == header.generation and header.transaction not in (0, transaction)
 
 
 def _transaction_error(action: str) -> ConfigurationError:

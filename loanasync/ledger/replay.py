@@ -90,7 +90,7 @@ def replay(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcom
     The echoed personal fields are not stored: they are taken from the present request, whose payload is the
     same. An entry without a body, such as one that a person resolved, has no echoed fields and no redirect.
     """
-    meta = evolve(meta, status=entry.status or _STATUS[entry.state], entry=entry.key)
+    meta = evolve(meta, status=entry.status or STATUS[entry.state], entry=entry.key)
     kind = Approved if entry.state is State.APPROVED else Refused
     without_body = kind(meta=evolve(meta, unread=("body",)))
     if entry.body is None:
@@ -106,7 +106,7 @@ def replay(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcom
     # A person may have accepted a response that echoes another fiscal code.
     members = {**echo, **stored_members, "fiscalCode": call.fiscal_code}
     # Use the status of the decision: a person may have accepted a response with another status.
-    read = call.read(Response(status=_STATUS[entry.state], headers={}, body=encode(members)), meta)
+    read = call.read(Response(status=STATUS[entry.state], headers={}, body=encode(members)), meta)
     # The response may contradict the decision of a person, or be unreadable: then return the decision only.
     return read if isinstance(read, kind) or entry.source == SERVICE else without_body
 
@@ -116,7 +116,7 @@ def _wire_names(*names: str) -> frozenset[str]:
     return frozenset(wire | {alias for alias, name in READ_ALIASES.items() if name in wire})
 
 
-_STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
+STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _INCOMPLETE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
 _DECISION_MEMBERS = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {
