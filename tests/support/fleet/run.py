@@ -249,7 +249,12 @@ async def run(plan: Plan) -> Report:
         return await fleet_run.compare(seconds)
 
 
-RUNS = (Plan(broker=Nats, ledger=Postgres), Plan(broker=Valkey))
+RUNS = (
+    Plan(broker=Nats, ledger=Postgres),
+    Plan(broker=Valkey, ledger=Valkey),
+    Plan(broker=Nats, ledger=Valkey),
+    Plan(broker=Valkey),
+)
 CALM = {"faults": 0.0, "kills_every": 0.0, "restarts": 0}
 BEGIN, END = "<!-- fleet begin -->", "<!-- fleet end -->"
 
@@ -283,7 +288,8 @@ def render_tables(reports: Sequence[Report], undisturbed: Sequence[Report]) -> s
 
 def _name(plan: Plan) -> str:
     broker = "Redis streams" if plan.broker is Valkey else "NATS JetStream"
-    return f"{broker}, {'SQLite' if plan.ledger is None else plan.ledger.__name__} ledger"
+    ledgers: dict[type[Server] | None, str] = {None: "SQLite", Postgres: "PostgreSQL", Valkey: "Redis"}
+    return f"{broker}, {ledgers[plan.ledger]} ledger"
 
 
 def with_table(page: str, table: str) -> str:
@@ -297,12 +303,12 @@ def main() -> None:
     """Run the fleets, print the results, and with --write put them into the page."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--customers", type=int, default=20_000)
+    parser.add_argument("--customers", type=int, default=8_000, help="customers of each run")
     options = parser.parse_args()
     size = options.customers
     reports = [asyncio.run(run(evolve(plan, customers=size))) for plan in RUNS]
     undisturbed = [
-        asyncio.run(run(Plan(broker=Valkey, customers=size // 5, workers=workers, **CALM)))  # type: ignore[arg-type]  # numbers
+        asyncio.run(run(Plan(broker=Valkey, customers=size // 2, workers=workers, **CALM)))  # type: ignore[arg-type]  # numbers
         for workers in (1, 2, 3, 4)
     ]
     table = render_tables(reports, undisturbed)
