@@ -523,6 +523,9 @@ class LedgerClaim(Claim):
             raise
         if isinstance(entry, LoanError):
             await self._undo_claim(until)
+        elif self._ledger.known_header is not self._header:  # another call found lost writes, or other keys
+            await self._undo_claim(until)
+            return await self._look_up(always=False)
         return entry
 
     async def _undo_when_over(self, claiming: "asyncio.Task[Entry | LoanError]", until: float) -> None:
