@@ -334,7 +334,8 @@ class LedgerClaim(Claim):
     async def end(self, result: CallResult) -> CallResult:
         """Finish what earlier approvals have left to do, then return the result."""
         left = min(self._time_left(), 0.0) + self._policy.patience
-        if self._guard.needs_care and not self._has_failed and left > 0:
+        can_wait = self._call.is_abandoned or not self._has_failed
+        if self._guard.needs_care and can_wait and left > 0:
             await self._guard.take_care(left)
         return result
 

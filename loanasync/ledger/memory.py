@@ -37,7 +37,7 @@ class MemoryStore:
         # The first client adds its service and its key.
         self._header = new_header(self.name, "", LedgerPolicy(), makes_secret=True)
         self._entries: dict[str, tuple[Entry, float]] = {}
-        self._number = 0
+        self._number = 1  # 0 means that a store cannot tell
         self._replace_lock()
         free_after_fork(self, MemoryStore._replace_lock)
 
