@@ -79,22 +79,10 @@ NIGHTLY = [
         "readings",
         "floors",
         "latest",
-        "instrumentation",
         "agents",
         "audit",
     ),
 ]
-# Old versions of OpenTelemetry's instrumentation of aiohttp, each with those that have the same code.
-# Since 0.60b0 it respects the suppression of HTTP instrumentation. Other sessions test the newest version.
-INSTRUMENTATIONS = [
-    "0.51b0",  # to 0.54b0
-    "0.55b0",
-    "0.56b0",  # and 0.57b0
-    "0.58b0",  # and 0.59b0
-    "0.60b0",
-    "0.61b0",  # to 0.65b0
-]
-
 # The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
 # `--main` leaves out the other clients, of which some are slow.
 FIGURES = "--json=docs/figures/{}-{{python}}.json"
@@ -228,7 +216,7 @@ def floors(session: nox.Session) -> None:
     later = {name: allowed.pop(name) for name in ("jinja2", "redis")}
     install(session, "tests", EVERYTHING, *(f"{name}=={floor}" for name, floor in allowed.items()))
     require_installed(session, allowed)
-    # The aiohttp instrumentation of this SDK would record URLs.
+    # Its tests are for the newest version of the instrumentation.
     session.run("pytest", *tests_of_dependencies(session, "telemetry/test_instrumentation.py"), env=TEST_ENV)
     session.install("-q", *(f"{name}=={floor}" for name, floor in later.items()))
     require_installed(session, later)
@@ -253,19 +241,6 @@ def nightly(session: nox.Session) -> None:
     """Run all scheduled sessions, one after the other (some hours)."""
     for name in NIGHTLY:
         session.notify(name)
-
-
-@nox.session(python=ONE_PYTHON)
-def instrumentation(session: nox.Session) -> None:
-    """Check that no old version of the instrumentation of aiohttp records a fiscal code."""
-    # Record as much as possible: the old and the new names of attributes and metrics.
-    env = {**TEST_ENV, "OTEL_SEMCONV_STABILITY_OPT_IN": "http/dup"}
-    for version in INSTRUMENTATIONS:
-        traced = ["opentelemetry-sdk", f"opentelemetry-instrumentation-aiohttp-client=={version}"]
-        install(session, "unit", *traced, ".")
-        session.run(
-            "pytest", "tests/integration/telemetry/test_instrumentation.py", *session.posargs, env=env
-        )
 
 
 @nox.session(python=ONE_PYTHON)

@@ -22,7 +22,7 @@ from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.start import Start, telemetry_factory
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Timeout, require_wait
-from loanasync._transport.selection import transport_factory, user_transport_factory
+from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
 
@@ -58,7 +58,7 @@ class ClientOptions(TypedDict, total=False):
     session: "aiohttp.ClientSession | None"
     transport: "Callable[[], Transport] | None"
     direct_connections: bool
-    suppress_instrumentation: bool
+    proxy: str | None
     max_concurrency: int | None
     ledger: "Ledger | None"
     ledger_policy: "LedgerPolicy | None"
@@ -89,17 +89,17 @@ class LoanClient(Closing):
         timeout: Time limits of each call, seconds.
         breaker: Pause of approvals while the service decides none, shared with the copies of the client. None
             turns it off.
-        session: Your aiohttp session, for example one with a proxy. The client uses it in its event loop,
-            without its middlewares, and neither closes nor changes it. Its connector must check certificates.
+        session: Your aiohttp session, of which the client uses the connector and the default headers. Its
+            hooks, middlewares and cookies are not used, and it is neither closed nor changed. Its connector
+            must check certificates. A session with a proxy, credentials or ``trust_env`` is refused.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
-            requests instead of aiohttp. Cannot be combined with `session` or `ssl`.
-        direct_connections: Write requests directly to pooled connections, also to those of your `session`.
-            If False, send each request with aiohttp's ``ClientSession.request``. This is also used with other
-            versions of aiohttp than 3.14, and if your session has trace hooks, cookies and the like; the
-            logger ``loanasync`` reports the reason at level INFO.
-        suppress_instrumentation: Accept a `session` whose OpenTelemetry instrumentation is older than 0.60b0,
-            which would record the fiscal code. All instrumentation is then suppressed during each request,
-            also that of the session's resolver and hooks. By default such a session is refused.
+            requests instead of aiohttp. Cannot be combined with `session`, `proxy` or `ssl`.
+        direct_connections: Write requests directly to connections, which is faster. If False, send each
+            request with aiohttp's ``ClientSession.request``. This is also used with other versions of aiohttp
+            than 3.14, and while a test or a library replaces methods of ``ClientSession``.
+        proxy: URL of an HTTP proxy that tunnels the connections, or ``env`` to read the environment's
+            ``https_proxy`` and ``no_proxy``. The URL may contain a user name and a password. Cannot be
+            combined with `session`.
         max_concurrency: Maximum number of concurrent calls per event loop. By default 100, or the limit of
             your session's connector.
         ledger: Store for decisions that outlives the process, such as ``loanasync.ledger.SqliteLedger``. The
@@ -119,21 +119,6 @@ class LoanClient(Closing):
     Example:
         >>> LoanClient("https://loans.example.com", shop_id="my-shop", auth_token="secret")
         LoanClient('https://loans.example.com', shop_id='my-shop', auth_token=***)
-
-        With a session that has instrumentation of any version:
-
-        >>> import aiohttp
-        >>> from opentelemetry.instrumentation.aiohttp_client import create_trace_config
-        >>> from loanasync.sandbox import Sandbox
-        >>> async def example() -> bool:
-        ...     async with Sandbox() as sandbox, aiohttp.ClientSession(
-        ...         trace_configs=[create_trace_config()]
-        ...     ) as session:
-        ...         shop = sandbox.client(session=session, suppress_instrumentation=True)
-        ...         await shop.create_request({"fiscalCode": fiscal_code})
-        ...         return (await shop.approve(fiscal_code, request)).approved
-        >>> run(example())
-        True
     """
 
     def __init__(
@@ -150,7 +135,7 @@ class LoanClient(Closing):
         session: "aiohttp.ClientSession | None" = None,
         transport: "Callable[[], Transport] | None" = None,
         direct_connections: bool = True,
-        suppress_instrumentation: bool = False,
+        proxy: str | None = None,
         max_concurrency: int | None = None,
         ledger: "Ledger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
@@ -163,8 +148,10 @@ class LoanClient(Closing):
     ) -> None:
         try:
             shop = configure(base_url, shop_id, auth_token)
+            tunnel = proxy_of(proxy, shop.base_url)
         finally:
-            del base_url, auth_token  # secrets (a wrong URL may contain one): must not be in a traceback
+            # Secrets (a URL may contain one) must not be in a traceback.
+            del base_url, auth_token, proxy
         self._options = Options(
             shop=shop,
             dialect=dialect,
@@ -174,14 +161,9 @@ class LoanClient(Closing):
             strict=strict,
         )
         open_transport = (
-            transport_factory(
-                session,
-                ssl,
-                direct_connections=direct_connections,
-                suppress_instrumentation=suppress_instrumentation,
-            )
+            transport_factory(session, ssl, tunnel, direct_connections=direct_connections)
             if transport is None
-            else user_transport_factory(transport, session, ssl)
+            else user_transport_factory(transport, session=session, ssl=ssl, proxy=tunnel)
         )
         opens_session = session is None and transport is None
         telemetry = telemetry_factory(tracer_provider, meter_provider, propagate)

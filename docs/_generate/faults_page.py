@@ -50,6 +50,8 @@ def line(row: Row) -> str:
     result = result_text(row.expected)
     if row.expected_over_https is not None:
         result += f"; over https {result_text(row.expected_over_https)}"
+    if row.expected_through_aiohttp is not None:
+        result += f"; without direct connections {result_text(row.expected_through_aiohttp)}"
     if row.message:
         result += f', "{row.message}"'
     return f"| {row.fault} | {result} | {row.requests_read} | {row.advice} | `{row.name}` |"
@@ -62,7 +64,7 @@ def tables() -> str:
         lines += [f"### {title}", ""]
         lines += ["| fault | result | requests read | what to do | test |", "|---|---|---|---|---|"]
         lines += [*map(line, rows), ""]
-    cases = len(SESSIONS) * sum(len(row.schemes) * len(row.operations) for row in ROWS)
+    cases = sum(len(row.schemes) * len(row.operations) * len(SESSIONS) for row in ROWS)
     lines += [
         f"The tests play these {len(ROWS)} faults in {cases} combinations each night. For each commit they",
         "play all pairs of a scheme, an operation and a kind of session; of faults that end with a timeout,",

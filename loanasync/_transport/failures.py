@@ -10,7 +10,7 @@ import aiohttp
 from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
 from loanasync._transport import tls
-from loanasync._transport.aiohttp_internals import waited_for_pool
+from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE, waited_for_pool
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
-MAX_BODY_SIZE = 1 << 20  # bytes after decoding; a decision has about a thousand
-# More than aiohttp's default of 128 headers of 8 KiB: if the parser rejects a head, the status is lost.
-MAX_HEADERS = 1000
-MAX_FIELD_SIZE = 1 << 16  # bytes
 IO_ERRORS = (aiohttp.ClientError, OSError)  # TimeoutError is a subclass of OSError
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 

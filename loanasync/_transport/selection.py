@@ -1,8 +1,12 @@
 """Selection of the transport by the settings of a client; aiohttp is loaded when a transport is opened."""
 
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
 
 from loanasync._config import require
+from loanasync._display.masking import mask
 from loanasync._lifecycle import LOADING
 from loanasync.errors import ConfigurationError
 
@@ -15,59 +19,97 @@ if TYPE_CHECKING:
     from loanasync._transport.base import Transport
 
 
+@frozen
+class Proxy:
+    """The setting `proxy=`; `url` is None if the environment names no proxy. It may contain a password."""
+
+    url: str | None = field(repr=mask)
+
+
+def proxy_of(setting: object, base_url: str) -> Proxy | None:
+    """Return the proxy for the setting `proxy=`.
+
+    Raises:
+        ConfigurationError: The setting is invalid.
+    """
+    scheme, host = urlsplit(base_url)[:2]
+    url = setting
+    if setting == "env":
+        from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415  (slow, and rarely used)
+
+        # Over http, which is allowed on this machine only, the proxy would read the requests.
+        url = None if scheme == "http" or proxy_bypass(host) else getproxies().get("https")
+    is_read = scheme == "http" and url is not None
+    if url is None or (not is_read and _is_proxy_url(url)):
+        return None if setting is None else Proxy(cast("str | None", url))
+    del setting, url  # may contain a password: must not be in a traceback
+    if is_read:
+        raise ConfigurationError("proxy", "needs a base_url with https, or the proxy would read the requests")
+    raise ConfigurationError("proxy", 'must be a URL such as http://proxy.example.com:3128, or "env"')
+
+
+def _is_proxy_url(url: object) -> bool:
+    if not (isinstance(url, str) and url.isascii() and url.isprintable()):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def transport_factory(
-    session: "aiohttp.ClientSession | None",
+    session: "aiohttp.ClientSession | None" = None,
     trust: object = None,
+    proxy: "Proxy | None" = None,
     *,
     direct_connections: bool = True,
-    suppress_instrumentation: bool = False,
 ) -> "Callable[[], Transport]":
     """Return a function that opens the transport of the running event loop.
 
     Args:
         session: The user's session; None to open one.
         trust: The CA file or SSL context, if the client opens the session.
-        direct_connections: True to allow the direct path.
-        suppress_instrumentation: True to suppress all instrumentation during requests of the user's session.
+        proxy: The proxy, if the client opens the session.
+        direct_connections: True to write requests directly to connections, if that is possible.
 
     Raises:
-        ConfigurationError: `session` is not an aiohttp session, may not verify certificates or would record
-            fiscal codes, or both `session` and `trust` are given, or `trust` is not a CA file or SSL context
-            that verifies.
+        ConfigurationError: A setting is invalid, or `session` is given together with `trust` or `proxy`.
     """
     require(bool, "direct_connections", direct_connections)
-    require(bool, "suppress_instrumentation", suppress_instrumentation)
+    if session is not None:
+        for setting, value in (("ssl", trust), ("proxy", proxy)):
+            if value is not None:
+                raise ConfigurationError(
+                    setting,
+                    "cannot be used with session=: set it in your connector, or omit session",
+                )
+        from loanasync._transport.session import check_session  # noqa: PLC0415  (loads aiohttp)
+
+        check_session(session)
     context: ssl.SSLContext | None = None
     if trust is not None:
         from loanasync._transport.tls import ssl_context  # noqa: PLC0415  (loads ssl, which takes 10 ms)
 
         context = ssl_context(trust)
-    if session is not None:
-        from loanasync._transport.sessions import users_session_factory  # noqa: PLC0415  (loads aiohttp)
 
-        return users_session_factory(
-            session,
-            context,
-            direct_connections=direct_connections,
-            suppress_instrumentation=suppress_instrumentation,
-        )
-
-    def open_transport() -> "Transport":
+    def open_selected() -> "Transport":
         with LOADING:
-            from loanasync._transport.sessions import open_own_transport  # noqa: PLC0415  (loads aiohttp)
+            from loanasync._transport.pool import open_transport  # noqa: PLC0415  (loads aiohttp)
 
-        return open_own_transport(context, direct_connections=direct_connections)
+        address = None if proxy is None else proxy.url
+        return open_transport(session, context, address, direct_connections=direct_connections)
 
-    return open_transport
+    return open_selected
 
 
-def user_transport_factory(transport: object, session: object, trust: object) -> "Callable[[], Transport]":
+def user_transport_factory(transport: object, **others: object) -> "Callable[[], Transport]":
     """Return the function passed as `transport=`, which opens a transport in the running event loop.
 
     Raises:
-        ConfigurationError: It is not callable, or `session` or `ssl` is given too.
+        ConfigurationError: It is not callable, or one of the `others` is given too.
     """
-    for setting, value in (("session", session), ("ssl", trust)):
+    for setting, value in others.items():
         if value is not None:
             raise ConfigurationError(setting, "cannot be used with transport=: omit one of them")
     if not callable(transport):

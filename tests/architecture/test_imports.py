@@ -54,9 +54,9 @@ def test_sandbox_shares_no_code_with_the_sdk() -> None:
         assert others <= {"loanasync.LoanClient"}, name
 
 
-def test_undocumented_aiohttp_is_used_in_three_places_only() -> None:
+def test_undocumented_aiohttp_is_used_in_one_module_only() -> None:
     for name, file in modules().items():
-        allowed = ("_transport.fast.", "_transport.agents", "_transport.aiohttp_internals", "sandbox.")
+        allowed = ("_transport.aiohttp_internals", "sandbox.")
         if not name.startswith(allowed):
             parts = {each.split(".")[1] for each in imports(file) if each.startswith("aiohttp.")}
             assert parts <= set(aiohttp.__all__), name

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
-from unittest import mock
 
 import aiohttp
 
 from loanasync import Decision, LoanClient, LoanError
-from loanasync._transport.fast import compatibility
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
@@ -63,5 +61,5 @@ async def held_server(
         if session.startswith("users"):
             options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
         if "through aiohttp" in session:
-            stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
+            options["direct_connections"] = False
         yield server, await stack.enter_async_context(server.client(separate=False, **options))

@@ -201,7 +201,7 @@ sys.exit(status)
         "loanasync._protocol.endpoints",
         "loanasync._telemetry.spans",
         "loanasync._runtime.pipeline",
-        "loanasync._transport.sessions",
+        "loanasync._transport.pool",
     ],
 )
 def test_child_forked_while_a_thread_loads_modules_is_not_blocked(module: str) -> None:

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from loanasync import LoanClient, Refused, Timeout, TransportError
-from loanasync._transport.fast import connection as direct_connection
-from loanasync._transport.liveness import read_pending, unread_data_check
+from loanasync._transport import connection as direct_connection
+from loanasync._transport.connection import read_pending, unread_data_check
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, authority, certificate, until
@@ -255,16 +255,16 @@ def test_aclose_during_a_tls_shutdown_succeeds() -> None:
         server.close_connections()
 
 
-@each_path
+@needs_direct_path
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str, *, is_direct: bool) -> None:
+def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str) -> None:
     with closing_server(scheme) as server, asyncio.Runner() as runner:
 
         async def opened() -> aiohttp.ClientSession:
             return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
 
         session = runner.run(opened())
-        client = client_of(server, session=session, direct_connections=is_direct)
+        client = client_of(server, session=session)
         assert isinstance(runner.run(approve(client)), Refused)
         for number in (2, 3):
             server.close_connections()

@@ -20,6 +20,7 @@ from loanasync import (
 from loanasync.ledger import MemoryLedger
 from support.builders import FISCAL_CODE
 from support.canned_server import approve
+from support.direct_path import each_direct_session
 from support.faults.row import SESSIONS, http
 from support.raw_server import PATIENCE, Certificate, Play, RawServer, authority, certificate, running, until
 from support.separate import SeparateClient
@@ -57,7 +58,7 @@ async def ended_by_aclose(client: LoanClient, call: Awaitable[object]) -> BaseEx
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("session", SESSIONS)
+@each_direct_session  # aiohttp waits until the rest is written
 async def test_aclose_during_upload_to_stalled_server_ends_the_call(session: str, scheme: str) -> None:
     tls = certificate(Certificate.GOOD) if scheme == "https" else None
     server = RawServer((Play.READ_HALF, Play.AFTER_THE_CALL), scheme=scheme, tls=tls)

@@ -15,8 +15,8 @@ from loanasync import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync._transport.failures import MAX_BODY_SIZE
-from loanasync._transport.fast import connection as direct_connection
+from loanasync._transport import connection as direct_connection
+from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
 from support.raw_server import PATIENCE, until

@@ -12,17 +12,17 @@ import aiohttp
 import pytest
 from aiohttp import http
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
-from aiohttp.tracing import Trace
 from aioresponses import aioresponses
 
-from loanasync import Approved, ConnectionLostError, LoanClient, _log
+from loanasync import Approved, ConnectError, ConnectionLostError, LoanClient, _log
 from loanasync._protocol import endpoints
 from loanasync._protocol.messages import Request
-from loanasync._transport.aiohttp_session import SessionTransport
-from loanasync._transport.fast import compatibility
-from loanasync._transport.fast.pool import DirectTransport
-from loanasync._transport.fast.users_pool import UsersPoolTransport
+from loanasync._transport import aiohttp_internals, pool
+from loanasync._transport.aiohttp_internals import is_direct_possible
+from loanasync._transport.pool import DirectTransport
+from loanasync._transport.session import SessionTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
@@ -48,7 +48,7 @@ async def test_direct_path_is_used_with_a_session_of_the_user() -> None:
         client = server.client(session=session)
         with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
             assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is UsersPoolTransport
+        assert type(transport_of(client)) is DirectTransport
 
 
 def request_of(client: LoanClient, **headers: str) -> Request:
@@ -67,9 +67,10 @@ async def test_both_transports_send_the_same_request(*, is_users: bool) -> None:
     # The client's own headers replace those of the session, in any case.
     headers = [
         ("X-Proxy", "a"),
-        ("x-proxy", "b"),
+        ("X-Proxy", "b"),
         ("user-agent", "shop"),
         ("X-City", "Forlì"),
+        ("Connection", "upgrade"),
         ("Accept", "x"),
     ]
     async with (
@@ -113,12 +114,12 @@ def is_of_package(frame: FrameType) -> bool:
 @needs_direct_path
 @pytest.mark.parametrize(
     ("owner", "name", "expected"),
-    [(aiohttp.TCPConnector, "_create_connection", RuntimeError), (SOCKET, "write", ConnectionLostError)],
+    [(aiohttp.TCPConnector, "_create_connection", ConnectError), (SOCKET, "write", ConnectionLostError)],
 )
 async def test_write_error_has_no_frame_with_the_request(
     owner: type, name: str, expected: type[Exception]
 ) -> None:
-    assert compatibility.is_possible()  # the result is cached before the patch
+    assert is_direct_possible()  # the result is cached before the patch
     async with serving(None) as server, server.client() as client:
         with (
             mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),
@@ -168,21 +169,6 @@ async def test_mocked_session_is_logged_once(
     assert "that code sees fiscal codes" in caplog.text
 
 
-async def test_session_of_the_client_has_no_instrumentation_hooks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hooks = aiohttp.TraceConfig()
-    made = aiohttp.ClientSession.__init__
-    monkeypatch.setattr(
-        aiohttp.ClientSession,
-        "__init__",
-        lambda self, **options: made(self, trace_configs=[hooks], **options),
-    )
-    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")
-    assert transport_of(client)._session.trace_configs == []
-    await client.aclose()
-
-
 async def test_mocked_public_method_receives_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise aiohttp.ClientOSError
@@ -197,15 +183,16 @@ async def test_mocked_public_method_receives_the_request(monkeypatch: pytest.Mon
 MOCKED_BEFORE_IMPORT = """
 from aioresponses import aioresponses
 with aioresponses():
-    from loanasync._transport.fast import compatibility
-    print(compatibility.is_possible())
+    from loanasync._transport.aiohttp_internals import is_replaced
+    print(is_replaced())
+print(is_replaced())
 """
 
 
 def test_session_mocked_before_the_import_receives_the_request() -> None:
     command = [sys.executable, "-c", MOCKED_BEFORE_IMPORT]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
-    assert done.stdout == "False\n"
+    assert done.stdout.split() == ["True", "False"]
 
 
 def changed(*names: str) -> Any:
@@ -217,39 +204,33 @@ def changed(*names: str) -> Any:
 @pytest.mark.parametrize(
     ("owner", "name", "now"),
     [
-        (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout")),
+        (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout", "key")),
         (http, "HttpResponseParser", changed("protocol", "loop", "limit")),
         (ResponseHandler, "connection_lost", changed("self")),
-        (aiohttp.BaseConnector, "_get", changed("self", "key")),
-        (aiohttp.BaseConnector, "_release", None),
-        (aiohttp.ClientSession, "ATTRS", aiohttp.ClientSession.ATTRS - {"_default_proxy"}),
         (aiohttp.ClientRequest, "connection_key", changed("self")),
-        (Trace, "send_connection_reuseconn", changed("self", "key")),
-        (Connection, "release", changed("self", "how")),
-        (aiohttp.ClientRequest, "__init__", changed("self", "method", "url", "loop")),
         (Connection, "close", changed("self", "how")),
+        (Connection, "protocol", changed("self")),
         (ResponseHandler, "should_close", changed("self")),
+        (ConnectionKey, "_fields", ("host", "port")),
     ],
 )
 async def test_changed_aiohttp_is_used_through_its_documented_api(owner: object, name: str, now: Any) -> None:
-    compatibility.is_possible.cache_clear()
+    assert aiohttp_internals._has_expected_names()
     with mock.patch.object(owner, name, now):
-        possible = compatibility.is_possible()
-    compatibility.is_possible.cache_clear()
-    assert not possible
-    assert compatibility.is_possible()
-    with mock.patch.object(compatibility, "is_possible", return_value=False):
+        assert not aiohttp_internals._has_expected_names()
+
+
+async def test_aiohttp_without_tested_names_is_used_through_requests() -> None:
+    with mock.patch.object(pool, "is_direct_possible", return_value=False):
         async with serving(APPROVAL) as server, server.client() as client:
             assert isinstance(await approve(client), Approved)
             assert type(transport_of(client)) is SessionTransport
 
 
+@needs_direct_path
 @pytest.mark.parametrize("name", ["aiohttp.client_proto", "aiohttp.connector"])
 def test_aiohttp_with_moved_modules_is_used_through_its_documented_api(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    compatibility.is_possible.cache_clear()
-    possible = compatibility.is_possible()
-    compatibility.is_possible.cache_clear()
-    assert not possible
+    assert not aiohttp_internals._has_expected_names()

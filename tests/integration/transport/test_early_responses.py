@@ -14,7 +14,7 @@ import pytest
 
 from loanasync import ConnectError, LoanClient
 from support.canned_server import APPROVAL, approve
-from support.faults.row import SESSIONS
+from support.direct_path import each_direct_session
 from support.raw_server import PATIENCE, Certificate, authority, certificate
 
 
@@ -63,7 +63,7 @@ def hasty(scheme: str) -> Iterator[Hasty]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("session", SESSIONS)
+@each_direct_session
 def test_response_before_any_request_is_refused(
     session: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import aiohttp
 import pytest
 from attrs import evolve
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from loanasync import Refused, ServiceError, TransportError, UnexpectedResponseError, UserData
+from loanasync._transport.aiohttp_internals import is_direct_tested
 from support.faults.player import PATIENT, Caller, cases, ready, succeeded
 from support.faults.row import NOT_SENT, Expected, Row
 from support.privacy.scanner import Captured, capturing, leaks
@@ -25,10 +27,12 @@ async def wait_until_only_servers_run(*servers: RawServer) -> None:
     await until(lambda: asyncio.all_tasks() <= {this}.union(*(server.tasks for server in servers)))
 
 
-def expected_of(row: Row, scheme: str, operation: str, result: object) -> Expected:
+def expected_of(row: Row, scheme: str, operation: str, session: str, result: object) -> Expected:
     """Return the expected result of a row, or its alternative if the result is of that class."""
+    is_through_aiohttp = "through aiohttp" in session or not is_direct_tested(aiohttp.__version__)
     over_https = row.expected_over_https if scheme == "https" else None
-    expected = row.expected if over_https is None else over_https
+    through_aiohttp = row.expected_through_aiohttp if is_through_aiohttp else None
+    expected = through_aiohttp or over_https or row.expected
     if expected.alternative is not None and isinstance(result, expected.alternative.error or ()):
         expected = expected.alternative
     if operation == "complete" and (expected.is_partial or expected.error is UnexpectedResponseError):
@@ -105,7 +109,7 @@ async def test_fault_has_the_result_of_its_row(row: Row, scheme: str, operation:
             result = await caller()
             captured.add(result)
 
-            expected = expected_of(row, scheme, operation, result)
+            expected = expected_of(row, scheme, operation, session, result)
             assert_result(result, expected, row)
             assert caller.requests_read == (
                 0 if expected in (row.expected.alternative, NOT_SENT) else row.requests_read

@@ -12,7 +12,7 @@ from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatus
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import REFUSAL, approve, response_bytes, serving
-from support.direct_path import each_path, needs_direct_path
+from support.direct_path import each_direct_session, each_path
 from support.faults.connections import OTHER_CUSTOMER
 from support.faults.row import SESSIONS
 
@@ -107,8 +107,7 @@ async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int, *,
     assert server.evaluated == [FISCAL_CODE.encode()]
 
 
-@needs_direct_path
-@pytest.mark.parametrize("session", ["own", "users"])
+@each_direct_session
 async def test_connection_of_a_response_that_is_not_understood_is_closed(session: str) -> None:
     async with serving(response_bytes(404), REFUSAL) as server, client_of(server.base_url, session) as client:
         with pytest.raises(UnexpectedStatusError):

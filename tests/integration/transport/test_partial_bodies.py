@@ -1,8 +1,7 @@
 """Bodies that are cut off by a lost connection or a timeout, on each HTTP path."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from unittest import mock
 
 import aiohttp
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from loanasync import Approved, LoanClient, LoanError, RawResponse, Refused, Timeout, UnexpectedResponseError
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures
-from loanasync._transport.fast import compatibility
 from support.builders import FISCAL_CODE, approval_request
+from support.direct_path import needs_direct_path
 from support.raw_server import Exchange, Play, RawServer, running, until
 
 PATHS = ("direct", "own session", "direct, user's session", "user's session")
@@ -22,13 +21,10 @@ SOON = Timeout(total=20, attempt=0.6, connect=0.5)
 
 
 @pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
+def path(request: pytest.FixtureRequest) -> str:
     """Run the test on each HTTP path."""
-    if "direct" not in request.param:
-        with mock.patch.object(compatibility, "is_possible", return_value=False):
-            yield request.param
-    else:
-        yield request.param
+    name: str = request.param
+    return name
 
 
 @asynccontextmanager
@@ -36,7 +32,12 @@ async def client_of(server: RawServer, path: str) -> AsyncIterator[LoanClient]:
     async with aiohttp.ClientSession() as users:
         session = users if "user" in path else None
         async with LoanClient(
-            server.base_url, shop_id="s", auth_token="t", session=session, timeout=SOON
+            server.base_url,
+            shop_id="s",
+            auth_token="t",
+            session=session,
+            timeout=SOON,
+            direct_connections="direct" in path,
         ) as client:
             yield client
 
@@ -77,6 +78,7 @@ async def test_cut_off_422_with_approved_false_is_refused(path: str, end: str) -
     assert (decision.meta.unread, decision.meta.status) == (("body",), 422)
 
 
+@needs_direct_path
 async def test_chunked_201_that_breaks_at_once_is_approved_on_the_direct_path() -> None:
     """With a plain aiohttp session, the response is lost if its head and the fault arrive together."""
     start = head("201 Created", "Transfer-Encoding: chunked")

@@ -1,23 +1,24 @@
-"""A user's session with a proxy, which tunnels TLS and cannot read the requests."""
+"""A proxy, which tunnels TLS and cannot read the requests."""
 
 import asyncio
 import contextlib
 import ssl
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from traceback import walk_tb
+from typing import Any
 from unittest import mock
 
 import aiohttp
 import pytest
 
-from loanasync import Approved, ConnectError, LoanClient
-from loanasync._transport.aiohttp_session import SessionTransport
+from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
+from loanasync._transport.session import SessionTransport
+from loanasync.testing import ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.direct_path import each_path
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running, until
-from support.separate import SeparateClient
 
 RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
 TOKEN = "token-of-the-shop"
@@ -61,65 +62,49 @@ class Proxy:
 
 
 @asynccontextmanager
-async def shop(service: str, proxy: str, *, is_direct: bool, **headers: str) -> AsyncIterator[LoanClient]:
+async def shop(service: str, proxy: str, *, is_direct: bool) -> AsyncIterator[LoanClient]:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(trusting)
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        users = aiohttp.ClientSession(
-            proxy=proxy,
-            proxy_auth=aiohttp.BasicAuth("shop", "secret"),
-            connector=aiohttp.TCPConnector(ssl=trusting),
-            headers=headers,
-        )
-    async with (
-        users as session,
-        SeparateClient(
-            service,
-            shop_id="s",
-            auth_token=TOKEN,
-            session=session,
-            direct_connections=is_direct,
-        ) as client,
-    ):
+    async with LoanClient(
+        service,
+        shop_id="s",
+        auth_token=TOKEN,
+        ssl=trusting,
+        proxy=proxy,
+        direct_connections=is_direct,
+        remember=False,
+    ) as client:
         yield client
 
 
 @each_path
-async def test_approval_through_a_proxy_is_not_readable_by_it(*, is_direct: bool) -> None:
-    proxy = Proxy()
-    async with (
-        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
-        proxy.running() as address,
-        shop(server.base_url, address, is_direct=is_direct) as client,
-    ):
-        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
-    assert proxy.received.startswith(b"CONNECT 127.0.0.1:")
-    assert len(proxy.received) > 1000
-    for secret in (TOKEN.encode(), FISCAL_CODE.encode(), b"/api/shops/"):
-        assert secret not in proxy.received
-        assert secret in server.requests[0]
-
-
-@pytest.mark.parametrize("headers", [{}, {"X-Shop": "a"}], ids=["no headers", "headers"])
-@each_path
-async def test_calls_through_a_proxy_use_tunnels(headers: dict[str, str], *, is_direct: bool) -> None:
+@pytest.mark.parametrize("is_env", [False, True], ids=["URL", "env"])
+async def test_approvals_through_a_proxy_are_not_readable_by_it(
+    monkeypatch: pytest.MonkeyPatch, *, is_direct: bool, is_env: bool
+) -> None:
     """Direct calls share one tunnel; each request through aiohttp has a new one."""
     proxy = Proxy()
     async with (
         running(RawServer(RESPONSE * 2, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
-        shop(server.base_url, address, is_direct=is_direct, **headers) as client,
     ):
-        other_path = mock.patch.object(SessionTransport, "send", side_effect=AssertionError)
-        with other_path if is_direct else nullcontext():
-            for _ in range(2):
-                assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        with_password = address.replace("//", "//shop:secret@")
+        monkeypatch.setenv("https_proxy", with_password)
+        monkeypatch.setenv("no_proxy", "localhost")
+        async with shop(server.base_url, "env" if is_env else with_password, is_direct=is_direct) as client:
+            other_path = mock.patch.object(SessionTransport, "send", side_effect=AssertionError)
+            with other_path if is_direct else nullcontext():
+                for _ in range(2):
+                    assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
     tunnels = 1 if is_direct else 2
     assert (server.accepted, len(server.requests)) == (tunnels, 2)
     head = proxy.received.partition(b"\r\n\r\n")[0]
-    assert proxy.received.count(b"CONNECT ") == tunnels
-    assert b"Proxy-Authorization: Basic " in head
-    assert (b"X-Shop: a" in head) == bool(headers), "aiohttp sends the default headers to the proxy, too"
+    assert proxy.received.count(b"CONNECT 127.0.0.1:") == tunnels
+    assert b"Proxy-Authorization: Basic c2hvcDpzZWNyZXQ=" in head
+    assert len(proxy.received) > 1000
+    for secret in (TOKEN.encode(), FISCAL_CODE.encode(), b"/api/shops/"):
+        assert secret not in proxy.received
+        assert secret in server.requests[0]
 
 
 @each_path
@@ -147,15 +132,71 @@ async def test_unreachable_proxy_is_a_connect_error(*, is_direct: bool) -> None:
     assert caught.value.outcome == "not_sent"
 
 
-async def test_own_session_ignores_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would also read credentials from .netrc."""
-    proxy = Proxy()
-    async with running(RawServer(RESPONSE)) as server, proxy.running() as address:
-        for name in ("http_proxy", "all_proxy"):
+@pytest.mark.parametrize("proxy", [None, "env"])
+@each_path
+async def test_request_on_this_machine_ignores_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, proxy: str | None, *, is_direct: bool
+) -> None:
+    """Over http, the proxy would read it."""
+    seen = Proxy()
+    async with running(RawServer(RESPONSE)) as server, seen.running() as address:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, address)
         monkeypatch.setenv("no_proxy", "")
         async with LoanClient(
-            server.base_url, shop_id="s", auth_token=TOKEN, direct_connections=False
+            server.base_url, shop_id="s", auth_token=TOKEN, direct_connections=is_direct, proxy=proxy
         ) as client:
             assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+    assert seen.received == b""
+
+
+@each_path
+async def test_host_that_the_environment_excludes_is_called_without_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
+) -> None:
+    proxy = Proxy()
+    async with (
+        running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
+        proxy.running() as address,
+    ):
+        monkeypatch.setenv("https_proxy", address)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with shop(server.base_url, "env", is_direct=is_direct) as client:
+            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
     assert proxy.received == b""
+
+
+HTTPS, LOCAL = "https://loans.example.com", "http://127.0.0.1:8000"
+INVALID = [
+    "",
+    "proxy:3128",
+    "socks5://shop:hidden@proxy",
+    "http://",
+    "http://hidden:x@h:0x1",
+    "http://h\n",
+    1,
+]
+MESSAGE = 'proxy: must be a URL such as http://proxy.example.com:3128, or "env"'
+
+
+@pytest.mark.parametrize(
+    ("base_url", "proxy", "message"),
+    [
+        *[(HTTPS, each, MESSAGE) for each in INVALID],
+        (LOCAL, "http://proxy:3128", "proxy: needs a base_url with https, or the proxy would read"),
+    ],
+)
+def test_invalid_proxy_is_refused_without_showing_it(base_url: str, proxy: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LoanClient(base_url, shop_id="s", auth_token="t", proxy=proxy)
+    assert str(caught.value).startswith(message)
+    assert "hidden" not in str(caught.value)
+    frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)][1:]
+    assert "hidden" not in repr([dict(frame.f_locals) for frame in frames])
+
+
+async def test_proxy_with_a_session_or_a_transport_is_refused() -> None:
+    async with aiohttp.ClientSession() as session:
+        for others in ({"session": session}, {"transport": ScriptedTransport}):
+            with pytest.raises(ConfigurationError, match=r"^proxy: cannot be used with"):
+                LoanClient(HTTPS, shop_id="s", auth_token="t", proxy="http://proxy:3128", **others)

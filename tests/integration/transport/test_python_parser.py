@@ -11,7 +11,8 @@ FAULTS = Path(__file__).parent
 def test_python_parser_gives_the_same_results() -> None:
     """Unlike the parser in C, it accepts a repeated Content-Length."""
     played = [str(FAULTS / "test_response_heads.py"), str(FAULTS / "test_fault_matrix.py")]
-    rows = "test_response_heads or ((two-lengths or bad-chunk or short-length or stray-bytes) and approve)"
+    rows = "(two-lengths or bad-chunk or short-length or stray-bytes) and approve and not through"
+    rows = f"test_response_heads or ({rows})"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", *played, "-k", rows],
         check=False,

@@ -11,10 +11,11 @@ import pytest
 
 from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError, UnexpectedStatusError
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, response_bytes, serving
+from support.direct_path import each_direct_session
 from support.faults.row import SESSIONS
 from support.raw_server import PATIENCE
 
-pytestmark = pytest.mark.parametrize("session", SESSIONS)
+each_session = pytest.mark.parametrize("session", SESSIONS)
 
 STRAY = b"<!-- a proxy -->"
 
@@ -31,6 +32,7 @@ async def client_of(server: Canned, session: str) -> AsyncIterator[LoanClient]:
 
 
 @pytest.mark.parametrize("number", [129, 900])
+@each_session
 async def test_refusal_with_many_headers_is_read(session: str, number: int) -> None:
     headers = [f"X-Header-{each}: {'x' * 100}" for each in range(number)]
     async with (
@@ -55,6 +57,7 @@ RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     ],
     ids=["gzip", "x-gzip", "deflate", "raw deflate", "identity"],
 )
+@each_session
 async def test_encoded_approval_is_decoded(session: str, encoding: str, body: bytes) -> None:
     async with (
         serving(response_bytes(201, body, f"Content-Encoding: {encoding}")) as server,
@@ -67,6 +70,7 @@ async def test_encoded_approval_is_decoded(session: str, encoding: str, body: by
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "rot13", "gzip", "deflate"])
+@each_session
 async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, encoding: str) -> None:
     async with (
         serving(response_bytes(422, b'{"approved":false}', f"Content-Encoding: {encoding}")) as server,
@@ -81,6 +85,7 @@ async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, enc
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
+@each_session
 async def test_empty_refusal_with_an_encoding_is_read(session: str, encoding: str) -> None:
     async with (
         serving(response_bytes(422, b"", f"Content-Encoding: {encoding}")) as server,
@@ -94,6 +99,7 @@ CHUNKED = b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n" + b'{"a
 
 @pytest.mark.parametrize("more", [b"H", b"HTTP/1.1 408 Late\r\n"], ids=["byte", "line"])
 @pytest.mark.parametrize("whole", [REFUSAL, CHUNKED], ids=["length", "chunked"])
+@each_direct_session
 async def test_connection_with_half_a_second_head_is_not_used_again(
     session: str, whole: bytes, more: bytes
 ) -> None:
@@ -105,6 +111,7 @@ async def test_connection_with_half_a_second_head_is_not_used_again(
 
 
 @pytest.mark.parametrize("whole", [REFUSAL, CHUNKED], ids=["length", "chunked"])
+@each_session
 async def test_connection_with_nothing_else_is_used_again(session: str, whole: bytes) -> None:
     async with serving(whole) as server, client_of(server, session) as client:
         for _ in range(3):
@@ -113,6 +120,7 @@ async def test_connection_with_nothing_else_is_used_again(session: str, whole: b
 
 
 @pytest.mark.parametrize("status", [204, 304])
+@each_direct_session
 async def test_bytes_after_a_status_without_a_body_are_not_its_body(session: str, status: int) -> None:
     """Content-Length does not count for these statuses (RFC 9110 §8.6)."""
     async with (
@@ -132,6 +140,7 @@ HEAD = REFUSAL.index(b"\r\n\r\n") + 4  # bytes
 
 
 @pytest.mark.parametrize("at", range(HEAD - 5, HEAD + 3))
+@each_direct_session
 async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: str, at: int) -> None:
     """The response arrives in two packets, split at any byte."""
     async with serving(None) as server, client_of(server, session) as client:
@@ -145,6 +154,7 @@ async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: 
             assert isinstance(await call, Refused)
 
 
+@each_session
 async def test_later_packet_of_the_bodys_length_is_not_the_body(session: str) -> None:
     at = HEAD + len(STRAY)
     async with serving(None) as server, client_of(server, session) as client:
@@ -158,6 +168,7 @@ async def test_later_packet_of_the_bodys_length_is_not_the_body(session: str) ->
             assert isinstance(await call, Refused)
 
 
+@each_direct_session
 async def test_error_in_a_later_packet_ends_the_call_at_once(session: str) -> None:
     """aiohttp closes the connection, and lets the reader of the body wait."""
     async with serving(None) as server, client_of(server, session) as client:

@@ -19,7 +19,6 @@ from loanasync import (
     Timeout,
     TransportError,
 )
-from loanasync._transport.aiohttp_internals import RequestBody
 from loanasync.ledger import MemoryLedger
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve
@@ -194,43 +193,6 @@ async def test_aclose_during_a_dns_lookup_raises_connect_error(
         await task
     with pytest.raises(asyncio.CancelledError):
         await closing
-
-
-class Writer:
-    """A stream writer that refuses data, or accepts it and fails in `drain`."""
-
-    def __init__(self, *, refuses: bool) -> None:
-        self.protocol = None
-        self._refuses = refuses
-
-    async def write(self, _: bytes, *, drain: bool) -> None:
-        assert not drain
-        if self._refuses:
-            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
-
-    async def drain(self) -> None:
-        raise ConnectionError("Connection lost")
-
-
-@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "written"])
-async def test_request_body_that_was_written_may_have_arrived(refuses: bool) -> None:  # noqa: FBT001  (parametrised)
-    body, writer = RequestBody(b"x"), Writer(refuses=refuses)
-    assert not body.is_unsent  # aiohttp has not built a request yet
-    assert body.size == 1
-    stream: Any = writer
-    with pytest.raises(ConnectionError):
-        await body.write(stream)
-    assert body.is_unsent is refuses
-
-
-async def test_request_body_that_was_cancelled_is_not_written() -> None:
-    body = RequestBody(b"x")
-    body.is_cancelled = True
-    assert body.size == len(body)
-    assert repr(body) == "***"
-    with pytest.raises(aiohttp.ClientConnectionResetError):
-        await body.write(Writer(refuses=False))  # type: ignore[arg-type]
-    assert body.is_unsent
 
 
 async def test_retry_sends_the_same_body_again() -> None:

@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
-from loanasync._transport.fast import connection as direct_connection
-from loanasync._transport.fast.connection import DirectConnection, Scheduler
+from loanasync._transport import connection as direct_connection
+from loanasync._transport.connection import DirectConnection, Scheduler
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, serving
 from support.direct_path import needs_direct_path
 

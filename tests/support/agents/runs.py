@@ -50,10 +50,10 @@ AGENTS = (
         ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
     ),
 )
-SESSIONS = (shop.OWN, shop.THROUGH_AIOHTTP, shop.USERS)
+SESSIONS = (shop.OWN, shop.THROUGH_AIOHTTP, shop.USERS, shop.USERS_THROUGH_AIOHTTP)
 # The headers of a request of the client, with and without a trace.
 HEADERS = {"accept", "accept-encoding", "content-length", "content-type", "host", "user-agent"}
-HEADERS |= {"x-auth-token", "traceparent"}
+HEADERS |= {"connection", "traceparent", "x-auth-token"}
 
 _MARK = "ZZQCONTROL"  # in a request, an exception and a log record of the shop; it is not a planted value
 _TIMEOUT = 120  # seconds for one run

@@ -30,6 +30,7 @@ AS_TEXT = "everything on, decisions logged as text"
 OWN = "its own"
 THROUGH_AIOHTTP = "its own, `direct_connections=False`"
 USERS = "yours"
+USERS_THROUGH_AIOHTTP = "yours, `direct_connections=False`"
 
 
 def sentry(collector: str, setting: str) -> tuple[Begin, End]:
@@ -250,10 +251,10 @@ def customer(plan: dict[str, Any]) -> Callable[[Any], dict[str, tuple[Any, Step]
                 plan["service"],
                 shop_id=row,
                 auth_token=plan["token"],
-                direct_connections=plan["session"] != THROUGH_AIOHTTP,
+                direct_connections=plan["session"] in (OWN, USERS),
                 limits=limits,
                 retry=RetryPolicy(base=0.001),
-                session=session if plan["session"] == USERS else None,
+                session=None if plan["session"] in (OWN, THROUGH_AIOHTTP) else session,
                 timeout=Timeout(total=10, attempt=0.5 if row == "silent" else 5, connect=0.4),
             )
             found[row] = client, step(client, row)

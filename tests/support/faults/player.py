@@ -8,7 +8,6 @@ from functools import cache
 from itertools import product
 from secrets import token_hex
 from typing import Any
-from unittest import mock
 
 import aiohttp
 import pytest
@@ -25,8 +24,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._transport.fast import compatibility
-from loanasync._transport.fast.pool import DirectTransport
+from loanasync._transport.pool import DirectTransport
 from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
 from support.raw_server import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
@@ -148,7 +146,7 @@ class Caller:
         if type(resources.transport) is DirectTransport:
             idle = [each for origin in resources.transport._origins.values() for each in origin.idle]
             return [(each.is_open, each._is_clean) for each in idle]
-        pools = resources.transport._session.connector._conns.values()
+        pools = resources.transport.session.connector._conns.values()
         return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
 
     async def wait_until_noticed(self, exchange: Exchange) -> None:
@@ -193,8 +191,7 @@ async def _client(
         connector = aiohttp.TCPConnector(limit=1, ssl=context or True)
         users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
         session_options = {"session": await stack.enter_async_context(users)}
-    if "through aiohttp" in session:
-        stack.enter_context(mock.patch.object(compatibility, "is_possible", return_value=False))
+    session_options["direct_connections"] = "through aiohttp" not in session
     settings: dict[str, Any] = {"shop_id": "s", "auth_token": TOKEN, "limits": LIMITS}
     settings |= {"retry": RetryPolicy(base=0.001), **session_options, **providers}
     return await stack.enter_async_context(LoanClient(server.base_url, **settings))

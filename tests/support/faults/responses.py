@@ -155,6 +155,7 @@ BODIES = [
         fault="invalid chunks, in one packet with the headers",
         server=lambda good: ((READ, good.with_body(b"XY\r\n", "Transfer-Encoding: chunked")),),
         expected=BODY_TRUNCATED,
+        expected_through_aiohttp=CONNECTION_LOST,
         advice=ASK_SERVICE,
     ),
     Row(
@@ -162,6 +163,7 @@ BODIES = [
         fault="extra bytes after the response, in the same packet",
         server=lambda good: ((READ, good.whole + b"<!-- a proxy -->"),),
         expected=SUCCESS,
+        expected_through_aiohttp=CONNECTION_LOST,
         advice=NO_ACTION,
     ),
     Row(
@@ -169,6 +171,7 @@ BODIES = [
         fault="a Content-Length that is too small",
         server=lambda good: ((READ, good.with_body(good.body, f"Content-Length: {len(good.body) - 1}")),),
         expected=PARTIAL,
+        expected_through_aiohttp=CONNECTION_LOST,
         advice=ASK_FOR_REDIRECT,
     ),
     Row(
@@ -292,6 +295,7 @@ STATUSES = [
             (READ, good.with_body(good.body).replace(good.status.encode(), b"204 No Content")),
         ),
         expected=unexpected(204),
+        expected_through_aiohttp=CONNECTION_LOST,
         advice=ASK_SERVICE,
     ),
     Row(

@@ -29,6 +29,14 @@ def http(status: str, body: bytes = b"", *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+SESSIONS = (
+    "own",  # requests are written directly to its connections
+    "own, through aiohttp",  # with direct_connections=False
+    "users",  # requests are written directly to connections of its connector
+    "users, through aiohttp",
+)
+
+
 @frozen
 class CorrectResponse:
     """The response that the service would send without the fault."""
@@ -79,6 +87,7 @@ class Row:
     server: Callable[[CorrectResponse], tuple[Exchange, ...]] = lambda _: ()
     expected: Expected
     expected_over_https: Expected | None = None
+    expected_through_aiohttp: Expected | None = None
     requests_read: int = 1  # whole requests that the service reads
     attempts: int = field()
     advice: str
@@ -97,13 +106,6 @@ class Row:
     def _default_attempts(self) -> int:
         return max(1, self.requests_read)
 
-
-SESSIONS = (
-    "own",  # requests are written directly to its connections
-    "own, through aiohttp",  # as if the direct path were not possible
-    "users",  # requests are written directly to connections of its pool
-    "users, through aiohttp",
-)
 
 CALL_AGAIN = "repeat the call"
 ASK_SERVICE = "ask the service for the outcome before repeating the call"

@@ -16,7 +16,7 @@ from loanasync import (
     testing,
 )
 from loanasync._protocol import endpoints
-from loanasync._transport.aiohttp_session import SessionTransport
+from loanasync._transport.session import SessionTransport
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,

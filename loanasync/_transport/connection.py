@@ -1,25 +1,43 @@
-"""One HTTP connection of the direct path, and the state that the connections of an event loop share."""
+"""A connection to which requests are written directly, and the state that the connections of a loop share."""
 
 import asyncio
 import re
+import select
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import aiohttp
-from aiohttp import http
 from attrs import define, field
 from yarl import URL
 
+from loanasync._lifecycle import expire
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import INTERIM, HeadSplitter, buffered_body
-from loanasync._transport.liveness import read_pending, unread_data_check
+from loanasync._transport.aiohttp_internals import (
+    MAX_BODY_SIZE,
+    MUST_CHECK_LENGTHS,
+    buffered_body,
+    new_parser,
+)
 
 if TYPE_CHECKING:
-    from aiohttp.connector import Connection
+    from loanasync._transport.aiohttp_internals import OpenedConnection, ResponseHead, ResponseParser
 
+HasUnreadData: TypeAlias = Callable[[], object]
 
+# Bytes: the limit of asyncio's write buffer. When the response to a larger request arrives, parts of the
+# request may still be unsent, so the connection is not used again.
+MAX_BODY_FOR_REUSE = 1 << 16
+# Statuses of interim responses, which precede the final one (RFC 9110 §15.2). 101 is left out, because the
+# connection does not use HTTP after it.
+_INTERIM = frozenset(range(100, 200)) - {101}
+_HEAD_ENDS = b"\r\n\r\n"
+_CHUNKS_END = b"0\r\n\r\n"
+_STATUS_ENDS = len("HTTP/1.1 200")
+_MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three
 # Seconds after which an idle connection is closed. A server may close one in the moment in which a request is
 # written to it, and then the outcome of the request is unknown. So it is used only long before that moment.
 _MAX_IDLE = 1.0
@@ -30,29 +48,33 @@ _BLOCKED_AFTER = 0.01
 # Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
 _BYTES_PER_TURN = 1 << 16
 _UNUSABLE = "connection closed, or data received before the request"
-# aiohttp's parser in C rejects a repeated Content-Length; the one in Python does not.
-_MUST_CHECK_LENGTHS = http.HttpResponseParser.__module__ != "aiohttp._http_parser"
 
 
-def new_parser(
-    protocol: object, loop: object, limit: int = failures.MAX_BODY_SIZE
-) -> http.HttpResponseParser:
-    """Return a response parser that pauses `protocol` when more than about `limit` bytes are unread.
+def unread_data_check(transport: asyncio.BaseTransport | None) -> HasUnreadData:
+    """Return a function that checks the socket of a connection for unread data or end of file.
 
-    The parser is undocumented. It is used so that both transports parse responses in the same way. It does
-    not decode bodies, because aiohttp drops a response whose Content-Encoding it cannot decode.
+    A blocked event loop does not notice that the server has closed a connection; between two notebook cells,
+    for example, the event loop does not run. A request that is written to such a connection is lost, and its
+    outcome is unknown.
     """
-    return http.HttpResponseParser(
-        protocol,  # type: ignore[arg-type]  # the parser calls pause_reading and resume_reading only
-        loop,  # type: ignore[arg-type]  # the parser only passes it to the StreamReader of the body
-        limit,
-        payload_exception=aiohttp.ClientPayloadError,
-        read_until_eof=True,
-        auto_decompress=False,
-        max_headers=failures.MAX_HEADERS,
-        max_line_size=failures.MAX_FIELD_SIZE,
-        max_field_size=failures.MAX_FIELD_SIZE,
-    )
+    socket = None if transport is None else transport.get_extra_info("socket")
+    if socket is None or (number := socket.fileno()) < 0:
+        return lambda: False
+    if not hasattr(
+        select, "poll"
+    ):  # pragma: no cover  (Windows has no poll, but its select takes any file number)
+        return lambda: select.select([number], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return partial(poll.poll, 0)
+
+
+async def read_pending(has_unread_data: HasUnreadData) -> None:
+    """Yield to the event loop until it has read the received data, for a few iterations at most."""
+    for _ in range(_MAX_TURNS):
+        await asyncio.sleep(0)
+        if not has_unread_data():
+            return
 
 
 class Scheduler:
@@ -125,13 +147,13 @@ class Scheduler:
 class Origin:
     """A scheme, host and port, and the idle connections of the client to it.
 
-    `default_headers` are those of a user's session. A request is sent with those that it does not set.
+    `waiting` has the time limits of calls that wait for a connection while the number of them is limited.
     """
 
     address: str
     url: URL
-    default_headers: list[tuple[str, str]] = field(factory=list)
     idle: "dict[DirectConnection, None]" = field(factory=dict, init=False)
+    waiting: dict[asyncio.Timeout, None] = field(factory=dict, init=False)
     host: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -146,6 +168,52 @@ class Origin:
                 return connection
             connection.close()
         return None
+
+
+class HeadSplitter(asyncio.Protocol):
+    """Base class of a protocol that passes the head of a response to aiohttp's parser apart from the body.
+
+    aiohttp's parser raises an error without a result if any part of its input is malformed. If it received
+    the head together with a malformed body, or with bytes that do not belong to the response, the status
+    would be lost, and with it possibly a decision. Call `expect_response` before each response, and `split`
+    for all received data.
+    """
+
+    def expect_response(self) -> None:
+        """Reset the state: the next received byte begins a head."""
+        self._in_head = True
+        self._status_line = b""  # its first bytes
+        self._head_tail = b""  # the last bytes of an incomplete head
+        self._received_after_head = 0  # bytes
+        self._ends_with_last_chunk = False
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Split received data after each head; interim responses (1xx) consist of a head only."""
+        pieces: list[bytes] = []
+        while self._in_head and data:
+            known = len(self._head_tail)
+            self._status_line += data[: _STATUS_ENDS - len(self._status_line)]
+            end = (self._head_tail + data).find(_HEAD_ENDS)
+            if end < 0:
+                self._head_tail = (self._head_tail + data)[1 - len(_HEAD_ENDS) :]
+                return [*pieces, data]
+            end += len(_HEAD_ENDS) - known
+            status = self._status_line[-3:]
+            self._in_head = status.isdigit() and int(status) in _INTERIM
+            self._status_line = self._head_tail = b""
+            pieces.append(data[:end])
+            data = data[end:]
+        if data:
+            self._received_after_head += len(data)
+            self._ends_with_last_chunk = data.endswith(_CHUNKS_END)
+            pieces.append(data)
+        return pieces
+
+    def has_more_than(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
+        """Return True if data after the response was received, such as a part of another head."""
+        return self._received_after_head != content.total_bytes and not (
+            is_chunked and self._ends_with_last_chunk
+        )
 
 
 class DirectConnection(HeadSplitter):
@@ -166,22 +234,18 @@ class DirectConnection(HeadSplitter):
 
     `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
     failed, a body was too large, or it received data that belongs to no response. `release` then aborts it.
-    It is also not used again if writing is paused, because a part of the request is then still unsent.
     `expires_at` is the time of the event loop's clock at which the exchange times out, or the idle connection
     is closed. From `_fresh_until` on, the connection is not used again.
     """
 
-    _is_writing_paused = False
     _fresh_until = inf
 
-    def __init__(
-        self, connection: "Connection", scheduler: Scheduler, origin: Origin, *, was_used: bool = False
-    ) -> None:
+    def __init__(self, connection: "OpenedConnection", scheduler: Scheduler, origin: Origin) -> None:
         # These attributes are undocumented. `handler` is aiohttp's own protocol. `connection_lost` of this
         # class calls that of `handler`.
         handler = connection.protocol
         transport = None if handler is None else handler.transport
-        if transport is None or handler is None or (not was_used and transport.is_closing()):
+        if transport is None or handler is None or transport.is_closing():
             connection.close()
             raise aiohttp.ClientConnectionResetError("the new connection is closing")
         self.expires_at = inf
@@ -190,21 +254,18 @@ class DirectConnection(HeadSplitter):
         self._handler = handler
         self._scheduler = scheduler
         self._origin = origin
-        # `should_close` is undocumented. It is True if unrequested data was received. Another protocol than
-        # aiohttp's means that another exchange has not ended. `writing_paused` means that a part of the last
-        # request is unsent; aiohttp's protocol would not notice that it is sent later.
-        is_unused = transport.get_protocol() is handler and not handler.writing_paused
-        self._is_clean = is_unused and not handler.should_close
+        # `should_close` is undocumented. It is True if unrequested data was received.
+        self._is_clean = not handler.should_close
         self._result: asyncio.Future[Response | NoResponse] | None = None
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
         self._received = bytearray()  # the part of the body that was taken out of the parser
-        self._parser: http.HttpResponseParser | None = None
-        self._head: http.RawResponseMessage | None = None
+        self._parser: ResponseParser | None = None
+        self._head: ResponseHead | None = None
         self._length: str | None = None  # the Content-Length that ends the body
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
-        self.was_used = was_used  # by an earlier exchange
+        self.was_used = False  # by an earlier exchange
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
@@ -223,7 +284,9 @@ class DirectConnection(HeadSplitter):
         if not (self._is_clean and self.is_open):
             raise aiohttp.ClientConnectionResetError(_UNUSABLE)
 
-    def exchange(self, request: Request, deadline: float) -> "asyncio.Future[Response | NoResponse]":
+    def exchange(
+        self, request: Request, headers: list[tuple[str, str]], deadline: float
+    ) -> "asyncio.Future[Response | NoResponse]":
         """Begin to send a request, and return the future of its result, which is never an exception."""
         scheduler = self._scheduler
         scheduler.in_progress += 1
@@ -232,7 +295,7 @@ class DirectConnection(HeadSplitter):
         self._received.clear()
         self.expect_response()
         self._request = request
-        self._unsent_bytes = _serialize(request, self._origin)
+        self._unsent_bytes = _serialize(request, headers, self._origin)
         self.expires_at = deadline
         if deadline < scheduler.timer_at:
             scheduler.set_timer(deadline)
@@ -305,6 +368,9 @@ class DirectConnection(HeadSplitter):
         if self.expires_at < self._scheduler.timer_at:
             self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
+        if self._origin.waiting:  # else the waiting call would get no connection while this one is idle
+            waiting, _ = self._origin.waiting.popitem()
+            expire(waiting)
 
     async def read_on(self) -> Response | NoResponse:
         """Read the rest of the response although the task was cancelled, and return the result.
@@ -389,7 +455,7 @@ class DirectConnection(HeadSplitter):
         Then the parser has nothing left to check. It would copy the body into a stream and out again.
         """
         size = len(data)
-        return self._length == str(size) and self._received_after_head == size <= failures.MAX_BODY_SIZE
+        return self._length == str(size) and self._received_after_head == size <= MAX_BODY_SIZE
 
     def _parse(self, data: bytes) -> None:
         assert self._parser is not None  # noqa: S101  (the caller has checked it)
@@ -398,9 +464,9 @@ class DirectConnection(HeadSplitter):
             if self._head is not None:
                 self._is_clean = False  # a second response
                 break
-            if head.code in INTERIM:
+            if head.code in _INTERIM:
                 continue
-            if _MUST_CHECK_LENGTHS and failures.has_two_lengths(head.headers):
+            if MUST_CHECK_LENGTHS and failures.has_two_lengths(head.headers):
                 raise failures.MalformedResponseError
             self._head, self._content = head, content
             self._is_clean = not (head.should_close or is_upgraded)
@@ -418,7 +484,7 @@ class DirectConnection(HeadSplitter):
             return
         if (error := content.exception()) is not None:
             self._fail(error)
-        elif self._is_too_large or content.total_bytes > failures.MAX_BODY_SIZE:
+        elif self._is_too_large or content.total_bytes > MAX_BODY_SIZE:
             self._is_clean = False
             self._finish(
                 failures.decoded_response(head.code, head.headers, self._take_received(), "too large")
@@ -465,14 +531,6 @@ class DirectConnection(HeadSplitter):
             finally:
                 self._connection.close()
 
-    def pause_writing(self) -> None:
-        """Note that a large part of the request is unsent (called by asyncio)."""
-        self._is_writing_paused = True
-
-    def resume_writing(self) -> None:
-        """Note that most of the request is sent (called by asyncio)."""
-        self._is_writing_paused = False
-
     def pause_reading(self) -> None:
         """Note that the body is too large, and pause the parser (called by the parser)."""
         self._is_too_large = True
@@ -502,15 +560,12 @@ class DirectConnection(HeadSplitter):
             self._result.set_result(result)
 
 
-def _serialize(request: Request, origin: Origin) -> bytes:
+def _serialize(request: Request, headers: list[tuple[str, str]], origin: Origin) -> bytes:
     """Return head and body of a request as bytes."""
-    if not "".join(request.headers.values()).isprintable():
+    items = [("Host", origin.host), ("Content-Length", str(len(request.body))), *headers]
+    lines = list(map(": ".join, items))
+    if not "".join(lines).replace("\t", "").isprintable():
         # A line break would begin another header. The message omits the values, as one of them is the token.
-        raise ValueError("header values must not contain line breaks")
-    items = [("Host", origin.host), ("Content-Length", str(len(request.body))), *request.headers.items()]
-    if origin.default_headers:
-        given = {name.lower() for name in request.headers}
-        items += [each for each in origin.default_headers if each[0].lower() not in given]
-    headers = "\r\n".join(map(": ".join, items))
-    head = f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n{headers}\r\n\r\n"
-    return head.encode() + request.body
+        raise ValueError("headers must not contain line breaks")
+    head = f"{request.method} {request.url[len(origin.address) :]} HTTP/1.1\r\n"
+    return "\r\n".join([head[:-2], *lines, "\r\n"]).encode() + request.body

@@ -1,1 +1,0 @@
-"""The direct path: requests are written directly to connections of an aiohttp session."""

@@ -1,0 +1,198 @@
+"""The transport that writes requests directly to connections, with a pool of idle ones for each origin.
+
+`ClientSession.request` handles cookies, redirects, middlewares, uploads and traces. A call does not use them,
+and they cost more CPU time than the rest of the call. So this transport only uses a session's connector to
+open connections, and aiohttp's parser to read responses. `_transport` describes the rules that it follows.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import aiohttp
+from yarl import URL
+
+from loanasync._lifecycle import Waits
+from loanasync._log import warn_once
+from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._transport import failures
+from loanasync._transport.aiohttp_internals import (
+    belongs_to_other_loop,
+    is_direct_possible,
+    is_replaced,
+    open_connection,
+)
+from loanasync._transport.connection import MAX_BODY_FOR_REUSE, DirectConnection, Origin, Scheduler
+from loanasync._transport.session import SessionTransport, connect_timeout, open_session
+from loanasync.errors import ConfigurationError, ConnectError
+
+if TYPE_CHECKING:
+    import ssl
+
+_CLOSE_TIMEOUT = 1.0  # seconds to close aiohttp's session
+_REPLACED = (
+    "aiohttp's ClientSession._request was replaced by other code, such as a mocking library: "
+    "that code sees fiscal codes and tokens"
+)
+
+
+class DirectTransport:
+    """Sends requests directly on connections that it opens through the connector of a session.
+
+    It belongs to one event loop, and owns the `Scheduler` and one `Origin` per server address. For each
+    request it takes an idle connection or opens a new one. If an idle connection fails before anything was
+    written, it takes the next one. It never takes a connection from the pool of a user's session and never
+    returns one to it. Each connection counts against the limit of the connector until it is closed.
+
+    While other code, such as aioresponses in a test, replaces methods of `ClientSession`, requests are sent
+    through `SessionTransport` instead.
+    """
+
+    def __init__(self, through_session: SessionTransport) -> None:
+        self._session_transport = through_session
+        self._session = through_session.session
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = Scheduler(self._loop)
+        self._origins: dict[str, Origin] = {}
+        self._waits = Waits()  # the connection attempts in progress
+        connector = self._session.connector
+        self._has_limit = connector is not None and connector.limit > 0
+        self._keeps = connector is not None and not connector.force_close
+
+    def check(self) -> None:
+        """See `SessionTransport.check`."""
+        self._session_transport.check()
+
+    async def aclose(self) -> None:
+        """End the requests in progress with the cause `SessionClosed`; close the session if it is owned."""
+        self._waits.close()
+        for connection in tuple(self._scheduler.connections):
+            connection.interrupt(asyncio.CancelledError())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await self._session_transport.aclose()
+        finally:
+            self._scheduler.cancel_timer()
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
+        """See `Transport.send`."""
+        if is_replaced():
+            warn_once(_REPLACED)
+            return await self._session_transport.send(request, connect=connect, within=within)
+        now = self._loop.time()
+        deadline = now + within
+        request.is_sent = False
+        keep = self._keeps and len(request.body) < MAX_BODY_FOR_REUSE
+        while True:
+            connection = await self._take(request, connect, deadline, now)
+            if isinstance(connection, NoResponse):
+                return connection
+            was_used = connection.was_used
+            try:
+                result = await connection.exchange(
+                    request, self._session_transport.headers_of(request), deadline
+                )
+            except asyncio.CancelledError:
+                if not (request.survives_cancellation and request.is_sent):
+                    connection.release(keep=keep and not request.is_sent)
+                    raise
+                result = await connection.read_on()
+            except BaseException:
+                connection.release(keep=False)
+                raise
+            connection.release(keep=keep)
+            if isinstance(result, Response):
+                result.discard = connection.abort
+                return result
+            now = self._loop.time()
+            is_over = self._waits.is_closed or self._session.closed or now >= deadline
+            if is_over or result.is_sent or not was_used:
+                return result
+            # The used connection failed before anything was written: try another one.
+
+    async def _take(
+        self, request: Request, connect: float, deadline: float, now: float
+    ) -> DirectConnection | NoResponse:
+        """Return an idle connection or a new one, or a `NoResponse` if none could be opened."""
+        address = address_of(request.url)
+        origin = self._origins.get(address)
+        if origin is None:
+            origin = self._origins[address] = Origin(address, URL(address))
+        while (connection := origin.take_idle(now)) is None:
+            if self._waits.is_closed or self._session.closed:
+                return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+            try:
+                return await self._connect(origin, connect, deadline)
+            except (*failures.IO_ERRORS, asyncio.CancelledError) as error:
+                try:
+                    cause = failures.cause_of(error, self._waits)
+                    now = self._loop.time()
+                    # Another call has released a connection.
+                    is_handed_over = isinstance(cause, TimeoutError) and origin.idle and now < deadline
+                    if not is_handed_over:
+                        return failures.no_response(cause, is_unsent=True)
+                finally:
+                    failures.drop_frames(error)
+        return connection
+
+    async def _connect(self, origin: Origin, connect: float, deadline: float) -> DirectConnection:
+        """Open a connection; raise an aiohttp error if it cannot be used.
+
+        If the connector limits the number of connections, stop when another call releases one of them: it
+        stays open while it is idle, so the connector may have no slot for another.
+        """
+        async with asyncio.timeout_at(deadline) as limit:
+            self._waits.add(limit)
+            if self._has_limit:
+                origin.waiting[limit] = None
+            try:
+                opened = await open_connection(
+                    self._session, origin.url, self._session_transport.proxy, connect_timeout(connect)
+                )
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError("connection timeout") from error
+            finally:
+                self._waits.discard(limit)
+                origin.waiting.pop(limit, None)
+        connection = DirectConnection(opened, self._scheduler, origin)
+        try:
+            await connection.check_new(deadline)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+
+def open_transport(
+    users: aiohttp.ClientSession | None,
+    context: "ssl.SSLContext | None",
+    proxy: str | None,
+    *,
+    direct_connections: bool,
+) -> DirectTransport | SessionTransport:
+    """Open the transport of the running event loop, through the connector of the user's session or its own.
+
+    Raises:
+        ConfigurationError: The user's session belongs to another event loop.
+    """
+    if users is None:
+        trust = True if context is None else context
+        # The pipeline limits the number of calls.
+        session = open_session(aiohttp.TCPConnector(limit=0, ssl=trust), owned=True)
+    elif belongs_to_other_loop(users):
+        raise ConfigurationError(
+            "session", "belongs to another event loop: create it in this event loop, or omit session"
+        )
+    else:
+        session = users
+    address = None if proxy is None else URL(proxy)
+    through_session = SessionTransport(session, owned=users is None, proxy=address)
+    if direct_connections and is_direct_possible():
+        return DirectTransport(through_session)
+    return through_session
+
+
+def address_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    return url[: url.index("/", len("https://"))]

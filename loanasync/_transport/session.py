@@ -1,0 +1,221 @@
+"""The transport that sends requests through `ClientSession.request`, and the sessions of both transports."""
+
+import asyncio
+import ssl
+from functools import cache, lru_cache
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from loanasync._config import require
+from loanasync._lifecycle import Waits, expire
+from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._transport import failures, tls
+from loanasync._transport.aiohttp_internals import (
+    MAX_FIELD_SIZE,
+    MAX_HEADERS,
+    MUST_CHECK_LENGTHS,
+    ClosingResponse,
+    buffered_body,
+    has_proxy,
+    is_replaced,
+    send_method,
+    tls_setting,
+)
+from loanasync.errors import ConfigurationError, ConnectError
+
+_MAX_BYTES = 1 << 20  # the largest body that aiohttp accepts as `bytes` without a warning
+# Headers that describe how a request is sent. Those of a user's session are not used.
+_FRAMING = frozenset(
+    {"connection", "content-encoding", "content-length", "expect", "host", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
+)
+
+
+def check_session(session: aiohttp.ClientSession) -> None:
+    """Check that requests can be sent through the connector of a user's session.
+
+    Raises:
+        ConfigurationError: `session` is no aiohttp session, is closed, does not verify certificates, or has a
+            setting that the client would ignore.
+    """
+    require(aiohttp.ClientSession, "session", session)
+    if session.closed:
+        raise ConfigurationError("session", "is closed: close it only after the last call")
+    if not tls.verifies_certificates(tls_setting(session.connector)):
+        raise ConfigurationError(
+            "session", "must verify certificates and host names; its connector does not, or it is unknown"
+        )
+    if has_proxy(session) or session.trust_env:
+        raise ConfigurationError(
+            "session", "must not have proxy= or trust_env=True: omit session, and pass proxy= to the client"
+        )
+    if session.auth is not None:
+        raise ConfigurationError("session", "must not have auth=: pass the header Authorization in headers=")
+    if _overrides_requests(session):
+        raise ConfigurationError(
+            "session", "must not override the methods of ClientSession that send requests: pass transport="
+        )
+
+
+def _overrides_requests(session: aiohttp.ClientSession) -> bool:
+    kinds = type(session).__mro__
+    owners = [session, *kinds[: kinds.index(aiohttp.ClientSession)]]
+    return any(name in vars(owner) for owner in owners for name in ("request", "_request"))
+
+
+def open_session(connector: aiohttp.BaseConnector | None, *, owned: bool) -> aiohttp.ClientSession:
+    """Open a session of the client, with its own connector or that of a user's session."""
+    # Before 3.13.4, aiohttp had no limit of the number of headers. Later versions may lack the class. Agents
+    # replace the constructor, so its signature says nothing.
+    optional = [{"max_headers": MAX_HEADERS, "response_class": ClosingResponse}]
+    optional += [{"response_class": ClosingResponse}, {}]
+    while True:
+        options: dict[str, Any] = optional.pop(0)
+        try:
+            session = aiohttp.ClientSession(
+                connector=connector,
+                connector_owner=owned,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,  # True reads .netrc in a thread for each request, and may send it
+                auto_decompress=False,
+                max_line_size=MAX_FIELD_SIZE,
+                max_field_size=MAX_FIELD_SIZE,
+                **options,
+            )
+        except TypeError:
+            if not optional:
+                raise
+        else:
+            # Agents and instrumentation add their hooks to every new session. They must not see fiscal codes.
+            session.trace_configs[:] = [_sent_trace()]
+            return session
+
+
+@cache
+def _sent_trace() -> aiohttp.TraceConfig:
+    """Return trace hooks that set `Request.is_sent`, once a connection was found and before it is used."""
+    trace = aiohttp.TraceConfig()
+    for signal in (
+        trace.on_connection_create_end,
+        trace.on_connection_reuseconn,
+        trace.on_request_headers_sent,  # if a user's connector calls none of the others
+    ):
+        signal.append(_set_sent)
+    trace.freeze()
+    return trace
+
+
+async def _set_sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    context.trace_request_ctx.is_sent = True
+
+
+class SessionTransport:
+    """Sends requests through `ClientSession.request`. It belongs to one event loop.
+
+    It uses documented names of aiohttp only, so it works with all versions, and while other code replaces
+    methods of `ClientSession`. That code may send the request, so the request then counts as sent.
+
+    Each request has a new connection, which is closed after the response. The public API can neither limit
+    the time for which a connection may be idle, nor close one whose response was not understood.
+
+    Args:
+        session: The session of the client, which `open_session` returned, or that of the user. Of the latter,
+            only the connector and the default headers are used.
+        owned: True for a session of the client.
+        proxy: The address of a proxy.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, *, owned: bool, proxy: URL | None = None) -> None:
+        self.session = session
+        self.proxy = proxy
+        self.is_owned = owned
+        self._waits = Waits()
+
+    def check(self) -> None:
+        """Raise an error if no call can begin.
+
+        Raises:
+            ConfigurationError: The user's session is closed or was changed, as `check_session` says.
+        """
+        if not self.is_owned:
+            check_session(self.session)
+
+    def headers_of(self, request: Request) -> list[tuple[str, str]]:
+        """Return the headers of a request, and the default headers of the user's session."""
+        headers = list(request.headers.items())
+        if not self.is_owned and (defaults := self.session.headers):
+            given = {name.lower() for name in request.headers} | _FRAMING
+            headers += [each for each in defaults.items() if each[0].lower() not in given]
+        return headers
+
+    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
+        """See `Transport.send`."""
+        if self._waits.is_closed or self.session.closed:  # between two attempts
+            return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+        request.is_sent = is_replaced()
+        url, body = URL(request.url, encoded=True), request.body
+        session = self.session if self.is_owned else open_session(self.session.connector, owned=False)
+        response: aiohttp.ClientResponse | None = None
+        received = bytearray()
+        limit = asyncio.timeout(None)
+        # After a blocked event loop, a response that arrived in time is read before this callback runs.
+        timer = asyncio.get_running_loop().call_later(within, expire, limit)
+        try:
+            async with limit:
+                self._waits.add(limit)
+                response = await send_method(session)(
+                    request.method,
+                    url,
+                    data=BytesIO(body) if len(body) > _MAX_BYTES else body,
+                    headers=CIMultiDict(self.headers_of(request), Connection="close"),
+                    # A redirect would send the token to another host and turn a POST into a GET.
+                    allow_redirects=False,
+                    timeout=connect_timeout(connect),
+                    proxy=self.proxy,
+                    # Another context than theirs keeps the request off connections of the user's requests.
+                    ssl=True if self.is_owned else _trust(tls_setting(session.connector)),
+                    trace_request_ctx=request,
+                )
+                if MUST_CHECK_LENGTHS and failures.has_two_lengths(response.headers):
+                    return failures.no_response(failures.MalformedResponseError(), is_unsent=False)
+                return await failures.read(response.status, response.headers, response.content, received)
+        except (*failures.IO_ERRORS, asyncio.CancelledError) as error:
+            try:
+                cause = failures.cause_of(error, self._waits)
+                if response is None:
+                    return failures.no_response(cause, is_unsent=not request.is_sent)
+                received += buffered_body(response.content)
+                return failures.partial_response(response.status, response.headers, cause, bytes(received))
+            finally:
+                failures.drop_frames(error)
+        finally:
+            timer.cancel()
+            self._waits.discard(limit)
+            if response is not None:
+                response.close()
+            if not self.is_owned:
+                session.detach()
+
+    async def aclose(self) -> None:
+        """End the requests in progress with the cause `SessionClosed`; close the session if it is owned."""
+        self._waits.close()
+        if self.is_owned:
+            await self.session.close()
+
+
+@cache
+def _trust(setting: object) -> object:
+    """Return the certificates of a user's connector for one request."""
+    return ssl.create_default_context() if setting is True else setting
+
+
+@lru_cache(maxsize=32)
+def connect_timeout(connect: float) -> aiohttp.ClientTimeout:
+    """Return aiohttp's timeout settings: `connect` seconds for the connection, and no other limit."""
+    # By default, aiohttp rounds timeouts of more than 5 seconds up to whole seconds.
+    return aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=float("inf"))
