@@ -13,7 +13,6 @@ import aiohttp
 from yarl import URL
 
 from loanasync._lifecycle import Waits
-from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     import ssl
 
 _CLOSE_TIMEOUT = 1.0  # seconds to close aiohttp's session
-_REPLACED = (
-    "aiohttp's ClientSession._request was replaced by other code, such as a mocking library: "
-    "that code sees fiscal codes and tokens"
-)
 
 
 class DirectTransport:
@@ -78,7 +73,6 @@ class DirectTransport:
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """See `Transport.send`."""
         if is_replaced():
-            warn_once(_REPLACED)
             return await self._session_transport.send(request, connect=connect, within=within)
         now = self._loop.time()
         deadline = now + within

@@ -13,6 +13,7 @@ from yarl import URL
 
 from loanasync._config import require
 from loanasync._lifecycle import Waits, expire
+from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures, tls
 from loanasync._transport.aiohttp_internals import (
@@ -29,6 +30,10 @@ from loanasync._transport.aiohttp_internals import (
 from loanasync.errors import ConfigurationError, ConnectError
 
 _MAX_BYTES = 1 << 20  # the largest body that aiohttp accepts as `bytes` without a warning
+_REPLACED = (
+    "aiohttp's ClientSession._request was replaced by other code, such as a mocking library: "
+    "that code sees fiscal codes and tokens"
+)
 # Headers that describe how a request is sent. Those of a user's session are not used.
 _FRAMING = frozenset(
     {"connection", "content-encoding", "content-length", "expect", "host", "te", "trailer"}
@@ -157,9 +162,17 @@ class SessionTransport:
         """See `Transport.send`."""
         if self._waits.is_closed or self.session.closed:  # between two attempts
             return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
-        request.is_sent = is_replaced()
+        request.is_sent = False
+        if is_replaced():
+            warn_once(_REPLACED)
+            request.is_sent = True
         url, body = URL(request.url, encoded=True), request.body
-        session = self.session if self.is_owned else open_session(self.session.connector, owned=False)
+        session: aiohttp.ClientSession = self.session
+        trust: object = True
+        if not self.is_owned:
+            setting = tls_setting(session.connector)
+            trust = _default_trust() if setting is True else setting
+            session = open_session(session.connector, owned=False)
         response: aiohttp.ClientResponse | None = None
         received = bytearray()
         limit = asyncio.timeout(None)
@@ -177,8 +190,8 @@ class SessionTransport:
                     allow_redirects=False,
                     timeout=connect_timeout(connect),
                     proxy=self.proxy,
-                    # Another context than theirs keeps the request off connections of the user's requests.
-                    ssl=True if self.is_owned else _trust(tls_setting(session.connector)),
+                    # Another value than that of the user's requests keeps this one off their connections.
+                    ssl=trust,
                     trace_request_ctx=request,
                 )
                 if MUST_CHECK_LENGTHS and failures.has_two_lengths(response.headers):
@@ -208,10 +221,7 @@ class SessionTransport:
             await self.session.close()
 
 
-@cache
-def _trust(setting: object) -> object:
-    """Return the certificates of a user's connector for one request."""
-    return ssl.create_default_context() if setting is True else setting
+_default_trust = cache(ssl.create_default_context)
 
 
 @lru_cache(maxsize=32)

@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
 import pytest
 from attrs import evolve
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from loanasync import Refused, ServiceError, TransportError, UnexpectedResponseError, UserData
-from loanasync._transport.aiohttp_internals import is_direct_tested
+from support.direct_path import is_direct
 from support.faults.player import PATIENT, Caller, cases, ready, succeeded
 from support.faults.row import NOT_SENT, Expected, Row
 from support.privacy.scanner import Captured, capturing, leaks
@@ -29,9 +28,8 @@ async def wait_until_only_servers_run(*servers: RawServer) -> None:
 
 def expected_of(row: Row, scheme: str, operation: str, session: str, result: object) -> Expected:
     """Return the expected result of a row, or its alternative if the result is of that class."""
-    is_through_aiohttp = "through aiohttp" in session or not is_direct_tested(aiohttp.__version__)
     over_https = row.expected_over_https if scheme == "https" else None
-    through_aiohttp = row.expected_through_aiohttp if is_through_aiohttp else None
+    through_aiohttp = None if is_direct(session) else row.expected_through_aiohttp
     expected = through_aiohttp or over_https or row.expected
     if expected.alternative is not None and isinstance(result, expected.alternative.error or ()):
         expected = expected.alternative
