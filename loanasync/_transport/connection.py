@@ -369,7 +369,8 @@ class DirectConnection(HeadSplitter):
             self._scheduler.set_timer(self.expires_at)
         self._origin.idle[self] = None
         if self._origin.waiting:  # else the waiting call would get no connection while this one is idle
-            waiting, _ = self._origin.waiting.popitem()
+            waiting = next(iter(self._origin.waiting))  # the one that waits longest
+            del self._origin.waiting[waiting]
             expire(waiting)
 
     async def read_on(self) -> Response | NoResponse:

@@ -122,8 +122,8 @@ class DirectTransport:
                 try:
                     cause = failures.cause_of(error, self._waits)
                     now = self._loop.time()
-                    # Another call has released a connection.
-                    is_handed_over = isinstance(cause, TimeoutError) and origin.idle and now < deadline
+                    # Another call has released a connection, which a third one may have taken meanwhile.
+                    is_handed_over = type(cause) is TimeoutError and now < deadline
                     if not is_handed_over:
                         return failures.no_response(cause, is_unsent=True)
                 finally:

@@ -102,6 +102,23 @@ async def test_waiting_call_gets_the_connection_that_another_call_released() -> 
 
 
 @needs_direct_path
+async def test_waiting_call_waits_on_if_a_third_call_took_the_connection() -> None:
+    connector = aiohttp.TCPConnector(limit=2)
+    async with serving(REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
+        client = server.client(session=session)
+
+        async def calls() -> None:
+            for _ in range(20):
+                assert isinstance(await approve(client), Refused)
+
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(calls())
+        assert server.requests == 160
+        assert server.most_open <= 2
+
+
+@needs_direct_path
 async def test_connector_that_closes_connections_closes_those_of_the_client() -> None:
     connector = aiohttp.TCPConnector(force_close=True)
     async with serving(REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
