@@ -450,7 +450,7 @@ class LedgerClaim(Claim):
             return None
         self._record.set_ledger_result("blocked")
         operation = self._operation
-        if entry.payload != self._payload:
+        if entry.payload not in ("", self._payload):  # a person creates entries without one
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, self._key[:12], entry.state.value)
             return PayloadMismatchError(operation, self._key, entry.state.value)
