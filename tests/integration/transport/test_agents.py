@@ -78,7 +78,7 @@ async def test_agent_sees_only_the_other_requests(
 ) -> None:
     with caplog.at_level(logging.WARNING, "loanasync"):
         async with serving(REFUSAL) as server, aiohttp.ClientSession() as session:
-            users = {"session": session} if is_users else {}
+            users: dict[str, Any] = {"session": session} if is_users else {}
             async with server.client(direct_connections=is_direct, **users) as client:
                 assert isinstance(await approve(client), Refused)
                 if not is_direct:

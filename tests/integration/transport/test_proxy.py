@@ -19,6 +19,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.direct_path import each_path
 from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running, until
+from support.separate import SeparateClient
 
 RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
 TOKEN = "token-of-the-shop"
@@ -65,14 +66,13 @@ class Proxy:
 async def shop(service: str, proxy: str, *, is_direct: bool) -> AsyncIterator[LoanClient]:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(trusting)
-    async with LoanClient(
+    async with SeparateClient(
         service,
         shop_id="s",
         auth_token=TOKEN,
         ssl=trusting,
         proxy=proxy,
         direct_connections=is_direct,
-        remember=False,
     ) as client:
         yield client
 

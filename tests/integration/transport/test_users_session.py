@@ -16,6 +16,7 @@ from loanasync import ConfigurationError, LoanClient, Refused, TransportError
 from support.canned_server import REFUSAL, Canned, approve, serving
 from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Play, RawServer, running, until
+from support.separate import SeparateClient
 
 COOKIE = REFUSAL.replace(b"\r\n\r\n", b"\r\nSet-Cookie: name=theirs; Path=/\r\n\r\n", 1)
 
@@ -181,12 +182,11 @@ async def test_hooks_and_middlewares_of_the_session_see_nothing(*, is_direct: bo
 async def test_default_headers_of_the_moment_are_sent(*, is_direct: bool) -> None:
     server = RawServer((Play.READ, REFUSAL), (Play.READ, REFUSAL))
     async with running(server), aiohttp.ClientSession() as session:
-        client = LoanClient(
+        client = SeparateClient(
             server.base_url,
             shop_id="s",
             auth_token="t",
             session=session,
-            remember=False,
             direct_connections=is_direct,
         )
         for name in ("X-First", "X-Second"):
