@@ -129,7 +129,7 @@ def _must_be_raised(error: BaseException, transport: Transport) -> bool:
 
 
 def _discard_connection(response: Response) -> None:
-    """Close the connection of an error, which may answer an earlier request.
+    """Close the connection of a response that may belong to another request: an error, or without a customer.
 
     For example, the service may refuse a request before it has read all of it, and then respond again. The
     connection is then out of step, and the next customer would get the response of this one.
@@ -290,7 +290,7 @@ class Pipeline:
             call.after_unknown,
         )
         result = call.read(last, meta)
-        if isinstance(result, LoanError):
+        if isinstance(result, LoanError) or getattr(result, "fiscal_code", "") is None:
             _discard_connection(last)
         if isinstance(result, SystemFaultError) and stopped_by is not None:
             return evolve(result, stopped_by=stopped_by)

@@ -15,8 +15,12 @@ def response_bytes(status: int, body: bytes = b"{}", *headers: str) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-APPROVAL = response_bytes(201, b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000}')
-REFUSAL = response_bytes(422, b'{"approved":false}')
+# A connection is reused only after a response that names the customer.
+APPROVAL = response_bytes(
+    201,
+    b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000A","redirectUrl":"https://example.com/#t","amount":45000}',
+)
+REFUSAL = response_bytes(422, b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}')
 FAULT = response_bytes(500, b'{"errors":{"system":["System error"]}}')
 
 

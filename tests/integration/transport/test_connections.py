@@ -90,7 +90,9 @@ async def test_connection_is_reused_only_within_its_idle_limit(
     loop = asyncio.get_running_loop()
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)
-    refusal = response_bytes(422, b'{"approved":false}', *filter(None, [announced]))
+    refusal = response_bytes(
+        422, b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}', *filter(None, [announced])
+    )
     async with serving(refusal) as server, server.client() as client:
         await approve(client)
         [first] = scheduler_of(client).connections

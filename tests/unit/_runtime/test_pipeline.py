@@ -65,7 +65,8 @@ async def test_approval_with_a_response_is_sent_once() -> None:
         (Response(status=404, headers={}, body=b""), 1),
         (Response(status=201, headers={}, body=b"<html>"), 1),
         (Response(status=201, headers={}, body=b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000B"}'), 1),
-        (Response(status=422, headers={}, body=b'{"approved":false}'), 0),
+        (Response(status=422, headers={}, body=b'{"approved":false}'), 1),  # about which customer?
+        (Response(status=422, headers={}, body=b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'), 0),
         (Response(status=403, headers={}, body=b"{}"), 1),
         (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), 1),
     ],
