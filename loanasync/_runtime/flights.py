@@ -162,6 +162,8 @@ class Flights:
                 )
             else:
                 result = await self._join(flight, call, timeout, retry, limit)
+            if result is not None and not isinstance(result, BaseException):
+                return result
             if result is not None:
                 try:
                     return returned(copy_error(result))

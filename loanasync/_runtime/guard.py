@@ -129,7 +129,7 @@ class ProcessGuard:
         """See `Guard.inherit`."""
         with self._lock:
             if call.customer not in self._records:
-                self._write(call, "inflight")
+                self._write(call, "inflight", int(monotonic()))
 
     async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
@@ -148,17 +148,18 @@ class ProcessGuard:
         return claim
 
     def _claim(self, call: Call, run: Run) -> "_ProcessClaim | Decision | LoanError":
+        now = int(monotonic())
         with self._lock:
             previous = self._records.get(call.customer)
             if previous is not None:
                 code, seconds, payload = _RECORD.unpack(previous)
                 state = _STATES[code]
-                if _now() - seconds >= _MAX_AGE:
+                if now - seconds >= _MAX_AGE:
                     previous = None
                 elif not (call.repeat_unknown and state == "unknown" and payload == call.payload):
                     return self._known(call, run, state, is_same=payload == call.payload)
             call.after_unknown = previous is not None
-            self._write(call, "inflight")
+            self._write(call, "inflight", now)
         return _ProcessClaim(self, call, run, previous)
 
     def _known(self, call: Call, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
@@ -185,14 +186,14 @@ class ProcessGuard:
 
     def record(self, call: Call, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of an approval."""
-        is_first_time = False
+        is_first_time, now = False, int(monotonic())
         with self._lock:
-            self._write(call, state)
+            self._write(call, state, now)
             if state in ("approved", "refused") and call.is_abandoned:
                 self._unread[call.customer] = kept
             else:
                 self._keep(call.customer, kept)
-            self._drop_expired()
+            self._drop_expired(now)
             if len(self._records) > _MANY and not self._has_warned:
                 is_first_time = self._has_warned = True
         if is_first_time:
@@ -206,8 +207,8 @@ class ProcessGuard:
             else:
                 self._records[call.customer] = previous
 
-    def _write(self, call: Call, state: EntryState) -> None:
-        self._records[call.customer] = _RECORD.pack(_STATES.index(state), _now(), call.payload)
+    def _write(self, call: Call, state: EntryState, now: int) -> None:
+        self._records[call.customer] = _RECORD.pack(_STATES.index(state), now, call.payload)
 
     def _keep(self, customer: bytes, kept: _Kept) -> None:
         self._kept[customer] = kept
@@ -215,8 +216,8 @@ class ProcessGuard:
         if len(self._kept) > self._max_responses:
             self._kept.popitem(last=False)
 
-    def _drop_expired(self) -> None:
-        oldest = _now() - _MAX_AGE
+    def _drop_expired(self, now: int) -> None:
+        oldest = now - _MAX_AGE
         while self._records:
             customer = next(iter(self._records))
             if _RECORD.unpack(self._records[customer])[1] > oldest:
@@ -264,10 +265,6 @@ class _ProcessClaim(Claim):
             self._guard.record(self._call, "unknown", _Kept("GeneratorExit"))
         else:
             self._guard.restore(self._call, self._previous)
-
-
-def _now() -> int:
-    return int(monotonic())
 
 
 _MANY_RECORDS = (

@@ -362,7 +362,8 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.release_slot()
+            if self._call.has_slot:
+                self.release_slot()
             if self._call.trial:  # it has no result, for example because it was cancelled
                 verdict: Verdict = "unknown" if self._call.may_be_evaluated else "other"
                 self._pipeline.record_verdict(self._call, verdict)

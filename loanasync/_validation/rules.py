@@ -66,7 +66,8 @@ def check_approval(
         yield _wrong_type(ApprovalRequest, request)
         return
     names = dialect.approval_names
-    yield from _check_fields(approval_rules(limits), names, request)
+    if not _accepts_approval(limits)(request):
+        yield from _check_fields(approval_rules(limits), names, request)
     if dialect.order_token_required and _is_blank(request.order_token):
         required = Violation("required", "is required", "this dialect requires it")
         yield required.problem("order_token", names["order_token"])
@@ -77,7 +78,8 @@ def check_approval(
         if not is_sent and getattr(request, field) is not None:
             hint = f"omit it, or set sends_{field}=True in the Dialect"
             yield Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
-    yield from check_additional(request.additional, limits, needed=additional_data_needed)
+    if request.additional is not None or additional_data_needed:
+        yield from check_additional(request.additional, limits, needed=additional_data_needed)
     yield from check_extra(request.extra, APPROVAL_MEMBERS)
 
 
@@ -122,6 +124,8 @@ def check_additional(additional: object, limits: Limits, *, needed: bool) -> Ite
         return
     if additional is not None and not isinstance(additional, AdditionalData):
         yield _wrong_object("additional", "must be an AdditionalData", additional)
+        return
+    if not needed and _accepts_additional(limits)(additional):
         return
     for field, rule in additional_rules(limits).items():
         value = getattr(additional, field, None)
@@ -279,6 +283,8 @@ def _make_user_data_rules(limits: Limits) -> Mapping[str, Rule]:
 approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
 additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
 user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
+_accepts_approval = lru_cache(maxsize=32)(lambda limits: values.quick_check(approval_rules(limits)))
+_accepts_additional = lru_cache(maxsize=32)(lambda limits: values.quick_check(additional_rules(limits)))
 
 _DAY_OF_MONTH = Number(1, 31)
 _WRONG_CHECK_LETTER = Violation(

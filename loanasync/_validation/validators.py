@@ -275,3 +275,69 @@ def _is_missing(value: object) -> bool:
 
 
 Rule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day | Optional
+
+
+def quick_check(rules: Mapping[str, Rule]) -> Callable[[object], bool]:
+    """Return a function that accepts most models that break no rule, with a few calls for all fields.
+
+    A model that it does not accept may still break no rule. Calling each rule instead would take a tenth of
+    the time of an approval.
+    """
+    fields = [
+        (name, rule.rule, True) if isinstance(rule, Optional) else (name, rule, False)
+        for name, rule in rules.items()
+    ]
+    has_texts = _quick_texts([each for each in fields if isinstance(each[1], Text)])
+    has_choices = _quick_choices([each for each in fields if isinstance(each[1], Choice)])
+    others = [each for each in fields if not isinstance(each[1], Text | Choice)]
+
+    def accepts(model: object) -> bool:
+        if not (has_texts(model) and has_choices(model)):
+            return False
+        for name, rule, is_optional in others:
+            value = getattr(model, name)
+            if not (value is None and is_optional) and rule(value) is not None:
+                return False
+        return True
+
+    return accepts
+
+
+def _quick_texts(fields: list[tuple[str, Rule, bool]]) -> Callable[[object], bool]:
+    texts = [
+        (
+            name,
+            is_optional,
+            rule.may_be_blank,
+            None if rule._pattern is None else rule._pattern.fullmatch,  # noqa: SLF001  (of this module)
+            None if rule._excluded is None else rule._excluded.search,  # noqa: SLF001  (of this module)
+        )
+        for name, rule, is_optional in fields
+        if isinstance(rule, Text)
+    ]
+
+    def accepts(model: object) -> bool:
+        for name, is_optional, may_be_blank, fullmatch, search in texts:
+            value = getattr(model, name)
+            if value is None and is_optional:
+                continue
+            if type(value) is not str or not value.isprintable() or not (value.strip() or may_be_blank):
+                return False
+            if (search is not None and search(value)) or (fullmatch is not None and not fullmatch(value)):
+                return False
+        return True
+
+    return accepts
+
+
+def _quick_choices(fields: list[tuple[str, Rule, bool]]) -> Callable[[object], bool]:
+    choices = [(name, rule.options, optional) for name, rule, optional in fields if isinstance(rule, Choice)]
+
+    def accepts(model: object) -> bool:
+        for name, options, is_optional in choices:
+            value = getattr(model, name)
+            if not (value is None and is_optional) and not (isinstance(value, str) and value in options):
+                return False
+        return True
+
+    return accepts
