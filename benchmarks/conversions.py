@@ -174,7 +174,7 @@ def pydantic() -> Steps:
         order_token: str | None = None
         payment_day_of_month: Annotated[int, Field(strict=False)] | None = None
 
-    unique = (b"approved", b"redirectUrl", b"fiscalCode")
+    unique = (b'"approved":', b'"redirectUrl":', b'"fiscalCode":')
 
     def written(fields: Mapping[str, Any]) -> bytes:
         body: str = PydanticOrder(**fields).model_dump_json(by_alias=True, exclude_none=True)

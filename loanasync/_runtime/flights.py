@@ -219,8 +219,9 @@ class Flights:
     async def _wait(self, flight: Flight, within: float | None, *, is_first: bool) -> bool:
         """Wait for the end of a flight. Return False if the time of this caller is over before.
 
-        The first caller leaves only while a response is awaited. Before that, nothing is sent any more, and
-        the flight ends at once; after that, its result is being recorded.
+        A caller leaves while a response is awaited, or others wait. If the first or the last one leaves
+        before that, nothing is sent any more, and the flight ends at once; after that, its result is being
+        recorded.
         """
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
@@ -228,7 +229,10 @@ class Flights:
         flight.call.is_abandoned = False
         if flight.is_over:  # another thread has just ended it
             wake(waiter)
-        timer = None if within is None else loop.call_later(within + _GRACE * is_first, wake, waiter)
+        timer = None
+        if within is not None:
+            due = loop.time() + within + _GRACE
+            timer = loop.call_at(due, _end_wait, waiter, due)
         try:
             await waiter
         except BaseException:
@@ -239,7 +243,7 @@ class Flights:
                 timer.cancel()
         if flight.is_over:
             return True
-        is_late = flight.call.is_reading or not is_first
+        is_late = flight.call.is_reading or (not is_first and len(flight.waiters) > 1)
         self._leave(flight, waiter)
         return False if is_late else await self._wait(flight, None, is_first=True)
 
@@ -348,6 +352,15 @@ class Flights:
         request = self._hash.copy()
         request.update(sort_members(call.body) if call.has_extra else call.body)
         call.payload = request.digest()
+
+
+def _end_wait(waiter: Waiter, due: float) -> None:
+    """Wake a caller whose time is over. If the event loop was blocked, its flight may end in this moment."""
+    loop = waiter.get_loop()
+    if loop.time() > due + _GRACE:
+        loop.call_later(_GRACE, wake, waiter)
+    else:
+        wake(waiter)
 
 
 def wake(waiter: Waiter) -> None:

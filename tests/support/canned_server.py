@@ -20,6 +20,7 @@ APPROVAL = response_bytes(
     201,
     b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000A","redirectUrl":"https://example.com/#t","amount":45000}',
 )
+ANY_APPROVAL = response_bytes(201, b'{"approved":true}')  # of any customer
 REFUSAL = response_bytes(422, b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}')
 FAULT = response_bytes(500, b'{"errors":{"system":["System error"]}}')
 

@@ -9,7 +9,7 @@ import pytest
 
 from loanasync.bulk import Approvals, Row, RowResult
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
-from support.canned_server import APPROVAL, serving
+from support.canned_server import ANY_APPROVAL, serving
 
 
 async def read_two(approvals: Approvals) -> None:
@@ -131,7 +131,7 @@ async def test_client_aclose_waits_for_calls_of_an_abandoned_loop() -> None:
         closing = asyncio.create_task(client.aclose())
         await let_tasks_run()
         assert not closing.done()
-        server.respond_to_all(APPROVAL)
+        server.respond_to_all(ANY_APPROVAL)
         with pytest.warns(RuntimeWarning, match="^2 results were not read"):
             await closing
         assert [result.status for result in seen] == ["approved"] * 2

@@ -8,7 +8,7 @@ import pytest
 from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
 from loanasync.testing import approved, refused, system_error
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, FAULT, approve, serving
+from support.canned_server import ANY_APPROVAL, FAULT, approve, serving
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, request
 
@@ -78,7 +78,7 @@ async def test_retry_without_a_free_slot_raises_system_fault() -> None:
 async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:
     """Ten calls whose first attempt fails with status 500 share two slots."""
     async with serving() as server:
-        server.script = lambda number: FAULT if number < 10 else APPROVAL
+        server.script = lambda number: FAULT if number < 10 else ANY_APPROVAL
         async with server.client(
             separate=False, max_concurrency=2, retry=RetryPolicy(base=0.05, cap=0.05)
         ) as client:

@@ -197,16 +197,16 @@ def lasting(tmp_path: Path, **options: Any) -> LoanClient:
 # 2 x 60 seconds (total), 5 x 10 (patience), and 10 (longest delay).
 TOO_SOON: list[tuple[Callable[[], AsyncBroker], dict[str, Any], str]] = [
     (
-        lambda: RedisStreams("redis://h", redelivery=179),
+        lambda: RedisStreams("redis://h", redelivery=99),
         {},
-        "idle_timeout: must be at least 180 seconds, not 179",
+        "idle_timeout: must be at least 100 seconds, not 99",
     ),
     (lambda: RedisStreamBroker("redis://h", idle_timeout=5_000), {}, "idle_timeout: .* not 5:"),
-    (lambda: JetStream("nats://h", redelivery=179), {}, "consumer_config.ack_wait: .* not 179"),
+    (lambda: JetStream("nats://h", redelivery=99), {}, "consumer_config.ack_wait: .* not 99"),
     (lambda: PullBasedJetStreamBroker("nats://h"), {}, "consumer_config.ack_wait: .* not 30:"),
     (lambda: ListQueueBroker("redis://h"), {}, "must be the seconds after which"),
-    (InMemoryBroker, {"redelivery": 179}, "redelivery: must be at least 180"),
-    (lambda: JetStream("nats://h"), {"cap": 11.0}, "at least 181"),
+    (InMemoryBroker, {"redelivery": 99}, "redelivery: must be at least 100"),
+    (lambda: JetStream("nats://h"), {"cap": 91.0}, "at least 181"),
 ]
 
 

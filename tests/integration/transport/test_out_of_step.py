@@ -113,5 +113,5 @@ async def test_connection_of_a_response_that_is_not_understood_is_closed(session
         with pytest.raises(UnexpectedStatusError):
             await approve(client)
         first = set(server.open)
-        assert isinstance(await client.approve(fiscal_code(), approval_request()), Refused)
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request(), scope="2"), Refused)
         assert server.open - first  # the second call took another connection

@@ -21,7 +21,7 @@ from support.faults.row import http
 from support.raw_server import Certificate, Play, RawServer, authority, certificate, running, until
 from support.separate import SeparateClient
 
-RESPONSE = (Play.READ, http("201 Created", b'{"approved": true}'))
+RESPONSE = (Play.READ, http("201 Created", b'{"approved": true, "fiscalCode": "TSTXYZ00A00A000A"}'))
 TOKEN = "token-of-the-shop"
 
 

@@ -53,7 +53,7 @@ async def test_response_before_the_end_of_a_large_upload_is_read() -> None:
         running(RawServer((Play.READ_HALF, early, Play.SILENCE))) as server,
         LoanClient(server.base_url, shop_id="s", auth_token="t") as client,
     ):
-        with pytest.raises(Exception, match="front: too large"):
+        with pytest.raises(Exception, match="upload_documents failed with status 400"):
             await client.upload_documents(FISCAL_CODE, PICTURES)
 
 
