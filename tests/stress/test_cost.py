@@ -26,7 +26,6 @@ PLAIN = {
     "function calls, recording": "function calls, plain aiohttp + telemetry",
     "objects in flight, own session": "objects in flight, plain aiohttp",
     "objects in flight, session of the user": "objects in flight, plain aiohttp",
-    "objects in flight, recording": "objects in flight, plain aiohttp + telemetry",
 }
 
 
