@@ -124,7 +124,7 @@ class Timeout:
 
     @property
     def longest(self) -> float:
-        """Seconds after which an approval has ended: its last attempt begins before `total`.
+        """The seconds after which an approval has ended, as its last attempt begins before `total`.
 
         Example:
             >>> Timeout(total=10, attempt=3).longest

@@ -94,7 +94,7 @@ def test_editor_shows_docstrings() -> None:
     """Hover at the end of the line, or at the name of the argument."""
     expected_texts = {
         "ApprovalRequest(amount=1)": "Loan amount, euro cents",
-        "Timeout(total=1)": "Seconds for the whole call",
+        "Timeout(total=1)": "Seconds that a caller waits",
         "client.approve": "A refusal is a result and is final.",
         "client.approve(code, request, scope=1)": "an order number. It must not contain personal data.",
         "client.approve(code, request, additional_data_needed=1)": "(spec §2.1)",
