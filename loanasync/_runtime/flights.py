@@ -57,6 +57,7 @@ class Flight:
         "claim",
         "has_begun",
         "is_over",
+        "is_withdrawn",
         "loop",
         "result",
         "retry",
@@ -75,6 +76,7 @@ class Flight:
         self.waiters: list[Waiter] = []
         self.has_begun = False
         self.is_over = False
+        self.is_withdrawn = False  # the last caller has left before a request was written, or in a retry wait
         # The outcome or the error. None after the end: nothing was sent, and a caller may start a new flight.
         self.result: Outcome | BaseException | None = None
         self._process = os.getpid()
@@ -269,6 +271,7 @@ class Flights:
             return
         flight.call.is_abandoned = True
         if not (flight.call.is_reading or flight.call.has_ended):
+            flight.is_withdrawn = True
             flight.task.cancel()
             if not flight.has_begun:  # its coroutine never runs
                 self._finish(flight, None)
@@ -313,7 +316,12 @@ class Flights:
         """Return the result of a flight that ended with an exception."""
         if not isinstance(error, CancelledError | GeneratorExit):
             return copy_error(error)
-        return unknown_error(flight.call, error) if flight.call.may_be_evaluated else None
+        if not flight.call.may_be_evaluated:
+            return None
+        # Only a caller whose time is over still waits for a flight that was withdrawn.
+        return (
+            late_error(flight.call, "unknown") if flight.is_withdrawn else unknown_error(flight.call, error)
+        )
 
     def _finish(self, flight: Flight, result: Outcome | BaseException | None) -> None:
         """Set the result of a flight, and wake its callers."""

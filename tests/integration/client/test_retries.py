@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from loanasync import LoanClient, RetryPolicy, SystemFaultError
+from loanasync import LoanClient, RetryPolicy, SystemFaultError, Timeout
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from support.canned_server import FAULT, approve, serving
@@ -25,7 +25,9 @@ async def test_concurrent_retries_count_their_own_attempts(sandbox: Sandbox, cli
 async def test_retries_to_a_failing_service_end_with_the_quota() -> None:
     async with (
         serving(FAULT) as server,
-        server.client(retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30)) as client,
+        server.client(
+            retry=RetryPolicy(attempts=5, base=0.001, cap=0.01, quota=30), timeout=Timeout(total=120)
+        ) as client,
     ):
         outcomes = await asyncio.gather(*(approve(client) for _ in range(1000)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {SystemFaultError}
