@@ -78,8 +78,7 @@ def check_approval(
         if not is_sent and getattr(request, field) is not None:
             hint = f"omit it, or set sends_{field}=True in the Dialect"
             yield Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
-    if request.additional is not None or additional_data_needed:
-        yield from check_additional(request.additional, limits, needed=additional_data_needed)
+    yield from check_additional(request.additional, limits, needed=additional_data_needed)
     yield from check_extra(request.extra, APPROVAL_MEMBERS)
 
 

@@ -28,6 +28,8 @@ from loanasync import (
     UserData,
     UserNotFoundError,
 )
+from loanasync._config import configure
+from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from support.builders import FISCAL_CODE, user_data
@@ -251,3 +253,11 @@ def test_any_response_is_an_outcome_or_a_loan_error(
     assert isinstance(outcome, Refused) <= (status in (201, 422) and call is APPROVE)
     if isinstance(outcome, LoanError):
         assert pickle.loads(pickle.dumps(outcome)) == outcome  # noqa: S301  (our own bytes)
+
+
+def test_sent_names_of_a_body_that_is_nested_too_deeply_are_unknown() -> None:
+    shop = configure("https://loans.example.com", "shop", "token")
+    call = endpoints.Call(
+        endpoint=endpoints.APPROVE, shop=shop, fiscal_code="TSTXYZ00A00A000A", body=b"[" * 100_000
+    )
+    assert endpoints._sent_names(call) == ()
