@@ -164,8 +164,6 @@ class Flights:
                 )
             else:
                 result = await self._join(flight, call, timeout, retry, limit)
-            if result is not None and not isinstance(result, BaseException):
-                return result
             if result is not None:
                 try:
                     return returned(copy_error(result))
@@ -219,11 +217,10 @@ class Flights:
             return run.finish(copy_error(result))
 
     async def _wait(self, flight: Flight, within: float | None, *, is_first: bool) -> bool:
-        """Wait for the end of a flight. Return False if the time of this caller is over before.
+        """Wait for the end of a flight. Return False if this caller leaves before, because its time is over.
 
-        A caller leaves while a response is awaited, or others wait. If the first or the last one leaves
-        before that, nothing is sent any more, and the flight ends at once; after that, its result is being
-        recorded.
+        It leaves while a response is awaited, and as a later caller also while others wait. Otherwise it
+        waits for the end: the flight is withdrawn, or its result is being recorded.
         """
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
@@ -245,9 +242,10 @@ class Flights:
                 timer.cancel()
         if flight.is_over:
             return True
-        is_late = flight.call.is_reading or (not is_first and len(flight.waiters) > 1)
+        is_shared = len(flight.waiters) > 1 or flight.loop is not loop
+        leaves = flight.call.is_reading or (is_shared and not is_first)
         self._leave(flight, waiter)
-        return False if is_late else await self._wait(flight, None, is_first=True)
+        return False if leaves else await self._wait(flight, None, is_first=is_first)
 
     def _leave(self, flight: Flight, waiter: Waiter) -> None:
         if flight.is_inherited:

@@ -323,9 +323,9 @@ class Run:
         "_resources",
         "_retry",
         "_telemetry",
-        "_timeout",
         "last",
         "record",
+        "timeout",
     )
 
     record: CallRecord  # set by `__enter__`
@@ -344,7 +344,7 @@ class Run:
         self._telemetry = telemetry
         self._resources = resources
         self._call = call
-        self._timeout = timeout
+        self.timeout = timeout
         self._retry = retry
         self._deadline = call.started + timeout.total
         self._error: LoanError | None = None
@@ -382,11 +382,6 @@ class Run:
         return result
 
     @property
-    def timeout(self) -> Timeout:
-        """The time limits of the call."""
-        return self._timeout
-
-    @property
     def must_wait(self) -> bool:
         """True if no slot is free, or the circuit breaker is open."""
         return not self._resources.slots.free or self._pipeline.open_circuit(self._call.shop) is not None
@@ -418,7 +413,7 @@ class Run:
         )
 
     def _refusal(self) -> CircuitOpenError | None:
-        return self._pipeline.refusal(self._call, self._deadline + self._timeout.attempt)
+        return self._pipeline.refusal(self._call, self._deadline + self.timeout.attempt)
 
     def release_slot(self) -> None:
         """Release the slot, if the call has one."""
@@ -490,7 +485,7 @@ class Run:
         return None if self._pipeline.quota.take() else "quota"
 
     async def _attempt(self) -> Response | NoResponse:
-        call, resources, timeout = self._call, self._resources, self._timeout
+        call, resources, timeout = self._call, self._resources, self.timeout
         left = self._deadline - self._pipeline.now()
         if left <= 0 or resources.waits.is_closed:
             return _TOO_LATE if left <= 0 else _CLOSED

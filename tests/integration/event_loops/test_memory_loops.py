@@ -11,14 +11,23 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from loanasync import Approved, ClientClosedError, Decision, LoanError, OutcomeUnknownError, Refused
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    Decision,
+    InFlightError,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    Timeout,
+)
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import approval_request
 from support.canned_server import APPROVAL, REFUSAL
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
-from support.raw_server import until
+from support.raw_server import PATIENCE, until
 
 each_session = pytest.mark.parametrize("session", SESSIONS)
 
@@ -170,6 +179,44 @@ def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
     asyncio.run(first())
     thread.join()
     assert isinstance(got[0], Refused)
+    assert shop.sent == 1
+
+
+def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
+    """The call of the other event loop has not sent its request, since it waits for a slot."""
+    shop = Shop(max_concurrency=1)
+    queued, gave_up = threading.Event(), threading.Event()
+    got: list[object] = []
+
+    async def first() -> None:
+        step, began, go = held_response(refused())
+        shop.script.add(step)
+        busy = asyncio.create_task(shop.approve("TSTXYZ00A00A000B"))
+        await began.wait()
+        call = asyncio.create_task(shop.approve())
+        flights = shop.client._flights._in_flight
+        await until(lambda: len(flights) == 2)
+        flight = list(flights.values())[-1]
+        queued.set()
+        await until(lambda: len(flight.waiters) == 2)
+        await cancelled(call)
+        assert await asyncio.to_thread(gave_up.wait, PATIENCE)
+        go.set()
+        assert isinstance(await busy, Refused)
+
+    async def second() -> None:
+        got.append(await shop.approve(timeout=Timeout(total=0.3, attempt=0.3)))
+
+    def other() -> None:
+        queued.wait()
+        asyncio.run(second())
+        gave_up.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    asyncio.run(first())
+    thread.join()
+    assert isinstance(got[0], InFlightError)
     assert shop.sent == 1
 
 
