@@ -11,19 +11,24 @@ from loanasync.ledger.postgres import PostgresLedger
 from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
 
+_CACHE_SIZE = "statement_cache_size"
 _SERVERS: Mapping[str, Callable[..., Ledger]] = {  # by the scheme of their addresses
     **dict.fromkeys(("redis", "rediss", "unix"), RedisLedger),
     **dict.fromkeys(("postgresql", "postgres"), PostgresLedger),
 }
-# The parameter of an address that the ledger takes as argument. Its driver gets the other ones.
-_OWN: Mapping[Callable[..., Ledger], str] = {RedisLedger: "prefix", PostgresLedger: "table"}
+# The parameters of an address that the ledger takes as arguments. Its driver gets the other ones.
+_OWN: Mapping[Callable[..., Ledger], tuple[str, ...]] = {
+    RedisLedger: ("prefix",),
+    PostgresLedger: ("table", _CACHE_SIZE),
+}
 
 
 def ledger_at(name: str) -> Ledger:
     """Return the ledger of a name: a path, ``sqlite:///path``, or the address of a server.
 
     It is not opened, and its clients never create it: a volume may not be mounted, a name may be mistyped.
-    The parameter ``prefix=`` of a Redis address and ``table=`` of a PostgreSQL address belong to the ledger.
+    The parameter ``prefix=`` of a Redis address, and ``table=`` and ``statement_cache_size=`` of a PostgreSQL
+    address belong to the ledger.
 
     Args:
         name: Value of ``--ledger`` or LOANASYNC_LEDGER.
@@ -41,9 +46,15 @@ def ledger_at(name: str) -> Ledger:
         raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
     accepted = _OWN[_SERVERS[scheme]]
     address, own = _split_address(name)
-    if others := own.keys() - {accepted}:
-        raise ConfigurationError("ledger", f"{scheme}:// accepts {accepted}=, not {min(others)}=")
-    return _SERVERS[scheme](address, **own)
+    if others := own.keys() - set(accepted):
+        names = " and ".join(f"{parameter}=" for parameter in accepted)
+        raise ConfigurationError("ledger", f"{scheme}:// accepts {names}, not {min(others)}=")
+    arguments: dict[str, object] = {**own}
+    if _CACHE_SIZE in own:
+        if not own[_CACHE_SIZE].isdecimal():
+            raise ConfigurationError("ledger", "statement_cache_size= must be a number, such as 0")
+        arguments[_CACHE_SIZE] = int(own[_CACHE_SIZE])
+    return _SERVERS[scheme](address, **arguments)
 
 
 def _sqlite_ledger(file: Path) -> SqliteLedger:
@@ -64,7 +75,7 @@ def _split_address(name: str) -> tuple[str, dict[str, str]]:
     own, others = {}, []
     for part in query.split("&"):
         parameter, _, value = part.partition("=")
-        if parameter in _OWN.values():
+        if any(parameter in names for names in _OWN.values()):
             own[parameter] = unquote(value)
         elif part:
             others.append(part)

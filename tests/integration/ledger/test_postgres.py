@@ -555,17 +555,23 @@ async def test_shared_prepared_statements_are_reported_with_the_option(
     pgbouncer: PgBouncer, table: str
 ) -> None:
     async with (
-        asyncpg.create_pool(pgbouncer.url, min_size=1) as own,
+        PostgresLedger(pgbouncer.url, table=table, statement_cache_size=100) as ledger,
         asyncpg.create_pool(pgbouncer.url, min_size=2, statement_cache_size=0) as others,
     ):
-        ledger = PostgresLedger(own, table=table)
         await claim(ledger)
         error: Any = None
         while error is None:
             await asyncio.gather(*(others.execute("DEALLOCATE ALL") for _ in range(2)))
             [error] = await asyncio.gather(ledger.find(customer="c"), return_exceptions=True)
             error = error or None
-        assert "pool or connection with statement_cache_size=0" in ledger._store.reason(error)
+        assert "put statement_cache_size=0 into the address" in ledger._store.reason(error)
+
+
+async def test_statement_cache_runs_prepared_statements(postgres: Postgres, table: str) -> None:
+    async with PostgresLedger(postgres.url, table=table, statement_cache_size=100) as ledger:
+        await claim(ledger)
+        assert (await settle(ledger)).state is State.REFUSED
+        assert [entry.key async for entry in ledger.scan()] == ["k"]
 
 
 # Reasons
@@ -578,10 +584,7 @@ async def test_shared_prepared_statements_are_reported_with_the_option(
         (asyncpg.TooManyConnectionsError("x"), "too many connections"),
         (asyncpg.InvalidPasswordError("x"), "wrong user or password"),
         (asyncpg.AdminShutdownError("x"), "shutting down"),
-        (
-            asyncpg.DuplicatePreparedStatementError("x"),
-            "open your pool or connection with statement_cache_size=0",
-        ),
+        (asyncpg.DuplicatePreparedStatementError("x"), "put statement_cache_size=0 into the address"),
         (TimeoutError(), "did not answer in time"),
         (ConnectionRefusedError(), "cannot be reached"),
     ],

@@ -199,8 +199,10 @@ def test_variables_of_others_are_ignored(name: str) -> None:
 
 def test_address_parameters_reach_ledger_or_driver() -> None:
     with mock.patch.object(PostgresLedger, "__init__", return_value=None) as create:
-        ledger_at("postgresql://h/shop?sslmode=require&table=t&application_name=x")
-    create.assert_called_once_with("postgresql://h/shop?sslmode=require&application_name=x", table="t")
+        ledger_at("postgresql://h/shop?sslmode=require&statement_cache_size=0&table=t&application_name=x")
+    create.assert_called_once_with(
+        "postgresql://h/shop?sslmode=require&application_name=x", statement_cache_size=0, table="t"
+    )
     with mock.patch.object(RedisLedger, "__init__", return_value=None) as create:
         ledger_at("redis://h/0?socket_timeout=3&prefix=shop%3A")
     create.assert_called_once_with("redis://h/0?socket_timeout=3", prefix="shop:")
@@ -210,7 +212,16 @@ def test_address_parameters_reach_ledger_or_driver() -> None:
     ("address", "message"),
     [
         ("redis://h/0?table=t", "redis:// accepts prefix=, not table="),
-        ("postgresql://h/shop?prefix=t", "postgresql:// accepts table=, not prefix="),
+        (
+            "postgresql://h/shop?statement_cache_size=none",
+            "statement_cache_size= must be a number, such as 0",
+        ),
+        ("postgresql://h/shop?statement_cache_size=-1", "statement_cache_size= must be a number, such as 0"),
+        ("redis://h/0?statement_cache_size=0", "redis:// accepts prefix=, not statement_cache_size="),
+        (
+            "postgresql://h/shop?prefix=t",
+            "postgresql:// accepts table= and statement_cache_size=, not prefix=",
+        ),
     ],
 )
 def test_address_with_a_wrong_parameter_is_refused(address: str, message: str) -> None:
