@@ -249,7 +249,8 @@ class LedgerGuard:
         """
         for token in tuple(self._unwritten)[:number]:
             write = partial(self.write, token)
-            if isinstance(await self.attempt(write, within, "approve", ""), LoanError):
+            is_unwritten = token in self._unwritten  # another call may have written it meanwhile
+            if is_unwritten and isinstance(await self.attempt(write, within, "approve", ""), LoanError):
                 break  # the ledger does not work yet
         header = self.ledger.known_header
         if self._outlives_process and header is not None:
