@@ -51,7 +51,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|DataFrame"),
     (r"py:.*", r"MeterProvider|ReadableSpan|TracerProvider"),
     (r"py:.*", r"Decision|JSON|Progress|Propagate|RowLike|Trust"),
-    (r"py:.*", r"loanasync\.(\w+\.)*(Approve|Computed|NoResponse|Response)"),
+    (r"py:.*", r"loanasync\.(\w+\.)*(Computed|NoResponse|Response)"),
     (r"py:.*", r"(loanasync\.(\w+\.)*)?(ClientOptions|Header|HeaderChangedError|Store)"),
 ]
 

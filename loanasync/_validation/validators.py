@@ -287,8 +287,7 @@ def quick_check(rules: Mapping[str, Rule]) -> Callable[[object], bool]:
         (name, rule.rule, True) if isinstance(rule, Optional) else (name, rule, False)
         for name, rule in rules.items()
     ]
-    has_texts = _quick_texts([each for each in fields if isinstance(each[1], Text)])
-    has_choices = _quick_choices([each for each in fields if isinstance(each[1], Choice)])
+    has_texts, has_choices = _quick_texts(fields), _quick_choices(fields)
     others = [each for each in fields if not isinstance(each[1], Text | Choice)]
 
     def accepts(model: object) -> bool:

@@ -5,10 +5,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Itera
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from loanasync._lifecycle import caller_line
-from loanasync._models.requests import ApprovalRequest
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
 from loanasync._validation.validators import type_name
@@ -24,22 +23,6 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
 """True for a progress bar (needs tqdm), or a function that is called with each result as it arrives."""
-
-
-class Approve(Protocol):
-    """The type of `LoanClient.approve`, with the arguments that are passed here."""
-
-    def __call__(
-        self,
-        fiscal_code: str,
-        request: ApprovalRequest,
-        *,
-        additional_data_needed: bool,
-        wait: float,
-        timeout: Timeout | None,
-        retry: RetryPolicy | None,
-    ) -> Coroutine[Any, Any, Decision]:
-        """Request one approval."""
 
 
 class Approvals:
@@ -64,7 +47,7 @@ class Approvals:
 
     def __init__(
         self,
-        approve: Approve,
+        approve: Callable[..., Coroutine[Any, Any, Decision]],
         rows: Iterable[RowLike] | AsyncIterable[RowLike],
         *,
         open_circuit: Callable[[], CircuitOpenError | None],
