@@ -109,7 +109,7 @@ class ProcessGuard:
 
     def __init__(self, max_responses: int = _MAX_RESPONSES) -> None:
         self._max_responses = max_responses
-        self._records: dict[bytes, bytes] = {}  # ordered by age
+        self._records: dict[bytes, bytes] = {}  # in the order of the first requests
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._unread: dict[bytes, _Kept] = {}
         self._has_warned = False
@@ -136,16 +136,15 @@ class ProcessGuard:
         claim = self._claim(call, run)
         if not isinstance(claim, Claim):
             return claim
-        error: LoanError | None = None
         try:
             error = await run.acquire_slot()
         except BaseException:
             claim.abandon()
             raise
-        if error is not None:
-            claim.abandon()
-            return error
-        return claim
+        if error is None:
+            return claim
+        claim.abandon()
+        return error
 
     def _claim(self, call: Call, run: Run) -> "_ProcessClaim | Decision | LoanError":
         now = int(monotonic())
@@ -155,6 +154,7 @@ class ProcessGuard:
                 code, seconds, payload = _RECORD.unpack(previous)
                 state = _STATES[code]
                 if now - seconds >= _MAX_AGE:
+                    self._forget(call.customer)
                     previous = None
                 elif not (call.repeat_unknown and state == "unknown" and payload == call.payload):
                     return self._known(call, run, state, is_same=payload == call.payload)
@@ -222,9 +222,12 @@ class ProcessGuard:
             customer = next(iter(self._records))
             if _RECORD.unpack(self._records[customer])[1] > oldest:
                 break
-            del self._records[customer]
-            self._kept.pop(customer, None)
-            self._unread.pop(customer, None)
+            self._forget(customer)
+
+    def _forget(self, customer: bytes) -> None:
+        del self._records[customer]
+        self._kept.pop(customer, None)
+        self._unread.pop(customer, None)
 
 
 class _ProcessClaim(Claim):
@@ -254,15 +257,15 @@ class _ProcessClaim(Claim):
 
     async def interrupt(self, error: BaseException) -> None:
         """See `Claim.interrupt`."""
-        if self._call.may_be_evaluated:
-            self._guard.record(self._call, "unknown", _Kept(type(error).__name__))
-        else:
-            self.abandon()
+        self._end(type(error).__name__)
 
     def abandon(self) -> None:
         """See `Claim.abandon`."""
+        self._end("GeneratorExit")
+
+    def _end(self, cause: str) -> None:
         if self._call.was_written:
-            self._guard.record(self._call, "unknown", _Kept("GeneratorExit"))
+            self._guard.record(self._call, "unknown", _Kept(cause))
         else:
             self._guard.restore(self._call, self._previous)
 

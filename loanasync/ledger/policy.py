@@ -93,8 +93,8 @@ class LedgerPolicy:
 
     Args:
         key: Secret for the HMAC keys of the entries, at least 16 bytes. A ledger that was created with a key
-            needs it for ever; ledgers on servers always have one. None: an SQLite or memory ledger makes a
-            secret of its own.
+            needs it for ever; ledgers on servers always have one. None: an SQLite or memory ledger creates a
+            secret.
         old_keys: The other keys of the ledger, before and after ``loanasync ledger rotate-key``. Give all
             clients the new `key` and the present one in `old_keys` first, then rotate. A client that lacks a
             key under which the ledger has entries is refused. Each earlier key adds one read per approval.

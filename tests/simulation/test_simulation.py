@@ -65,7 +65,7 @@ def test_same_seed_has_the_same_trace_in_another_process(folder: Path) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients without a ledger forget each approval at once."""
+    """Make clients without a ledger forget each approval at once."""
     monkeypatch.setattr("loanasync._runtime.guard._MAX_AGE", -1)
 
 

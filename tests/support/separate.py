@@ -9,7 +9,7 @@ _NUMBERS = count()
 
 
 class SeparateClient(LoanClient):
-    """A client whose approvals are separate applications: each call has a scope of its own."""
+    """A client whose approvals are separate applications: each call has another scope."""
 
     async def approve(self, fiscal_code: str, request: ApprovalRequest, **options: Any) -> Decision:
         """Request an approval in a new scope, unless the caller passes one."""

@@ -285,6 +285,25 @@ async def test_memory_outcome_is_removed_after_an_hour(
     assert shop.sent == sent
 
 
+async def test_memory_outcome_after_an_hour_replaces_a_decision_that_no_caller_received(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
+    step, arrived, go = held_response(approved())
+    shop = Shop(step, timed_out())
+    call = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    await cancelled(call)
+    go.set()
+    await until(lambda: not shop.client._flights._in_flight)
+    now += 3600
+    assert isinstance(await shop.approve(), ReadTimeoutError)
+    blocked = await shop.approve()
+    assert isinstance(blocked, OutcomeUnknownError)
+    assert (blocked.note, blocked.response) == ("ReadTimeoutError", None)
+
+
 async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
