@@ -23,6 +23,7 @@ from loanasync.bulk.summary import Tally
 from loanasync.errors import CircuitOpenError
 
 _NO_MORE_ROWS: Any = object()
+_CIRCUIT_CHECK = 1.0  # longest time, in seconds, after which a waiting row notices a closed circuit
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
 # RuntimeError.
 _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
@@ -318,7 +319,7 @@ class WorkerPool:
             try:
                 while (latest := self._open_circuit()) is not None and latest.retry_after:
                     refusal = latest
-                    await self._sleep(refusal.retry_after)
+                    await self._sleep(min(refusal.retry_after, _CIRCUIT_CHECK))
             except BaseException:
                 self._turn.release()
                 raise

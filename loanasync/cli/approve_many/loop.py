@@ -265,6 +265,8 @@ class RequestLoop:
             self._check_limits()
 
     def _check_limits(self) -> None:
+        if self._is_paused:  # the run may end before the next update
+            self._check_circuit()
         options, result = self._options, self._result
         if options.max_errors is None:
             if (reason := self._first_rows.reason) and not result.stopped:

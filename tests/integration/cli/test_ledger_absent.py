@@ -136,7 +136,7 @@ def test_ledger_name_keeps_other_parameters_of_the_address() -> None:
     ("name", "message"),
     [
         ("redis://host/0?table=t", "redis:// accepts prefix=, not table="),
-        ("postgresql://host/shop?prefix=p", "postgresql:// accepts table=, not prefix="),
+        ("postgresql://host/shop?prefix=p", "postgresql:// accepts table= and statement_cache_size=, not"),
         ("postgresql://host/shop?table=A", "lower-case letters"),
     ],
 )
