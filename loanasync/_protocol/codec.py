@@ -29,8 +29,9 @@ _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
-    members = _converter(dialect).unstructure(model)
-    members.update(members.pop("additional", ()))
+    members = _writer(dialect, type(model))(model)
+    if isinstance(model, ApprovalRequest) and model.additional is not None:
+        members.update(_writer(dialect, type(model.additional))(model.additional))
     return encode_checked(members) if model.extra is EMPTY_BODY else encode({**members, **model.extra})
 
 
@@ -65,14 +66,14 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
 
 def _read(model: type[Model], members: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
     """Return a model, and the names of the members that could not be read and are left out."""
-    converter = _converter(_CANONICAL)
+    read: Callable[..., Model] = _reader(model)
     try:
-        return converter.structure(members, model), ()
+        return read(members, model), ()
     except ClassValidationError as error:  # quotes personal values
         wrong = [note.name for _, note in error.group_exceptions()[0]]
     unread = tuple(_CANONICAL_NAMES[name] for name in wrong)
     rest = {name: value for name, value in members.items() if name not in unread}
-    return converter.structure(rest, model), unread
+    return read(rest, model), unread
 
 
 def _exactly(expected: type) -> Read:
@@ -139,7 +140,7 @@ _READERS: Mapping[object, Read] = {  # by the name of a field, or by its type
     Citizenship | str | None: _one_of({**_by_value(Citizenship), "Italian": Citizenship.ITALIAN}),
     DocumentType | str | None: _one_of(_by_value(DocumentType)),
 }
-_NOT_SENT = ("extra", "unread")
+_NOT_MEMBERS = ("additional", "extra", "unread")  # `write` adds the members of the first two
 
 
 def _make_converter(dialect: Dialect) -> Converter:
@@ -163,14 +164,13 @@ def _make_converter(dialect: Dialect) -> Converter:
             "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
             "document_issue_date": date.isoformat,
             "document_expiration_date": date.isoformat,
-            "additional": converter.unstructure,
         }
         if issubclass(model, ApprovalRequest):
             writers["payment_day_of_month"] = str  # an integer in user data (spec §2.1, §2.2)
         overrides: dict[str, Any] = {
             each.name: override(
                 rename=names.get(each.name),
-                omit=each.name in _NOT_SENT,
+                omit=each.name in _NOT_MEMBERS,
                 omit_if_default=each.default is None,  # None is not sent
                 unstruct_hook=writers.get(each.name, identity),  # cattrs generates no call for `identity`
             )
@@ -183,8 +183,21 @@ def _make_converter(dialect: Dialect) -> Converter:
     return converter
 
 
-_converter = cache(_make_converter)  # not a decorator, because mutation testing skips decorated functions
 _CANONICAL = Dialect()  # the names in responses; READ_ALIASES has the other ones
+
+
+def _find_writer(dialect: Dialect, model: type) -> Write:
+    return _converter(dialect).get_unstructure_hook(model)
+
+
+def _find_reader(model: type) -> Read:
+    return _converter(_CANONICAL).get_structure_hook(model)
+
+
+# Not decorators, because mutation testing skips decorated functions. cattrs finds a hook more slowly.
+_converter = cache(_make_converter)
+_writer: Callable[[Dialect, type], Write] = cache(_find_writer)
+_reader: Callable[[type], Callable[..., Any]] = cache(_find_reader)
 _ALIASES = tuple(READ_ALIASES.items())
 _CANONICAL_NAMES = {**USER_DATA_NAMES, **_CANONICAL.approval_names}
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -18,7 +18,9 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline, copy_error, returned
+from loanasync._runtime.waiters import GRACE, Waiter, wake
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync._timer import SharedTimer
 from loanasync.errors import (
     DeadlineExceededError,
     DecisionNotRecordedError,
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from loanasync.errors.transport import TransportOutcome
 
 
-Waiter: TypeAlias = "asyncio.Future[None]"
-
-_GRACE = 0.05  # seconds in which a flight ends by the limits of its steps, whose errors say more
 _CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals
 
 
@@ -151,6 +150,7 @@ class Flights:
         Raises:
             LoanError: The call failed.
         """
+        limits = self._pipeline.waits()
         self._set_digests(call)
         call.started = self._pipeline.now()
         while True:
@@ -159,11 +159,11 @@ class Flights:
             if flight.call is call:
                 result = (
                     flight.result
-                    if await self._wait(flight, limit, is_first=True)
+                    if await self._wait(flight, limits, limit, is_first=True)
                     else late_error(call, "unknown")
                 )
             else:
-                result = await self._join(flight, call, timeout, retry, limit)
+                result = await self._join(flight, call, timeout, retry, limits, limit)
             if result is not None:
                 try:
                     return returned(copy_error(result))
@@ -197,7 +197,13 @@ class Flights:
             self._guard.inherit(flight.call)
 
     async def _join(
-        self, flight: Flight, call: Call, timeout: Timeout, retry: RetryPolicy, limit: float | None
+        self,
+        flight: Flight,
+        call: Call,
+        timeout: Timeout,
+        retry: RetryPolicy,
+        limits: SharedTimer[Waiter],
+        limit: float | None,
     ) -> Outcome | BaseException | None:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
         with self._pipeline.start(call, timeout, retry) as run:
@@ -205,7 +211,7 @@ class Flights:
             run.record.link(flight.call)
             if flight.call.payload != call.payload:
                 return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
-            if not await self._wait(flight, limit, is_first=False):
+            if not await self._wait(flight, limits, limit, is_first=False):
                 return run.finish(InFlightError("approve", flight.call.entry or ""))
             result = flight.result
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
@@ -216,7 +222,9 @@ class Flights:
                 return result
             return run.finish(copy_error(result))
 
-    async def _wait(self, flight: Flight, within: float | None, *, is_first: bool) -> bool:
+    async def _wait(
+        self, flight: Flight, limits: SharedTimer[Waiter], within: float | None, *, is_first: bool
+    ) -> bool:
         """Wait for the end of a flight. Return False if this caller leaves before, because its time is over.
 
         It leaves while a response is awaited, and as a later caller also while others wait. Otherwise it
@@ -228,24 +236,21 @@ class Flights:
         flight.call.is_abandoned = False
         if flight.is_over:  # another thread has just ended it
             wake(waiter)
-        timer = None
         if within is not None:
-            due = loop.time() + within + _GRACE
-            timer = loop.call_at(due, _end_wait, waiter, due)
+            limits.set(waiter, loop.time() + within + GRACE)
         try:
             await waiter
         except BaseException:
             self._leave(flight, waiter)
             raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            limits.discard(waiter)
         if flight.is_over:
             return True
         is_shared = len(flight.waiters) > 1 or flight.loop is not loop
         leaves = flight.call.is_reading or (is_shared and not is_first)
         self._leave(flight, waiter)
-        return False if leaves else await self._wait(flight, None, is_first=is_first)
+        return False if leaves else await self._wait(flight, limits, None, is_first=is_first)
 
     def _leave(self, flight: Flight, waiter: Waiter) -> None:
         if flight.is_inherited:
@@ -358,21 +363,6 @@ class Flights:
         request = self._hash.copy()
         request.update(sort_members(call.body) if call.has_extra else call.body)
         call.payload = request.digest()
-
-
-def _end_wait(waiter: Waiter, due: float) -> None:
-    """Wake a caller whose time is over. If the event loop was blocked, its flight may end in this moment."""
-    loop = waiter.get_loop()
-    if loop.time() > due + _GRACE:
-        loop.call_later(_GRACE, wake, waiter)
-    else:
-        wake(waiter)
-
-
-def wake(waiter: Waiter) -> None:
-    """Wake a caller, unless it was cancelled."""
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def unknown_error(call: Call, error: BaseException) -> LoanError:

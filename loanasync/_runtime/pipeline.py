@@ -20,8 +20,10 @@ from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, Quota, Sleep, is_system_fault, retry_after
 from loanasync._runtime.slots import Slots
+from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
+from loanasync._timer import SharedTimer
 from loanasync._transport.base import Transport
 from loanasync.errors import (
     CircuitOpenError,
@@ -46,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class _LoopResources:
-    """The transport and the slots of one event loop, and the number of its calls in progress.
+    """The transport, slots and callers' time limits of one event loop, and the number of its calls.
 
     `PerLoop` creates it on the first call in an event loop, and closes it with `close`.
     """
@@ -55,6 +57,7 @@ class _LoopResources:
         self.transport = transport
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
+        self.limits: SharedTimer[Waiter] = SharedTimer(asyncio.get_running_loop(), end_wait)
         self.calls: int = 0
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
@@ -85,6 +88,7 @@ class _LoopResources:
             pass
         finally:  # also if this task is cancelled
             self.waits.close()
+            self.limits.close()
             await self.transport.aclose()
 
 
@@ -210,12 +214,23 @@ class Pipeline:
             ClientClosedError: The client was closed.
             ConfigurationError: The client's session belongs to another event loop.
         """
-        if self._closed:
-            raise ClientClosedError
-        resources = self._per_loop.current()
+        resources = self._resources()
         resources.transport.check()
         call.started = self.now()  # not before: opening the first transport may load aiohttp
         return Run(self, self._telemetry, resources, call, timeout, retry)
+
+    def waits(self) -> SharedTimer[Waiter]:
+        """Return the time limits of the callers who wait in the running event loop.
+
+        Raises:
+            ClientClosedError: The client was closed.
+        """
+        return self._resources().limits
+
+    def _resources(self) -> _LoopResources:
+        if self._closed:
+            raise ClientClosedError
+        return self._per_loop.current()
 
     async def run(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
         """Run a call from start to end.

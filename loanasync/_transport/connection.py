@@ -15,6 +15,7 @@ from yarl import URL
 
 from loanasync._lifecycle import expire
 from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._timer import SharedTimer
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
     MAX_BODY_SIZE,
@@ -94,8 +95,7 @@ class Scheduler:
         self.connections: set[DirectConnection] = set()
         self.in_progress = 0
         self._queue: deque[DirectConnection] = deque()
-        self.timer_at = inf
-        self._timer: asyncio.TimerHandle | None = None
+        self.limits = SharedTimer(loop, _interrupt)  # of exchanges and idle connections
 
     def add(self, connection: "DirectConnection") -> None:
         """Queue the connection's request, which is written in the next iteration of the event loop."""
@@ -116,31 +116,6 @@ class Scheduler:
         finally:  # a KeyboardInterrupt in `send` must not leave the other requests in the queue
             if self._queue:
                 self.loop.call_soon(self._send_queued, blocked_from)
-
-    def set_timer(self, at: float) -> None:
-        """Run the timer at the time `at` of the event loop's clock, which is before `timer_at`."""
-        self.cancel_timer()
-        self.timer_at = at
-        self._timer = self.loop.call_at(at, self._on_timer)
-
-    def cancel_timer(self) -> None:
-        """Cancel the timer."""
-        self.timer_at = inf
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _on_timer(self) -> None:
-        """End the exchanges and idle connections that have expired, and set the timer for the next expiry."""
-        now = max(self.loop.time(), self.timer_at)  # a coarse clock may make the event loop call too early
-        self.cancel_timer()
-        try:
-            for connection in tuple(self.connections):
-                if connection.expires_at <= now:
-                    connection.interrupt(TimeoutError())
-        finally:  # an error of one connection must not keep the others from expiring
-            expires_at = min((each.expires_at for each in self.connections), default=inf)
-            if expires_at < self.timer_at:
-                self.set_timer(expires_at)
 
 
 @define(eq=False, repr=False)
@@ -297,8 +272,7 @@ class DirectConnection(HeadSplitter):
         self._request = request
         self._unsent_bytes = _serialize(request, headers, self._origin)
         self.expires_at = deadline
-        if deadline < scheduler.timer_at:
-            scheduler.set_timer(deadline)
+        scheduler.limits.set(self, deadline)
         if scheduler.in_progress == 1:  # this one
             self.send()
         else:
@@ -365,8 +339,7 @@ class DirectConnection(HeadSplitter):
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
             self._fresh_until = self._scheduler.loop.time() + limit
         self.expires_at = self._fresh_until
-        if self.expires_at < self._scheduler.timer_at:
-            self._scheduler.set_timer(self.expires_at)
+        self._scheduler.limits.set(self, self.expires_at)
         self._origin.idle[self] = None
         if self._origin.waiting:  # else the waiting call would get no connection while this one is idle
             waiting = next(iter(self._origin.waiting))  # the one that waits longest
@@ -424,7 +397,6 @@ class DirectConnection(HeadSplitter):
         if self._result is None:
             self.close()
         else:
-            self.expires_at = inf
             self._fail(error)
             self._transport.abort()  # `close` would wait for a server that does not read
 
@@ -432,6 +404,7 @@ class DirectConnection(HeadSplitter):
         """Remove the connection from the idle connections and from those that the timer interrupts."""
         self._origin.idle.pop(self, None)
         self._scheduler.connections.discard(self)
+        self._scheduler.limits.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse received data (called by asyncio)."""
@@ -559,6 +532,10 @@ class DirectConnection(HeadSplitter):
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
+
+
+def _interrupt(connection: DirectConnection, _: float) -> None:
+    connection.interrupt(TimeoutError())
 
 
 def _serialize(request: Request, headers: list[tuple[str, str]], origin: Origin) -> bytes:

@@ -14,7 +14,6 @@ from aiohttp.connector import Connection
 
 from loanasync import Approved, ConfigurationError, ConnectionLostError, LoanClient, Refused, TransportError
 from loanasync._transport import aiohttp_internals
-from loanasync._transport import connection as direct_connection
 from loanasync._transport.aiohttp_internals import is_direct_possible, is_direct_tested
 from loanasync._transport.pool import DirectTransport
 from loanasync._transport.session import SessionTransport
@@ -65,18 +64,6 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
         assert isinstance(result, ConnectionLostError if not response or name == "_read_nowait" else Approved)
         async with asyncio.timeout(PATIENCE):
             await client.aclose()
-
-
-async def test_error_of_one_expired_call_delays_no_other() -> None:
-    loop = mock.Mock(time=mock.Mock(return_value=10.0))
-    scheduler = direct_connection.Scheduler(loop)
-    broken = mock.Mock(expires_at=1.0, interrupt=mock.Mock(side_effect=RuntimeError))
-    later = mock.Mock(expires_at=20.0)
-    scheduler.connections = {broken, later}
-    with pytest.raises(RuntimeError):
-        scheduler._on_timer()
-    broken.expires_at = 30.0
-    assert loop.call_at.called
 
 
 @needs_direct_path

@@ -130,9 +130,9 @@ async def test_timer_does_not_keep_the_event_loop_running() -> None:
         client = server.client()
         await approve(client)
         scheduler = scheduler_of(client)
-        assert not scheduler._timer.cancelled()
+        assert not scheduler.limits._handle.cancelled()
         await client.aclose()
-        assert scheduler._timer.cancelled()
+        assert scheduler.limits._handle.cancelled()
         await until(lambda: not server.open)
 
 
