@@ -837,6 +837,8 @@ class LoanClient(Closing):
             asyncio.get_running_loop()
         except RuntimeError:
             self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
+            if self._ledger_guard is not None and self._owns_ledger:
+                asyncio.run(self._ledger_guard.ledger.aclose())
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
 

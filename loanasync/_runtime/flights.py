@@ -150,29 +150,31 @@ class Flights:
         Raises:
             LoanError: The call failed.
         """
-        limits = self._pipeline.waits()
+        limits = self._pipeline.begin(call)
         self._set_digests(call)
-        call.started = self._pipeline.now()
         while True:
             flight = self._start_or_find(call, timeout, retry)
-            limit = None if waits_for_response else timeout.total
-            if flight.call is call:
-                result = (
-                    flight.result
-                    if await self._wait(flight, limits, limit, is_first=True)
-                    else late_error(call, "unknown")
-                )
+            is_first = flight.call is call
+            within: float | None = timeout.total
+            if waits_for_response:
+                # Another event loop may be closed, and its flight then never ends.
+                within = None if is_first else flight.timeout.longest + _CLOSE_TIMEOUT
+            if not is_first:
+                result = await self._join(flight, call, timeout, retry, limits, within)
+            elif await self._wait(flight, limits, within, is_first=True):
+                result = flight.result
             else:
-                result = await self._join(flight, call, timeout, retry, limits, limit)
+                result = late_error(call, "unknown")
             if result is not None:
                 try:
                     return returned(copy_error(result))
                 finally:
                     del flight, result  # breaks the reference cycle of error, traceback and frame
             left = call.started + timeout.total - self._pipeline.now()
-            if left <= 0:
+            if is_first or left <= 0:
                 raise late_error(call, "not_sent")
             timeout = evolve(timeout, total=left)
+            self._pipeline.begin(call)
 
     def _start_or_find(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Flight:
         """Return the flight of an approval in progress, or start a new one."""
@@ -203,7 +205,7 @@ class Flights:
         timeout: Timeout,
         retry: RetryPolicy,
         limits: SharedTimer[Waiter],
-        limit: float | None,
+        within: float | None,
     ) -> Outcome | BaseException | None:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
         with self._pipeline.start(call, timeout, retry) as run:
@@ -211,7 +213,7 @@ class Flights:
             run.record.link(flight.call)
             if flight.call.payload != call.payload:
                 return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
-            if not await self._wait(flight, limits, limit, is_first=False):
+            if not await self._wait(flight, limits, within, is_first=False):
                 return run.finish(InFlightError("approve", flight.call.entry or ""))
             result = flight.result
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):

@@ -208,7 +208,7 @@ class Pipeline:
             self._per_loop.current()
 
     def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
-        """Start a call. Use the result in a ``with`` block, and pass the result of the call to `Run.finish`.
+        """Start a call after `begin`. Use the result in a ``with`` block; pass the call's to `Run.finish`.
 
         Raises:
             ClientClosedError: The client was closed.
@@ -216,16 +216,17 @@ class Pipeline:
         """
         resources = self._resources()
         resources.transport.check()
-        call.started = self.now()  # not before: opening the first transport may load aiohttp
         return Run(self, self._telemetry, resources, call, timeout, retry)
 
-    def waits(self) -> SharedTimer[Waiter]:
-        """Return the time limits of the callers who wait in the running event loop.
+    def begin(self, call: Call) -> SharedTimer[Waiter]:
+        """Begin to count the time of a call; return the time limits of this event loop's waiting callers.
 
         Raises:
             ClientClosedError: The client was closed.
         """
-        return self._resources().limits
+        limits = self._resources().limits
+        call.started = self.now()  # not before: opening the first transport may load aiohttp
+        return limits
 
     def _resources(self) -> _LoopResources:
         if self._closed:
@@ -238,6 +239,7 @@ class Pipeline:
         Raises:
             LoanError: The call failed.
         """
+        self.begin(call)
         with self.start(call, timeout, retry) as run:
             result = run.finish(await run.send())
         try:
@@ -416,10 +418,10 @@ class Run:
             slots.free -= 1
             call.has_slot = True
             return None
+        queued = self._pipeline.now()
         await self._acquire()
-        self.record.set_queue_time(
-            self._pipeline.now() - call.started, None if call.has_slot else "PoolTimeoutError"
-        )
+        waited = self._pipeline.now() - queued
+        self.record.set_queue_time(waited, None if call.has_slot else "PoolTimeoutError")
         if call.has_slot:  # the circuit breaker may have opened while the call waited
             return self._refusal()
         outcome: TransportOutcome = "unknown" if call.may_be_evaluated else "not_sent"

@@ -118,7 +118,7 @@ def no_response(error: BaseException, *, is_unsent: bool) -> NoResponse:
     kind: type[TransportError] = ConnectError if is_unsent else ConnectionLostError
     if isinstance(error, aiohttp.ConnectionTimeoutError) and waited_for_pool(error):
         kind = PoolTimeoutError
-    elif isinstance(error, TimeoutError) and not no_connection:
+    elif isinstance(error, TimeoutError) and not is_unsent:
         kind = ReadTimeoutError
     return NoResponse(error=kind, cause_type=_cause_type(error), is_sent=not is_unsent)
 

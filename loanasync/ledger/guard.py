@@ -227,7 +227,8 @@ class LedgerGuard:
 
     def error_of(self, key: str, payload: str) -> LoanError | None:
         """Return the error with the decision about an approval, if it is not written yet."""
-        found = [each for each in self._unwritten.values() if (each.key, each.payload) == (key, payload)]
+        unwritten = tuple(self._unwritten.values())  # other threads may add some meanwhile
+        found = [each for each in unwritten if (each.key, each.payload) == (key, payload)]
         return next((copy_error(each.error) for each in found if each.error is not None), None)
 
     def forget_unwritten(self, token: str) -> None:
@@ -248,10 +249,10 @@ class LedgerGuard:
             number: Settlements to write at most.
         """
         for token in tuple(self._unwritten)[:number]:
-            write = partial(self.write, token)
-            is_unwritten = token in self._unwritten  # another call may have written it meanwhile
-            if is_unwritten and isinstance(await self.attempt(write, within, "approve", ""), LoanError):
-                break  # the ledger does not work yet
+            if token in self._unwritten:  # else another call has written it meanwhile
+                # After a failure, for example of the user's cipher, the next call tries another one.
+                self._unwritten.move_to_end(token)
+                await self.attempt(partial(self.write, token), within, "approve", "")
         header = self.ledger.known_header
         if self._outlives_process and header is not None:
             with suppress(Exception):  # the decision is stored: a folder that hangs or fails changes nothing
@@ -532,7 +533,7 @@ class LedgerClaim(Claim):
 
     async def _undo_when_over(self, claiming: "asyncio.Task[Entry | LoanError]", until: float) -> None:
         """Undo a claim of a cancelled call. The claim may still reach the ledger, so wait for its end."""
-        with suppress(HeaderChangedError):
+        with suppress(HeaderChangedError, asyncio.CancelledError):  # the end of `asyncio.run` cancels it, too
             await claiming
         await self._undo_claim(until)
 

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -23,6 +24,7 @@ from loanasync import (
 from loanasync._results import Problems
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
+from support.ledger_clients import FailingLedger
 
 
 def create_client(**options: object) -> LoanClient:
@@ -321,3 +323,17 @@ with asyncio.Runner() as runner:
             timeout=30,
         )
     assert done.stdout.split() == [f"TSTXYZ00A00A00{number}Z" for number in range(3)], done.stderr
+
+
+def test_close_closes_the_ledger_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ledger = FailingLedger()
+    monkeypatch.setattr("loanasync.ledger.environment.ledger_at", lambda *_, **__: ledger)
+    for name, value in {
+        "BASE_URL": "https://loans.example.com",
+        "SHOP_ID": "shop",
+        "AUTH_TOKEN": "token",
+        "LEDGER": str(tmp_path / "ledger"),
+    }.items():
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
+    LoanClient.from_env().close()
+    assert ledger.operations == ["aclose"]

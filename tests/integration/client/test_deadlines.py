@@ -141,3 +141,26 @@ async def test_call_without_connection_is_not_sent_after_any_timeout(
         error = await failure(client)
     assert isinstance(error, ConnectError)
     assert error.outcome == "not_sent"
+
+
+@pytest.mark.parametrize("direct_connections", [True, False], ids=["direct", "session"])
+async def test_connection_that_is_not_open_within_the_attempt_is_a_connect_error(
+    *, direct_connections: bool
+) -> None:
+    """The server accepts the connection and never answers the TLS handshake."""
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = LoanClient(
+        f"https://127.0.0.1:{port}",
+        shop_id="shop",
+        auth_token="token",
+        direct_connections=direct_connections,
+    )
+    async with server, client:
+        error = await failure(client, timeout=Timeout(total=5, attempt=0.3))
+    assert (type(error), error.outcome) == (ConnectError, "not_sent")

@@ -23,7 +23,7 @@ from loanasync import (
 )
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
-from support.builders import approval_request
+from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
@@ -278,9 +278,10 @@ import asyncio, gc, logging, sys
 logging.basicConfig(level=logging.WARNING)
 logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing"))
 logging.getLogger("loanasync").setLevel(logging.CRITICAL)
-from loanasync import LoanClient, LoanError
+from loanasync import LoanClient, LoanError, Timeout
 from loanasync.testing import approval_request, fiscal_code
-client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
+limits = Timeout(attempt=1)  # the end of the event loop waits for the response
+client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token", timeout=limits)
 request = approval_request(tag="hangafter")
 code = fiscal_code()
 async def begin(waiters):
@@ -329,3 +330,37 @@ async def test_memory_late_response_leaves_no_task_and_no_connection(session: st
         assert server.most_open == 1
         assert client._pipeline._per_loop.current().calls == 0
     assert asyncio.all_tasks() == before
+
+
+def test_row_that_joins_an_approval_of_a_closed_event_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.flights._CLOSE_TIMEOUT", 0.1)
+    limits = Timeout(total=0.3, attempt=0.3)
+    step, _, _ = held_response(approved())  # it is never released
+    shop = Shop(step, timeout=limits)
+    is_joined, statuses = threading.Event(), []
+    left: set[asyncio.Task[Any]] = set()
+
+    async def join() -> None:
+        rows = [(FISCAL_CODE, approval_request())]
+        async with shop.client.approve_many(rows, progress=None) as results:
+            is_joined.set()
+            statuses.extend([result.status async for result in results])
+
+    async def start() -> None:
+        call = asyncio.create_task(shop.approve())
+        await asyncio.sleep(0.05)
+        thread.start()
+        await until(is_joined.is_set)
+        await asyncio.sleep(0.05)
+        left.update({call, *asyncio.all_tasks()} - {asyncio.current_task()})
+
+    thread = threading.Thread(target=lambda: asyncio.run(join()), daemon=True)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(start())
+    loop.close()  # its tasks never end
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert statuses == ["unknown"]
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()  # as garbage collection does later

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 
 import attrs
 import pytest
@@ -9,12 +10,16 @@ import pytest
 from loanasync import (
     Approved,
     ClientClosedError,
+    DeadlineExceededError,
     InFlightError,
+    LoanClient,
     LoanError,
+    NoResponse,
     OutcomeUnknownError,
     PayloadMismatchError,
     ReadTimeoutError,
     Refused,
+    Request,
     RetryPolicy,
     SystemFaultError,
     Timeout,
@@ -203,3 +208,35 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
         assert unknown_outcomes() <= before
     finally:
         gc.enable()
+
+
+async def test_approval_without_a_connection_in_time_is_tried_once() -> None:
+    """Opening the transport, which may load modules, does not count towards the time of the call."""
+
+    class Unreachable:
+        calls = 0
+
+        def __init__(self) -> None:
+            end = time.monotonic() + 0.2
+            while time.monotonic() < end:  # as imports take time
+                pass
+
+        async def send(self, request: Request, *, connect: float, within: float) -> NoResponse:
+            del connect, within
+            Unreachable.calls += 1
+            request.is_sent = False
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        def check(self) -> None:
+            """Accept every call."""
+
+        async def aclose(self) -> None:
+            """Do nothing."""
+
+    async with LoanClient(
+        "https://loans.example.com", shop_id="shop", auth_token="token", transport=Unreachable
+    ) as client:
+        error = await request(client, timeout=Timeout(total=0.1, attempt=0.1))
+    assert isinstance(error, DeadlineExceededError)
+    assert (error.outcome, Unreachable.calls) == ("not_sent", 1)

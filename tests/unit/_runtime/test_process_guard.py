@@ -285,7 +285,7 @@ async def test_memory_outcome_is_removed_after_an_hour(
     assert shop.sent == sent
 
 
-async def test_memory_outcome_after_an_hour_replaces_a_decision_that_no_caller_received(
+async def test_outcome_after_an_hour_replaces_an_unread_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0

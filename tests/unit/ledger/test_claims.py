@@ -265,3 +265,23 @@ async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, pa
     await shop.approve(timeout=Timeout(total=total, attempt=1, connect=0.5))
     latest_settlement = total + 1 + patience
     assert leases == [latest_settlement + patience]
+
+
+def test_claim_in_progress_is_released_at_the_end_of_asyncio_run() -> None:
+    class SlowLedger(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            entry = await super().claim(key, **options)
+            claimed.set()
+            await asyncio.sleep(60)
+            return entry
+
+    async def start() -> None:
+        calls.append(asyncio.create_task(shop.approve()))
+        await claimed.wait()
+
+    claimed = asyncio.Event()
+    calls: list[asyncio.Task[Any]] = []
+    shop = Shop(approved(), ledger=SlowLedger())
+    asyncio.run(start())
+    entry = asyncio.run(shop.entry())
+    assert (entry.state, entry.note, shop.script.sent) == (State.RELEASED, "not sent", [])

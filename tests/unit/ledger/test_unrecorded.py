@@ -11,7 +11,7 @@ from attrs import evolve
 
 from loanasync import Approved, DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.ledger import Entry, LedgerPolicy, State
-from loanasync.testing import approved, scripted_client
+from loanasync.testing import approved, fiscal_code, scripted_client
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.raw_server import until
@@ -206,3 +206,31 @@ def test_approve_in_a_loop_closed_during_settlement_writes_an_orphan(
         task.get_coro().close()  # as the garbage collector does
     assert orphans_in(folder) == is_writable
     assert ("a decision may be lost" in caplog.text) is not is_writable
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_decision_that_cannot_be_encrypted_keeps_no_other_from_being_written() -> None:
+    class Cipher:
+        """Fails for one customer."""
+
+        def encrypt(self, data: bytes) -> bytes:
+            if b"too-long" in data:
+                raise ValueError
+            return data
+
+        def decrypt(self, data: bytes) -> bytes:
+            return data
+
+    long = approved(redirect_url="https://example.com/too-long")
+    ledger = FailingLedger()
+    shop = Shop(long, *[approved()] * 3, ledger=ledger, encrypt=Cipher())
+    first, second, third, fourth = (fiscal_code() for _ in range(4))
+    assert isinstance(await shop.result(code=first), DecisionNotRecordedError)
+    ledger.faults["settle"] = broken
+    assert isinstance(await shop.result(code=second), DecisionNotRecordedError)
+    del ledger.faults["settle"]
+    for code in (third, fourth):
+        assert isinstance(await shop.result(code=code), Approved)
+    entry = await shop.ledger.get(await shop.client.entry_key(second))
+    assert entry is not None
+    assert entry.state is State.APPROVED
