@@ -361,7 +361,7 @@ class Run:
         self._telemetry = telemetry
         self._resources = resources
         self._call = call
-        self.timeout = timeout
+        self.timeout: Timeout = timeout
         self._retry = retry
         self._deadline = call.started + timeout.total
         self._error: LoanError | None = None
