@@ -50,7 +50,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!loanasync\b)[a-z_]+\..*"),
     (r"py:.*", r"AnyValue|AsyncBroker|AsyncTaskiqDecoratedTask|DataFrame"),
     (r"py:.*", r"MeterProvider|ReadableSpan|TracerProvider"),
-    (r"py:.*", r"Decision|JSON|Progress|Propagate|RowLike|Trust"),
+    (r"py:.*", r"AuthToken|Decision|JSON|Progress|Propagate|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Computed|NoResponse|Response)"),
     (r"py:.*", r"(loanasync\.(\w+\.)*)?(ClientOptions|Header|HeaderChangedError|Store)"),
 ]

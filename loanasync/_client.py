@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
 from loanasync._config import (
+    AuthToken,
     Options,
     configure,
     from_environment,
@@ -49,7 +50,7 @@ class ClientOptions(TypedDict, total=False):
 
     base_url: str
     shop_id: str
-    auth_token: str
+    auth_token: AuthToken
     dialect: Dialect
     limits: Limits
     retry: RetryPolicy
@@ -82,7 +83,10 @@ class LoanClient(Closing):
     Args:
         base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
         shop_id: Identifier of the shop (spec §5).
-        auth_token: Value of the header ``X-Auth-Token`` (spec §5).
+        auth_token: Value of the header ``X-Auth-Token`` (spec §5), or a function that returns it. The
+            function may be async. It is called before each request, also before retries, in the event loop of
+            the call. If it raises an exception or returns no valid token, nothing is sent, and the call ends
+            with a `ConnectError`. Its time counts towards ``Timeout.total``.
         dialect: Field names and required fields of `approve`, where its two descriptions differ.
         limits: Limits that requests are checked against.
         retry: Retries after HTTP status 500.
@@ -126,7 +130,7 @@ class LoanClient(Closing):
         base_url: str,
         *,
         shop_id: str,
-        auth_token: str,
+        auth_token: AuthToken,
         dialect: Dialect = Dialect.street_number(),
         limits: Limits = Limits(),
         retry: RetryPolicy = RetryPolicy(),
@@ -247,7 +251,7 @@ class LoanClient(Closing):
         self,
         *,
         shop_id: str | None = None,
-        auth_token: str | None = None,
+        auth_token: AuthToken | None = None,
         dialect: Dialect | None = None,
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
@@ -261,7 +265,7 @@ class LoanClient(Closing):
 
         Args:
             shop_id: Identifier of another shop. Requires `auth_token`.
-            auth_token: Token of that shop.
+            auth_token: Token of that shop, or a function that returns it.
             dialect: Field names and required fields of `approve`.
             limits: Limits that requests are checked against.
             retry: Retries after HTTP status 500. The quota of the original client still applies.

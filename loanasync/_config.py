@@ -3,12 +3,12 @@
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from ipaddress import ip_address
 from os.path import commonprefix
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -21,6 +21,7 @@ from loanasync._validation import validators as values
 from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 
+TOKEN_HEADER: Final = "X-Auth-Token"  # noqa: S105  (the name of spec §5)
 _TOKEN = re.compile("[\x21-\x7e]+")
 _SEGMENT = re.compile(r"[\x21-\x7e]+")
 _VARIABLES = {setting: f"LOANASYNC_{setting.upper()}" for setting in ("base_url", "shop_id", "auth_token")}
@@ -36,28 +37,32 @@ _OF_KUBERNETES = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.*)", re
 _TYPING_MISTAKES = 2  # letters by which a mistyped name differs
 
 
+# The token, or a function that returns it, called before each request.
+AuthToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
+
+
 @frozen(kw_only=True, slots=False)
 class Shop:
     """A shop in one environment of the service. `shop_id` is percent-encoded."""
 
     base_url: str
     shop_id: str
-    auth_token: str = field(repr=False, hash=False)
+    auth_token: AuthToken = field(repr=False, hash=False)
     host: str
     port: int
 
     @LazyAttribute
     def headers(self) -> Mapping[str, str]:
-        """The headers of all requests, made by the first one."""
+        """The headers of all requests, made by the first one. `Call` adds the token of a function."""
         packages = f"loanasync/{__version__} aiohttp/{_aiohttp_version()}"
-        return {
+        headers = {
             "Accept": "application/json",
             # A response is about a kilobyte, and a user's session may have decompression turned off.
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": f"{packages} Python/{platform.python_version()}",
-            "X-Auth-Token": self.auth_token,  # spec §5
         }
+        return {**headers, TOKEN_HEADER: self.auth_token} if isinstance(self.auth_token, str) else headers
 
 
 def require(expected_type: type, setting: str, value: object) -> None:
@@ -254,12 +259,19 @@ def _shop_id(shop_id: object) -> str:
     return segment
 
 
-def _auth_token(auth_token: object) -> str:
-    if (violation := values.text(auth_token)) is not None:
-        raise ConfigurationError("auth_token", str(violation))
-    if not _TOKEN.fullmatch(str(auth_token)):
-        raise ConfigurationError("auth_token", "must be printable ASCII without spaces")
+def _auth_token(auth_token: object) -> AuthToken:
+    if callable(auth_token):
+        return auth_token
+    if (violation := token_violation(auth_token)) is not None:
+        raise ConfigurationError("auth_token", violation)
     return str(auth_token)
+
+
+def token_violation(token: object) -> str | None:
+    """Return the rule that a token breaks, or None. The text does not contain the token."""
+    if (violation := values.text(token)) is not None:
+        return str(violation)
+    return None if _TOKEN.fullmatch(str(token)) else "must be printable ASCII without spaces"
 
 
 _DEFAULT_MAX_CONCURRENCY = 100  # with the client's own session
@@ -286,7 +298,7 @@ class Options:
             raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
 
     def with_changes(
-        self, *, shop_id: str | None = None, auth_token: str | None = None, **changes: object
+        self, *, shop_id: str | None = None, auth_token: AuthToken | None = None, **changes: object
     ) -> Self:
         """Return a copy with the changes that are not None.
 

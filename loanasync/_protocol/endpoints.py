@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from loanasync._config import Options, Shop
+from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
@@ -141,6 +141,7 @@ class Call:
         entry: Key of its ledger entry.
         after_unknown: True if an earlier call for the same approval has an unknown outcome.
         started: Time of the start, by the client's clock.
+        auth_token: The token of its next request, if the shop has a function for it.
         trace_id: Id of its trace.
         span: Its span, if tracing is on.
         attempts: Number of requests sent.
@@ -168,6 +169,7 @@ class Call:
     entry: str | None = None
     after_unknown: bool = False
     started: float = 0.0
+    auth_token: str | None = field(default=None, repr=False)
     trace_id: str | None = None
     span: Any = field(default=None, repr=False)
     attempts: int = 0
@@ -197,10 +199,13 @@ class Call:
 
     def request(self, trace_headers: Mapping[str, str]) -> Request:
         """Return the HTTP request."""
+        headers = {**trace_headers, **self.shop.headers}
+        if self.auth_token is not None:
+            headers[TOKEN_HEADER] = self.auth_token
         return Request(
             method=self.endpoint.method,
             url=self._url(self.shop.shop_id, self.fiscal_code),
-            headers={**trace_headers, **self.shop.headers},
+            headers=headers,
             body=self.body,
             survives_cancellation=self.endpoint is APPROVE,
         )

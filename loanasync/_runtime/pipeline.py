@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 from attrs import evolve
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._config import Shop
+from loanasync._config import Shop, token_violation
 from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
@@ -39,6 +39,7 @@ from loanasync.errors import (
     TransportError,
 )
 from loanasync.errors.service import StoppedBy
+from loanasync.errors.transport import TOKEN_FAILED
 
 if TYPE_CHECKING:
     from loanasync.errors.transport import TransportOutcome
@@ -95,6 +96,8 @@ class _LoopResources:
 # The result of an attempt that could not begin, because the deadline has passed.
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 _CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+# The result of an attempt whose function for the token has taken too long.
+_TOKEN_TOO_LATE = evolve(_TOO_LATE, cause_type=f"{TOKEN_FAILED}TimeoutError")
 _REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 # A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
 _REQUEST_ID = re.compile(
@@ -119,6 +122,25 @@ def _no_response(request: Request, cause_type: str) -> NoResponse:
     """Return the result for a user's transport that raised an error or returned a wrong type."""
     error = ConnectionLostError if request.is_sent else ConnectError
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
+
+
+async def _set_token(call: Call) -> str | None:
+    """Set the token of the next request with the user's function. Return the rule that it breaks, or None.
+
+    The function is not stored in a variable: its `repr` may contain a secret.
+    """
+    assert not isinstance(call.shop.auth_token, str)  # noqa: S101  (only called for functions)
+    token: object = None
+    try:
+        token = call.shop.auth_token()
+        if isinstance(token, Awaitable):
+            token = await token
+        violation = token_violation(token)
+        if violation is None:
+            call.auth_token = str(token)
+        return violation
+    finally:
+        del token  # secret: must not be in a traceback
 
 
 def _must_be_raised(error: BaseException, transport: Transport) -> bool:
@@ -167,8 +189,13 @@ def copy_error(result: Result) -> Result:
     return again
 
 
-def _is_transport_error(error: object) -> bool:
-    return isinstance(error, type) and issubclass(error, TransportError)
+def _valid_no_response(response: object, request: Request) -> NoResponse:
+    """Return the result of a transport that has no response. Replace a result of a wrong type."""
+    if isinstance(response, NoResponse):
+        error: object = response.error
+        if isinstance(error, type) and issubclass(error, TransportError):
+            return response
+    return _no_response(request, type(response).__name__)
 
 
 class Pipeline:
@@ -506,6 +533,11 @@ class Run:
         left = self._deadline - self._pipeline.now()
         if left <= 0 or resources.waits.is_closed:
             return _TOO_LATE if left <= 0 else _CLOSED
+        if not isinstance(call.shop.auth_token, str):
+            still_left = await self._await_token(left)
+            if isinstance(still_left, NoResponse):
+                return still_left
+            left = still_left
         # The response to an approval is read and settled even if its callers have left.
         within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         call.attempts += 1
@@ -525,8 +557,7 @@ class Run:
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
                     _discard_connection(response)
                 return response
-            if not (isinstance(response, NoResponse) and _is_transport_error(response.error)):
-                response = _no_response(request, type(response).__name__)
+            response = _valid_no_response(response, request)
             if response.error is ReadTimeoutError and within < timeout.attempt:
                 response = evolve(response, error=DeadlineExceededError)
             return response
@@ -535,6 +566,36 @@ class Run:
                 call.is_written = True
             call.sending = None
             attempt.end(response)
+
+    async def _await_token(self, within: float) -> float | NoResponse:
+        """Await the token of the next request, until the deadline or until the client is closed.
+
+        Return the seconds that are left, or the reason for sending nothing. An exception of the user's
+        function is not raised, because its text may contain a secret.
+        """
+        call, waits = self._call, self._resources.waits
+        limit = asyncio.timeout(within)
+        try:
+            async with limit:
+                waits.add(limit)
+                try:
+                    cause = await _set_token(call)
+                finally:
+                    waits.discard(limit)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
+            cause = type(error).__name__
+        if call.is_abandoned:
+            raise asyncio.CancelledError  # the function has suppressed that of the flight
+        if waits.is_closed:
+            return _CLOSED
+        left = self._remaining()
+        if limit.expired() or left <= 0:
+            return _TOKEN_TOO_LATE
+        if cause is not None:
+            return NoResponse(error=ConnectError, cause_type=TOKEN_FAILED + cause, is_sent=False)
+        return left
 
     async def _acquire(self) -> None:
         """Acquire a slot, and wait for it at most until the deadline of the call."""

@@ -25,6 +25,9 @@ _TLS_MESSAGES = {
 }
 
 
+# Begins the `cause_type` if the function `auth_token` failed.
+TOKEN_FAILED = "auth_token: "  # noqa: S105  (not a token)
+
 TransportOutcome = Literal["not_sent", "unknown"]
 
 
@@ -37,7 +40,8 @@ class TransportError(LoanError):
     Args:
         operation: Name of the call.
         cause_type: Name of the underlying error's class, followed by its errno or by the reason why the
-            certificate was not accepted, if known.
+            certificate was not accepted, if known. After ``auth_token:`` it is the class of an exception of
+            your function `auth_token`, or the rule that its result breaks.
         outcome: ``not_sent`` if no byte of this call was written to a connection, else ``unknown``. Also
             ``unknown`` if an earlier attempt of the call failed with status 500.
         attempts: Number of attempts.
@@ -85,6 +89,8 @@ class ConnectError(TransportError):
     Also raised if an idle connection of the pool broke before the request was written to it. Check `base_url`
     and the network, and repeat the call if `repeatable` is True.
 
+    Also raised if `auth_token` is a function that raised an exception or returned no valid token.
+
     Example:
         >>> from loanasync.testing import not_connected, scripted_client
         >>> shop = scripted_client(not_connected())
@@ -96,6 +102,8 @@ class ConnectError(TransportError):
     """
 
     def __str__(self) -> str:
+        if self.cause_type.startswith(TOKEN_FAILED):
+            return self._message("no valid token from the function auth_token")
         cause = self.cause_type.partition(" errno ")[0]
         return self._message(_TLS_MESSAGES.get(cause, "no connection; check base_url and the network"))
 

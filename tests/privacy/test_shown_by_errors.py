@@ -1,7 +1,8 @@
 """Errors contain no personal data, not even if messages of the service repeat it."""
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import date
 from functools import partial
 from itertools import product
@@ -200,6 +201,59 @@ async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> No
             await busy.aclose()
             captured.add(await call(busy, "approve"))
             assert str(captured.errors[-1]) == str(ClientClosedError())
+    assert leaks(captured) == []
+
+
+class Vault:
+    """A user's function for the token, which is shown with its token, as its result and its exception are."""
+
+    def __init__(self, end: str) -> None:
+        self.end = end
+        self.called = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return TOKEN
+
+    def __call__(self) -> "Vault":
+        return self
+
+    def __await__(self) -> Generator[Any, None, str]:
+        self.called.set()
+        yield from asyncio.sleep(0).__await__()
+        if self.end == "raises":
+            raise OSError(TOKEN)
+        if self.end == "waits":
+            yield from asyncio.Event().wait().__await__()
+        return TOKEN if self.end == "returns" else f"{TOKEN}\n"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_function_for_the_token_is_not_shown(operation: str) -> None:
+    with capturing() as captured:
+        async with serving(response_bytes(500), b"") as server:
+            for end in ("raises", "waits", "returns", "is invalid"):
+                settings: dict[str, Any] = {"auth_token": Vault(end), "limits": LIMITS, "retry": ONCE}
+                async with server.client(**settings, **captured.providers) as client:
+                    soon = Timeout(total=0.1, attempt=0.1)
+                    captured.add(await call(client, operation, timeout=soon))
+                    captured.add(client)
+                    assert isinstance(captured.errors[-1], TransportError)
+                    captured.add(client._options)
+    assert len(captured.errors) == 4
+    assert leaks(captured) == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_call_cancelled_while_it_waits_for_the_token_shows_no_token(operation: str) -> None:
+    vault = Vault("waits")
+    with capturing() as captured:
+        async with LoanClient(**{**GOOD, "auth_token": vault}, limits=LIMITS, **captured.providers) as client:
+            task = asyncio.create_task(call(client, operation))
+            await vault.called.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            captured.add(caught.value)
     assert leaks(captured) == []
 
 

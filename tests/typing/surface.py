@@ -59,6 +59,19 @@ def clients_from_environment(ledger: Ledger) -> None:
     assert_type(LoanClient.from_env(timeout=Timeout(total=5), ledger=ledger, ledger_policy=None), LoanClient)
 
 
+def token() -> str:
+    return "token"
+
+
+async def token_of_a_vault() -> str:
+    return "token"
+
+
+def clients_with_a_function_for_the_token(client: LoanClient) -> None:
+    assert_type(LoanClient("a", shop_id="b", auth_token=token), LoanClient)
+    assert_type(client.with_options(shop_id="b", auth_token=token_of_a_vault), LoanClient)
+
+
 def decisions_are_matched_exhaustively(decision: Decision) -> str | None:
     match decision:
         case Approved(redirect_url=url):
@@ -106,6 +119,8 @@ def misuse(client: LoanClient, decision: Approved, refused: Refused, anything: A
     client.approve("code", request=UserData()).approved  # type: ignore[arg-type, attr-defined]  # noqa: B018
     LoanClient("a", shop_id="b", auth_token="c", dialect="street_number")  # type: ignore[arg-type]
     LoanClient("a", shop_id="b", auth_token="c", session=anything, retries=3)  # type: ignore[call-arg]
+    LoanClient("a", shop_id="b", auth_token=token_of_a_vault())  # type: ignore[arg-type]
+    LoanClient("a", shop_id="b", auth_token=len)  # type: ignore[arg-type]
     Dialect(street_number_field="number")  # type: ignore[arg-type]
     RetryPolicy(attempts="3")  # type: ignore[arg-type]
     LoanClient.from_env(ledger="decisions.db", ledgr=anything)  # type: ignore[arg-type, call-arg]

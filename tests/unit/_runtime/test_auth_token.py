@@ -1,0 +1,365 @@
+"""Functions that return the auth token: when they are called, and what ends a call."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from loanasync import (
+    Approved,
+    CircuitBreaker,
+    ConfigurationError,
+    ConnectError,
+    DeadlineExceededError,
+    LoanError,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+    UserData,
+)
+from loanasync._config import AuthToken
+from loanasync.ledger import State
+from loanasync.testing import ScriptedTransport, approved, denied, response, system_error
+from support import ledger_clients
+from support.builders import FISCAL_CODE, approval_request
+from support.memory_clients import Shop, cancelled
+
+SECRET = "zzqsecret"
+
+
+class Vault:
+    """A function whose next results are listed; an exception is raised."""
+
+    def __init__(self, *results: Any) -> None:
+        self.results = list(results)
+
+    def __call__(self) -> Any:
+        result = self.results.pop(0)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def later(self) -> Any:
+        await asyncio.sleep(0)
+        return self()
+
+
+class Held:
+    """An async function that waits until it is cancelled."""
+
+    def __init__(self, *, suppresses: bool = False) -> None:
+        self.called = asyncio.Event()
+        self.suppresses = suppresses
+
+    async def __call__(self) -> str:
+        self.called.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not self.suppresses:
+                raise
+        return SECRET
+
+
+def tokens(script: ScriptedTransport) -> list[str]:
+    return [sent.headers["X-Auth-Token"] for sent in script.sent]
+
+
+async def new_token() -> str:
+    await asyncio.sleep(0)
+    return "new"
+
+
+def new_future() -> Awaitable[str]:
+    return asyncio.ensure_future(new_token())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: "new", new_token, partial(str, "new"), new_future],
+    ids=["sync", "async", "partial", "future"],
+)
+async def test_token_of_a_function_is_sent(function: AuthToken) -> None:
+    shop = Shop(approved(), auth_token=function)
+    assert isinstance(await shop.approve(), Approved)
+    assert tokens(shop.script) == ["new"]
+    assert [*shop.script.sent[0].headers][-1] == "X-Auth-Token"
+
+
+async def test_function_is_called_before_each_attempt_and_each_call() -> None:
+    vault = Vault("first", "second", "third", "fourth")
+    shop = Shop(system_error(), system_error(), approved(), response(200), auth_token=vault.later)
+    decision = await shop.approve()
+    assert isinstance(decision, Approved)
+    assert decision.meta.attempts == 3
+    await shop.client.complete(FISCAL_CODE, UserData())
+    assert tokens(shop.script) == ["first", "second", "third", "fourth"]
+
+
+async def test_new_token_after_a_denial_is_sent() -> None:
+    shop = Shop(denied(), approved(), auth_token=Vault("old", "new"))
+    await shop.approve()
+    assert isinstance(await shop.approve(), Approved)
+    assert tokens(shop.script) == ["old", "new"]
+
+
+async def test_function_runs_in_the_event_loop_of_the_call() -> None:
+    loops = []
+
+    def function() -> str:
+        loops.append(asyncio.get_running_loop())
+        return "token"
+
+    await Shop(approved(), auth_token=function).approve()
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_known_decision_needs_no_token() -> None:
+    shop = Shop(approved(), auth_token=Vault("only"))
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(), Approved)
+    assert tokens(shop.script) == ["only"]
+
+
+async def test_with_options_accepts_a_function_and_keeps_that_of_the_original() -> None:
+    shop = Shop(approved(), approved(), auth_token=Vault("original"))
+    other = shop.client.with_options(shop_id="other", auth_token=Vault("copy").later)
+    await other.approve(FISCAL_CODE, approval_request())
+    await shop.client.with_options(timeout=Timeout(total=5)).approve(FISCAL_CODE, approval_request())
+    assert tokens(shop.script) == ["copy", "original"]
+
+
+async def raised_by(function: object, *steps: Any, **options: Any) -> tuple[LoanError, ScriptedTransport]:
+    shop = Shop(*steps, auth_token=function, **options)
+    error = await shop.approve()
+    assert isinstance(error, LoanError)
+    assert SECRET not in f"{error!s} {error!r} {error.args}"
+    assert error.__cause__ is error.__context__ is None
+    return error, shop.script
+
+
+class VaultError(Exception):
+    """Any error of a user."""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "exception",
+    [
+        VaultError(SECRET),
+        TimeoutError(SECRET),
+        ConfigurationError("auth_token", SECRET),
+        AssertionError(SECRET),
+        asyncio.CancelledError(SECRET),  # for example of a task of the vault that was cancelled
+    ],
+    ids=lambda exception: type(exception).__name__,
+)
+async def test_function_that_raises_ends_the_call_unsent(exception: BaseException, *, is_async: bool) -> None:
+    vault = Vault(exception)
+    error, script = await raised_by(vault.later if is_async else vault)
+    assert type(error) is ConnectError
+    assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
+    assert error.cause_type == f"auth_token: {type(exception).__name__}"
+    assert str(error).startswith("approve: no valid token from the function auth_token (auth_token: ")
+    assert script.sent == []
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        (None, "is required"),
+        (7, "must be text; use a str, not int"),
+        (SECRET.encode(), "must be text; use a str, not bytes"),
+        ("", "must not be blank"),
+        (f"{SECRET}\r\nX: y", "must not contain line breaks or other control characters"),
+        (f"{SECRET} {SECRET}", "must be printable ASCII without spaces"),
+        (f"{SECRET}é", "must be printable ASCII without spaces"),
+    ],
+    ids=repr,
+)
+async def test_function_that_returns_no_token_ends_the_call_unsent(value: object, rule: str) -> None:
+    for function in (Vault(value), Vault(value).later):
+        error, script = await raised_by(function)
+        assert error == ConnectError("approve", f"auth_token: {rule}", "not_sent", 0)
+        assert script.sent == []
+
+
+async def test_function_with_a_parameter_ends_the_call_unsent() -> None:
+    error, _ = await raised_by(lambda _: SECRET)
+    assert error == ConnectError("approve", "auth_token: TypeError", "not_sent", 0)
+
+
+async def test_token_that_fails_after_a_system_fault_is_unknown() -> None:
+    error, script = await raised_by(Vault("first", VaultError(SECRET)), system_error())
+    assert type(error) is ConnectError
+    assert (error.outcome, error.repeatable, error.attempts) == ("unknown", False, 1)
+    assert tokens(script) == ["first"]
+
+
+class Ended(BaseException):
+    """Stands for SystemExit, which would end pytest."""
+
+
+@pytest.mark.parametrize("operation", ["approve", "complete"])
+async def test_exception_that_ends_the_program_is_raised(operation: str) -> None:
+    client = Shop(auth_token=Vault(Ended())).client
+    payload: Any = approval_request() if operation == "approve" else UserData()
+    with pytest.raises(Ended):
+        await getattr(client, operation)(FISCAL_CODE, payload)
+
+
+async def test_slow_function_ends_at_the_deadline() -> None:
+    error, script = await raised_by(Held(), timeout=Timeout(total=0.01))
+    assert error == DeadlineExceededError("approve", "auth_token: TimeoutError", "not_sent", 0)
+    assert script.sent == []
+
+
+async def test_function_that_suppresses_the_deadline_sends_nothing() -> None:
+    error, script = await raised_by(Held(suppresses=True), timeout=Timeout(total=0.01))
+    assert error == DeadlineExceededError("approve", "auth_token: TimeoutError", "not_sent", 0)
+    assert script.sent == []
+
+
+async def test_sync_function_that_takes_too_long_sends_nothing() -> None:
+    script = ScriptedTransport()
+
+    def function() -> str:
+        script.clock.time += 21
+        return SECRET
+
+    with pytest.raises(DeadlineExceededError) as caught:
+        await script.client(auth_token=function).approve(FISCAL_CODE, approval_request())
+    assert caught.value.outcome == "not_sent"
+    assert script.sent == []
+
+
+async def test_time_of_the_function_counts_towards_the_deadline() -> None:
+    script = ScriptedTransport(response(200))
+
+    def function() -> str:
+        script.clock.time += 15
+        return "token"
+
+    await script.client(auth_token=function).complete(FISCAL_CODE, UserData())
+    [sent] = script.sent
+    assert sent.within == 5
+
+
+async def test_function_is_not_called_after_the_deadline() -> None:
+    script = ScriptedTransport(system_error())
+
+    async def sleep(_: float) -> None:
+        script.clock.time += 21
+
+    script.clock.sleep = sleep  # type: ignore[method-assign, assignment]
+    with pytest.raises(DeadlineExceededError) as caught:
+        await script.client(auth_token=Vault("only")).approve(FISCAL_CODE, approval_request())
+    assert caught.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize("suppresses", [False, True])
+async def test_cancelled_approval_sends_nothing_and_releases_its_claim(*, suppresses: bool) -> None:
+    held = Held(suppresses=suppresses)
+    vault = Vault()
+    shop = ledger_clients.Shop(approved(), options={"auth_token": vault})
+    vault.results = [held(), "token"]
+    call = asyncio.create_task(shop.approve())
+    await held.called.wait()
+    assert (await shop.entry()).state is State.INFLIGHT
+    await cancelled(call)
+    await shop.client._flights.aclose()
+    assert (await shop.entry()).state is State.RELEASED
+    assert shop.script.sent == []
+    assert isinstance(await shop.approve(), Approved)
+
+
+async def test_cancelled_completion_is_cancelled() -> None:
+    held = Held()
+    shop = Shop(auth_token=held, max_concurrency=1)
+    call = asyncio.create_task(shop.client.complete(FISCAL_CODE, UserData()))
+    await held.called.wait()
+    await cancelled(call)
+    assert shop.sent == 0
+    assert shop.client._pipeline._per_loop.current().slots.free == 1
+
+
+async def test_second_caller_gets_the_decision_if_the_first_leaves() -> None:
+    go = asyncio.Event()
+
+    async def function() -> str:
+        await go.wait()
+        return "token"
+
+    shop = Shop(approved(), auth_token=function)
+    first, second = (asyncio.create_task(shop.approve()) for _ in range(2))
+    await asyncio.sleep(0)
+    await cancelled(first)
+    go.set()
+    assert isinstance(await second, Approved)
+    assert shop.sent == 1
+
+
+@pytest.mark.parametrize("suppresses", [False, True])
+async def test_closing_the_client_ends_the_wait(*, suppresses: bool) -> None:
+    held = Held(suppresses=suppresses)
+    shop = Shop(auth_token=held, timeout=Timeout(total=0.01, attempt=0.01))
+    call = asyncio.create_task(shop.approve(timeout=Timeout(total=3600)))
+    await held.called.wait()
+    await shop.client.aclose()
+    assert await call == ConnectError("approve", "SessionClosed", "not_sent", 0)
+    assert shop.sent == 0
+
+
+async def test_failed_token_releases_the_claim() -> None:
+    vault = Vault(VaultError(SECRET), None, "token")
+    shop = ledger_clients.Shop(approved(), options={"auth_token": vault})
+    for _ in range(2):
+        assert isinstance(await shop.result(), ConnectError)
+        assert (await shop.entry()).state is State.RELEASED
+    assert isinstance(await shop.approve(), Approved)
+
+
+async def test_failed_token_is_no_failure_of_the_service() -> None:
+    vault = Vault(*[VaultError()] * 5, "token", VaultError(), "token")
+    options: dict[str, Any] = {"breaker": CircuitBreaker(unknown=1), "auth_token": vault}
+    shop = Shop(system_error(), approved(), **options)
+    for _ in range(5):
+        assert isinstance(await shop.approve(), ConnectError)
+    # The fault opens the circuit. The trial after the pause fails without a token, and the next one may try.
+    assert isinstance(await shop.approve(retry=RetryPolicy(attempts=1)), SystemFaultError)
+    shop.script.clock.time += 60
+    other = "TSTXYZ00A00A000B"
+    assert isinstance(await shop.approve(other), ConnectError)
+    assert isinstance(await shop.approve(other), Approved)
+
+
+async def test_token_and_exception_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    shop = Shop(denied(), auth_token=Vault(SECRET, VaultError(SECRET)))
+    for _ in range(2):
+        await shop.approve()
+    assert len(caplog.records) >= 2
+    assert not [record for record in caplog.records if SECRET in f"{record.getMessage()} {vars(record)}"]
+
+
+def test_repr_masks_the_function() -> None:
+    client = Shop(auth_token=partial(str, SECRET)).client
+    assert "auth_token=***" in repr(client)
+    assert SECRET not in f"{client!r} {client._options!r}"
+
+
+async def test_call_repr_masks_the_token() -> None:
+    calls: list[Any] = []
+
+    def function() -> str:
+        [flight] = client._flights._in_flight.values()
+        calls.append(flight.call)
+        return SECRET
+
+    client = Shop(approved(), auth_token=function).client
+    await client.approve(FISCAL_CODE, approval_request())
+    assert calls[0].auth_token == SECRET
+    assert SECRET not in repr(calls)
