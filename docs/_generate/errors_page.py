@@ -105,6 +105,7 @@ GROUPS: dict[str, list[Row]] = {
     ],
     "no response": [
         unsent(errors.ConnectError, "no connection"),
+        unsent(errors.ConnectError, "a function `auth_token` raised an exception or returned no valid token"),
         unsent(errors.PoolTimeoutError, "no free slot or connection in time"),
         unsent(errors.DeadlineExceededError, "`Timeout.total` ran out before the request was sent"),
         sent(errors.DeadlineExceededError, "`Timeout.total` ran out later"),
