@@ -126,6 +126,7 @@ def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytes
     with closing_server("https") as server, asyncio.Runner() as runner:
         client = client_of(server)
         assert isinstance(runner.run(approve(client)), Refused)
+        server.close_connections()  # aiohttp closes a TLS connection only after the server has done so
         runner.run(client.aclose())
 
 
