@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from order import SHOP, TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
-from loanasync import LoanClient, Timeout
+from loanasync import LoanClient, Telemetry, Timeout
 
 __all__ = ["recorded", "sampled_out", "through_session", "through_users_session", "with_loanasync"]
 
@@ -58,7 +58,9 @@ async def through_users_session(scenario: Scenario, limit: int = 100, **options:
 @asynccontextmanager
 async def sampled_out(scenario: Scenario) -> AsyncIterator[Call]:
     """Use an SDK whose sampler drops all calls."""
-    async with with_loanasync(scenario, tracer_provider=TracerProvider(sampler=ALWAYS_OFF)) as call:
+    async with with_loanasync(
+        scenario, telemetry=Telemetry(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
+    ) as call:
         yield call
 
 
@@ -69,5 +71,6 @@ async def recorded(
     """Use an SDK that records all calls."""
     tracing, metering = providers
     client = through_users_session if users_session else with_loanasync
-    async with client(scenario, tracer_provider=tracing, meter_provider=metering) as call:
+    telemetry = Telemetry(tracer_provider=tracing, meter_provider=metering)
+    async with client(scenario, telemetry=telemetry) as call:
         yield call

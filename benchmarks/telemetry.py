@@ -30,10 +30,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rounds import interleaved
 
-from loanasync import ApprovalRequest, Decision, LoanClient
+from loanasync import ApprovalRequest, Decision, LoanClient, Telemetry
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime import pipeline
-from loanasync._telemetry.spans import Telemetry
+from loanasync._telemetry.spans import Instruments
 from loanasync.testing import approval_request, fiscal_code
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class HandTraced(InMemoryService):
         return await self._by_hand.attempt(lambda _: send(request, connect=connect, within=within))
 
 
-def client_with_telemetry(transport: InMemoryService, telemetry: Telemetry | None) -> LoanClient:
+def client_with_telemetry(transport: InMemoryService, telemetry: Instruments | None) -> LoanClient:
     """Return a client that uses this telemetry, or records nothing without it.
 
     This changes the whole process, which runs one variant only.
@@ -93,7 +93,7 @@ Built = tuple[Variant, Callable[[], object]]  # and a function that flushes its 
 def _loanasync(tracing: TracerProvider | None = None, metering: MeterProvider | None = None) -> Built:
     flush = NoTelemetry().nothing if tracing is None else tracing.force_flush
     return client_with_telemetry(
-        InMemoryService(), Telemetry(tracing, metering, "traceparent")
+        InMemoryService(), Instruments(Telemetry(tracer_provider=tracing, meter_provider=metering))
     ).approve, flush
 
 

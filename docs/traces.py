@@ -114,7 +114,7 @@ async def trace(heading: str, *script: tuple[float, ScriptedResponse]) -> Trace:
         return round(transport.clock.time * 1e9)
 
     transport.add(*(after(*each) for each in script))
-    client = transport.client(tracer_provider=recorder.tracer_provider)
+    client = transport.client(telemetry=recorder.telemetry)
     limits = Timeout(total=SECONDS, attempt=3, connect=1)
     with mock.patch("opentelemetry.sdk.trace.time_ns", now), contextlib.suppress(LoanError):
         await client.approve(fiscal_code(), approval_request(), timeout=limits)

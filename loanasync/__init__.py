@@ -1,114 +1,28 @@
-"""Async Python SDK for a loan request approval service."""
+"""Async Python SDK for a loan request approval service.
 
-from loanasync._client import LoanClient
-from loanasync._display.masking import JSON
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models.dialect import Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
-from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._public import name_by_package
-from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
-from loanasync._schema.json_schema import schema
-from loanasync._schema.pydantic import RequestRules
-from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Timeout
-from loanasync._transport.base import Transport
-from loanasync._version import __version__
-from loanasync.errors import (
-    AccessDeniedError,
-    AlreadyEvaluatedError,
-    CannotCompleteError,
-    CircuitOpenError,
-    ClientClosedError,
-    ConfigurationError,
-    ConnectError,
-    ConnectionLostError,
-    DeadlineExceededError,
-    DecisionForgottenError,
-    DecisionNotRecordedError,
-    DomainError,
-    InFlightError,
-    InvalidFiscalCodeError,
-    InvalidRequestError,
-    LedgerError,
-    LedgerMismatchError,
-    LedgerUnavailableError,
-    LoanError,
-    NotResolvedError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    PoolTimeoutError,
-    ReadTimeoutError,
-    RejectedError,
-    ServiceError,
-    ShopNotAllowedError,
-    SystemFaultError,
-    TransportError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
-    UserNotFoundError,
-)
+Importing the package loads nothing else. The first use of a name, as in ``from loanasync import LoanClient``,
+loads the modules of all names and what they need: aiohttp, cattrs, OpenTelemetry's API and tenacity.
+"""
 
-__all__ = [
-    "JSON",
-    "AccessDeniedError",
-    "AdditionalData",
-    "AlreadyEvaluatedError",
-    "ApprovalRequest",
-    "Approved",
-    "CannotCompleteError",
-    "CircuitBreaker",
-    "CircuitOpenError",
-    "Citizenship",
-    "ClientClosedError",
-    "ConfigurationError",
-    "ConnectError",
-    "ConnectionLostError",
-    "DeadlineExceededError",
-    "Decision",
-    "DecisionForgottenError",
-    "DecisionNotRecordedError",
-    "Dialect",
-    "DocumentType",
-    "DomainError",
-    "EducationalQualification",
-    "InFlightError",
-    "InvalidFiscalCodeError",
-    "InvalidRequestError",
-    "LedgerError",
-    "LedgerMismatchError",
-    "LedgerUnavailableError",
-    "Limits",
-    "LoanClient",
-    "LoanError",
-    "Meta",
-    "NoResponse",
-    "NotResolvedError",
-    "OutcomeUnknownError",
-    "PayloadMismatchError",
-    "PoolTimeoutError",
-    "Problem",
-    "RawResponse",
-    "ReadTimeoutError",
-    "Refused",
-    "RejectedError",
-    "Request",
-    "RequestRules",
-    "Residence",
-    "Response",
-    "RetryPolicy",
-    "SalaryType",
-    "ServiceError",
-    "ShopNotAllowedError",
-    "SystemFaultError",
-    "Timeout",
-    "Transport",
-    "TransportError",
-    "UnexpectedResponseError",
-    "UnexpectedStatusError",
-    "UserData",
-    "UserNotFoundError",
-    "__version__",
-    "schema",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-name_by_package(globals())
+from loanasync._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from loanasync._api import *  # noqa: F403  (the names that `__getattr__` provides)
+    from loanasync._api import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "__path__":  # a question of the import system
+            raise AttributeError(name)
+        api = import_module("loanasync._api")
+        globals().update({each: getattr(api, each) for each in ("__all__", *api.__all__)})
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module 'loanasync' has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("loanasync._api").__all__})

@@ -1,7 +1,9 @@
 """`LoanClient`, the client of the service."""
 
+import asyncio
 import math
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,12 +19,18 @@ from loanasync._config import (
     slot_count,
 )
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._lifecycle import LOADING, Closing, LazyAttribute, unclosed_warning
+from loanasync._lifecycle import Closing, unclosed_warning
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
+from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, Call, load
 from loanasync._results import Decision, Problem, Problems
-from loanasync._runtime.start import Start, telemetry_factory
-from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Timeout, require_wait
+from loanasync._runtime.breaker import Breaker
+from loanasync._runtime.flights import Flights
+from loanasync._runtime.guard import ProcessGuard
+from loanasync._runtime.pipeline import Pipeline
+from loanasync._runtime.retry import Quota
+from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
+from loanasync._telemetry.spans import Instruments
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
@@ -31,13 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
 
     import aiohttp
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
 
-    from loanasync._protocol.endpoints import Call, Endpoints
-    from loanasync._runtime.flights import Flights
-    from loanasync._runtime.pipeline import Pipeline
-    from loanasync._telemetry.propagation import Propagate
     from loanasync._transport.base import Clock, Transport
     from loanasync._transport.tls import Trust
     from loanasync.bulk import Approvals, Progress, RowLike
@@ -64,11 +66,8 @@ class ClientOptions(TypedDict, total=False):
     ledger: "Ledger | None"
     ledger_policy: "LedgerPolicy | None"
     strict: bool
-    tracer_provider: "TracerProvider | None"
-    meter_provider: "MeterProvider | None"
-    propagate: "Propagate"
+    telemetry: Telemetry
     ssl: "Trust | None"
-    clock: "Clock | None"
 
 
 class LoanClient(Closing):
@@ -97,7 +96,9 @@ class LoanClient(Closing):
             hooks, middlewares and cookies are not used, and it is neither closed nor changed. Its connector
             must check certificates. A session with a proxy, credentials or ``trust_env`` is refused.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
-            requests instead of aiohttp. Cannot be combined with `session`, `proxy` or `ssl`.
+            requests instead of aiohttp. Cannot be combined with `session`, `proxy` or `ssl`. If the function
+            has an attribute `clock`, such as a `loanasync.testing.Clock`, the client uses that clock for
+            deadlines and for waits between attempts.
         direct_connections: Write requests directly to connections, which is faster. If False, send each
             request with aiohttp's ``ClientSession.request``. This is also used with other versions of aiohttp
             than 3.14, and while a test or a library replaces methods of ``ClientSession``.
@@ -110,12 +111,9 @@ class LoanClient(Closing):
             client does not close it, unless `from_env` opened it.
         ledger_policy: A ``LedgerPolicy``: treatment of unknown outcomes, keys and encryption.
         strict: Also verify the check letter of fiscal codes. Requires the extra ``strict``.
-        tracer_provider: OpenTelemetry tracer provider, by default the global one.
-        meter_provider: OpenTelemetry meter provider, by default the global one.
-        propagate: Trace headers to send: ``traceparent``, those of the ``global`` propagator, or ``off``.
+        telemetry: OpenTelemetry's providers, by default the global ones, and the trace headers to send.
         ssl: Path of a CA file (PEM) to trust instead of the system's certificates, or an ``ssl.SSLContext``
             that checks certificates and host names. Cannot be combined with `session`.
-        clock: Clock of deadlines and of waits between attempts. Tests pass a `loanasync.testing.Clock`.
 
     Raises:
         ConfigurationError: A setting is invalid; the error names it.
@@ -144,11 +142,8 @@ class LoanClient(Closing):
         ledger: "Ledger | None" = None,
         ledger_policy: "LedgerPolicy | None" = None,
         strict: bool = False,
-        tracer_provider: "TracerProvider | None" = None,
-        meter_provider: "MeterProvider | None" = None,
-        propagate: "Propagate" = "traceparent",
+        telemetry: Telemetry = Telemetry(),
         ssl: "Trust | None" = None,
-        clock: "Clock | None" = None,
     ) -> None:
         try:
             shop = configure(base_url, shop_id, auth_token)
@@ -170,41 +165,26 @@ class LoanClient(Closing):
             else user_transport_factory(transport, session=session, ssl=ssl, proxy=tunnel)
         )
         opens_session = session is None and transport is None
-        telemetry = telemetry_factory(tracer_provider, meter_provider, propagate)
+        require(Telemetry, "telemetry", telemetry)
         slots = slot_count(session, max_concurrency)
         if breaker is not None:
             require(CircuitBreaker, "breaker", breaker)
         self._ledger_guard = _ledger_guard(ledger, ledger_policy, shop.base_url)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
         self._owns_ledger = False
-        self._start = Start(
-            open_transport=open_transport,
-            opens_session=opens_session,
-            telemetry=telemetry,
-            quota=retry.quota,
-            breaker=breaker,
-            slots=slots,
-            guard=self._ledger_guard,
+        self._opens_session = opens_session
+        clock: Clock | None = getattr(transport, "clock", None)
+        self._pipeline = Pipeline(
+            open_transport,
+            Instruments(telemetry),
+            Quota(retry.quota),
+            slots,
+            breaker=None if breaker is None else Breaker(breaker),
             on_unclosed=unclosed_warning() if opens_session else None,
-            clock=clock,
+            now=time.monotonic if clock is None else clock.now,
+            sleep=asyncio.sleep if clock is None else clock.sleep,
         )
-
-    # The first call loads the modules of these, which takes longer than importing this package.
-
-    @LazyAttribute
-    def _endpoints(self) -> "Endpoints":
-        with LOADING:
-            from loanasync._protocol.endpoints import ENDPOINTS  # noqa: PLC0415
-
-        return ENDPOINTS
-
-    @LazyAttribute
-    def _pipeline(self) -> "Pipeline":
-        return self._start.pipeline()
-
-    @LazyAttribute
-    def _flights(self) -> "Flights":
-        return self._start.flights()
+        self._flights = Flights(self._pipeline, self._ledger_guard or ProcessGuard())
 
     @classmethod
     def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
@@ -476,7 +456,7 @@ class LoanClient(Closing):
             amount: must be a whole number between 5000 and 1500000 (euro cents)
             province: must be two upper-case letters, such as RM
         """
-        endpoint = self._endpoints.complete if isinstance(request, UserData) else self._endpoints.approve
+        endpoint = COMPLETE if isinstance(request, UserData) else APPROVE
         return Problems(
             endpoint.problems(
                 self._options, fiscal_code, request, additional_data_needed=additional_data_needed
@@ -515,7 +495,7 @@ class LoanClient(Closing):
             >>> created["fiscalCode"]
             'TSTXYZ00A00A000B'
         """
-        call = self._endpoints.create_request.prepare(self._options, "", payload)
+        call = CREATE_REQUEST.prepare(self._options, "", payload)
         del payload  # personal: must not be in a traceback
         result: AnyJSON = await self._run(call, timeout, retry)
         return result
@@ -571,7 +551,7 @@ class LoanClient(Closing):
             >>> decision.approved, decision.amount, decision.meta.status
             (True, 45000, 201)
         """
-        call = self._endpoints.approve.prepare(
+        call = APPROVE.prepare(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not be in a traceback
@@ -591,7 +571,7 @@ class LoanClient(Closing):
         retry: RetryPolicy | None,
     ) -> Decision:
         """Request an approval as `approve` does, and wait for the response even beyond ``timeout.total``."""
-        call = self._endpoints.approve.prepare(
+        call = APPROVE.prepare(
             self._options, fiscal_code, request, additional_data_needed=additional_data_needed
         )
         del fiscal_code, request  # personal: must not be in a traceback
@@ -700,7 +680,7 @@ class LoanClient(Closing):
             >>> run(client.upload_documents(fiscal_code, {"front": "..."}))
             <Body of 2 members>
         """
-        call = self._endpoints.upload_documents.prepare(self._options, fiscal_code, payload)
+        call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not be in a traceback
         result: AnyJSON = await self._run(call, timeout, retry)
         return result
@@ -738,14 +718,14 @@ class LoanClient(Closing):
             >>> run(client.complete(fiscal_code, UserData(profession="baker"))).profession
             'baker'
         """
-        call = self._endpoints.complete.prepare(self._options, fiscal_code, data)
+        call = COMPLETE.prepare(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not be in a traceback
         saved: UserData = await self._run(call, timeout, retry)
         return saved
 
     def _run(
         self,
-        call: "Call | InvalidRequestError",
+        call: Call | InvalidRequestError,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
         scope: str | None = None,
@@ -776,9 +756,10 @@ class LoanClient(Closing):
         )
 
     async def __aenter__(self) -> Self:
-        # A web shop enters its client when it starts, so that no customer waits for the modules.
-        self._start.load()
-        self._endpoints.load(self._options)
+        # A web shop enters its client when it starts, so that no customer waits for this.
+        load(self._options)
+        if self._opens_session:
+            self._pipeline.open()
         return self
 
     async def aclose(self) -> None:
@@ -835,8 +816,6 @@ class LoanClient(Closing):
             >>> from loanasync.testing import scripted_client
             >>> scripted_client().close()
         """
-        import asyncio  # noqa: PLC0415  (creating a client does not load it)
-
         try:
             asyncio.get_running_loop()
         except RuntimeError:

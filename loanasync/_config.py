@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
 from os.path import commonprefix
@@ -14,7 +15,6 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
-from loanasync._lifecycle import LOADING, LazyAttribute
 from loanasync._models.dialect import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
@@ -51,9 +51,11 @@ class Shop:
     host: str
     port: int
 
-    @LazyAttribute
-    def headers(self) -> Mapping[str, str]:
-        """The headers of all requests, made by the first one. `Call` adds the token of a function."""
+    headers: Mapping[str, str] = field(init=False, repr=False, eq=False)
+    """The headers of all requests. `Call` adds the token of a function."""
+
+    @headers.default
+    def _make_headers(self) -> Mapping[str, str]:
         packages = f"loanasync/{__version__} aiohttp/{_aiohttp_version()}"
         headers = {
             "Accept": "application/json",
@@ -74,23 +76,6 @@ def require(expected_type: type, setting: str, value: object) -> None:
     if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
         raise ConfigurationError(
             setting, f"must be of type {expected_type.__name__}, not {values.type_name(value)}"
-        )
-
-
-def require_provider(product: str, setting: str, value: object) -> None:
-    """Check that a setting is None or an OpenTelemetry provider.
-
-    Args:
-        product: ``Tracer`` or ``Meter``.
-        setting: Name of the setting.
-        value: Its value.
-
-    Raises:
-        ConfigurationError: The value is not a provider of this product.
-    """
-    if value is not None and not callable(getattr(value, f"get_{product.lower()}", None)):
-        raise ConfigurationError(
-            setting, f"must be an OpenTelemetry {product}Provider, not {values.type_name(value)}"
         )
 
 
@@ -202,14 +187,9 @@ def _resembles(name: str, other: str, mistakes: int) -> bool:
 
 @cache
 def _aiohttp_version() -> str:
-    """Return the version of aiohttp, which a user's transport need not load."""
+    """Return the version of aiohttp, which need not be loaded."""
     loaded = sys.modules.get("aiohttp")
-    if loaded is not None:
-        return str(loaded.__version__)
-    with LOADING:
-        from importlib.metadata import version  # noqa: PLC0415  (slow: it loads forty modules)
-
-    return version("aiohttp")
+    return version("aiohttp") if loaded is None else str(loaded.__version__)
 
 
 def _address(base_url: object) -> tuple[str, str, int]:

@@ -1,17 +1,14 @@
 """Object lifecycle: the `aclose()` base class, waits, cancellation, locks and forks, unclosed clients."""
 
+import asyncio
 import inspect
 import os
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Waits:
@@ -25,13 +22,13 @@ class Waits:
         self.is_closed: bool = False
         self._limits: set[asyncio.Timeout] = set()
 
-    def add(self, limit: "asyncio.Timeout") -> None:
+    def add(self, limit: asyncio.Timeout) -> None:
         """Register a wait by its time limit, which must be entered."""
         self._limits.add(limit)
         if self.is_closed:
             expire(limit)
 
-    def discard(self, limit: "asyncio.Timeout") -> None:
+    def discard(self, limit: asyncio.Timeout) -> None:
         """Remove a wait that has ended."""
         self._limits.discard(limit)
 
@@ -42,7 +39,7 @@ class Waits:
             expire(limit)
 
 
-def expire(limit: "asyncio.Timeout") -> None:
+def expire(limit: asyncio.Timeout) -> None:
     """Expire a time limit now, unless it has expired."""
     if not limit.expired():
         limit.reschedule(0.0)
@@ -53,9 +50,7 @@ def was_cancelled() -> bool:
 
     A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
     """
-    from asyncio import current_task  # noqa: PLC0415  (creating a client does not load asyncio)
-
-    task = current_task()
+    task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
@@ -107,56 +102,6 @@ def unclosed_warning() -> Callable[[], None]:
         )
 
     return warn
-
-
-Value = TypeVar("Value")
-
-
-class LazyAttribute(Generic[Value]):
-    """Decorator for a method whose result replaces it, as `functools.cached_property` does without a lock.
-
-    In Python 3.11, all objects of a class share the lock of a `cached_property`. In a child that was forked
-    while another thread held it, each use would wait forever. Of two threads, both may create the value.
-    """
-
-    def __init__(self, create: Callable[[Any], Value]) -> None:
-        self._create = create
-        self.__doc__ = create.__doc__
-
-    def __get__(self, owner: object, _: type | None = None) -> Value:
-        if owner is None:
-            return self  # type: ignore[return-value]  # of the class, for documentation
-        value = vars(owner)[self._create.__name__] = self._create(owner)
-        return value
-
-
-class _Loading:
-    """The lock that a call holds while it loads modules and creates what it needs; forks wait for it.
-
-    Python locks a module while a thread loads it. A child that was forked meanwhile has no such thread: its
-    first call would wait for the module forever.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._delays_forks = not hasattr(os, "register_at_fork")  # Windows does not fork
-
-    def __enter__(self) -> None:
-        if not self._delays_forks:
-            # A fork acquires the locks in the reverse order of registration. The lock of logging must be the
-            # later one, because the modules use it while they are loaded.
-            import logging  # noqa: F401, PLC0415  (asyncio has loaded it)
-
-            after = self._lock.release
-            os.register_at_fork(before=self._lock.acquire, after_in_parent=after, after_in_child=after)
-            self._delays_forks = True
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-LOADING = _Loading()
 
 
 Owner = TypeVar("Owner")

@@ -1,12 +1,19 @@
-"""Settings of a client: `RetryPolicy`, `Timeout`, `CircuitBreaker` and `Limits`."""
+"""Settings of a client: `RetryPolicy`, `Timeout`, `CircuitBreaker`, `Limits` and `Telemetry`."""
 
 import math
 import re
 import sys
+from typing import TYPE_CHECKING, Literal, get_args
 
 from attrs import Factory, field, frozen
 
 from loanasync.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+Propagate = Literal["traceparent", "global", "off"]
 
 _LARGEST = sys.float_info.max  # an int may be larger
 
@@ -253,3 +260,42 @@ class Limits:
             )
         if type(self.single_line) is not bool:
             raise ConfigurationError("limits.single_line", "must be True or False")
+
+
+@frozen(kw_only=True)
+class Telemetry:
+    """OpenTelemetry's providers for the spans and metrics of a client, and the trace headers that it sends.
+
+    Args:
+        tracer_provider: Tracer provider, by default the global one.
+        meter_provider: Meter provider, by default the global one.
+        propagate: Trace headers to send: ``traceparent``, those of the ``global`` propagator, or ``off``.
+
+    Raises:
+        ConfigurationError: A value has a wrong type, or `propagate` is unknown.
+
+    Example:
+        >>> from opentelemetry.trace import NoOpTracerProvider
+        >>> Telemetry(tracer_provider=NoOpTracerProvider(), propagate="off").propagate
+        'off'
+    """
+
+    tracer_provider: "TracerProvider | None" = None
+    """Tracer provider; None uses the global one."""
+    meter_provider: "MeterProvider | None" = None
+    """Meter provider; None uses the global one."""
+    propagate: Propagate = "traceparent"
+    """Trace headers to send."""
+
+    def __attrs_post_init__(self) -> None:
+        for product in ("Tracer", "Meter"):
+            setting = f"{product.lower()}_provider"
+            value = getattr(self, setting)
+            if value is not None and not callable(getattr(value, f"get_{product.lower()}", None)):
+                raise ConfigurationError(
+                    f"telemetry.{setting}",
+                    f"must be an OpenTelemetry {product}Provider, not {type(value).__name__}",
+                )
+        if self.propagate not in get_args(Propagate):
+            choices = ", ".join(get_args(Propagate))
+            raise ConfigurationError("telemetry.propagate", f"must be one of {choices}")

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import loanasync
-from loanasync import LoanClient, RetryPolicy
+from loanasync import LoanClient, RetryPolicy, Telemetry
 from loanasync.sandbox import Sandbox
 from support.failing_telemetry import fail
 from support.raw_shop import Raw
@@ -178,8 +178,7 @@ async def client(
         shop_id=sandbox.shop_id,
         auth_token=sandbox.auth_token,
         retry=RetryPolicy(base=0.001, cap=0.002),
-        tracer_provider=tracing,
-        meter_provider=metering,
+        telemetry=Telemetry(tracer_provider=tracing, meter_provider=metering),
     ) as opened:
         yield opened
 

@@ -1,6 +1,6 @@
 """The endpoints of the service (spec §4), with a reader of the response for each status.
 
-To add an endpoint, add an `Endpoint` at the end of this module, to `Endpoints` and to `ENDPOINTS`, and add a
+To add an endpoint, add an `Endpoint` at the end of this module and to `OPERATIONS`, and add a
 method to `LoanClient`.
 """
 
@@ -445,21 +445,12 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
 )
 
 
-class Endpoints(NamedTuple):
-    """All endpoints, by operation."""
-
-    create_request: Endpoint
-    approve: Endpoint
-    upload_documents: Endpoint
-    complete: Endpoint
-
-    def load(self, options: Options) -> None:
-        """Create the rules and the writers for these options, which the first call creates otherwise."""
-        rules.approval_rules(options.limits)
-        rules.additional_rules(options.limits)
-        rules.user_data_rules(options.limits)
-        codec.load(options.dialect)
+OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
 
 
-ENDPOINTS = Endpoints(CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE)
-OPERATIONS = Endpoints._fields
+def load(options: Options) -> None:
+    """Create the rules and the writers for these options, which the first call creates otherwise."""
+    rules.approval_rules(options.limits)
+    rules.additional_rules(options.limits)
+    rules.user_data_rules(options.limits)
+    codec.load(options.dialect)

@@ -22,7 +22,7 @@ from loanasync._runtime.retry import MAX_EXTRA_WAIT, Quota, Sleep, is_system_fau
 from loanasync._runtime.slots import Slots
 from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
+from loanasync._telemetry.spans import AttemptRecord, CallRecord, Instruments
 from loanasync._timer import SharedTimer
 from loanasync._transport.base import Transport
 from loanasync.errors import (
@@ -208,7 +208,7 @@ class Pipeline:
     def __init__(
         self,
         open_transport: Callable[[], Transport],
-        telemetry: Telemetry,
+        telemetry: Instruments,
         quota: Quota,
         slots: int | None,
         *,
@@ -378,7 +378,7 @@ class Run:
     def __init__(
         self,
         pipeline: Pipeline,
-        telemetry: Telemetry,
+        telemetry: Instruments,
         resources: _LoopResources,
         call: Call,
         timeout: Timeout,

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from loanasync._settings import Propagate
 from loanasync.errors import ConfigurationError
 
-Propagate = Literal["traceparent", "global", "off"]
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # of a header (RFC 9110 §5.6.2)
@@ -26,16 +26,14 @@ def injector(propagate: Propagate) -> Injector:
     """Return the function that makes the trace headers of an attempt from the context of its span.
 
     Raises:
-        ConfigurationError: `propagate` is unknown, or the global propagators cannot be loaded.
+        ConfigurationError: The global propagators cannot be loaded.
     """
     if propagate == "off":
         return lambda _: {}
     if propagate == "traceparent":
         # Without baggage, because the service is a third party.
         return partial(_inject_into_dict, TraceContextTextMapPropagator().inject)
-    if propagate == "global":
-        return _global_injector()
-    raise ConfigurationError("propagate", f"must be one of {', '.join(get_args(Propagate))}")
+    return _global_injector()
 
 
 def _inject_into_dict(inject: Callable[[dict[str, str], Context], None], context: Context) -> dict[str, str]:
@@ -51,7 +49,7 @@ def _global_injector() -> Injector:
         problem = (
             "cannot be global: OTEL_PROPAGATORS contains an unknown propagator; install it or remove its name"
         )
-        raise ConfigurationError("propagate", problem) from None
+        raise ConfigurationError("telemetry.propagate", problem) from None
 
     def inject(context: Context) -> dict[str, str]:
         headers = _inject_into_dict(propagate.inject, context)

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.context import attach, detach, get_current
-from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._config import require_provider
 from loanasync._log import is_logged, log, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
+from loanasync._settings import Telemetry
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
-from loanasync._telemetry.propagation import Propagate, injector
+from loanasync._telemetry.propagation import injector
 from loanasync._version import __version__
 from loanasync.errors import LoanError
 from loanasync.errors.root import CircuitReason, Outcome
@@ -50,28 +49,23 @@ _FAILURES: dict[CircuitReason, str] = {
 }
 
 
-class Telemetry:
+class Instruments:
     """The tracer, the metrics and the propagator of a client.
 
     They come from the providers that were passed to the client, or from the global ones. No method raises an
     error of the user's providers.
     """
 
-    def __init__(
-        self,
-        tracer_provider: trace.TracerProvider | None,
-        meter_provider: MeterProvider | None,
-        propagate: Propagate,
-    ) -> None:
-        require_provider("Tracer", "tracer_provider", tracer_provider)
-        require_provider("Meter", "meter_provider", meter_provider)
-        self._inject = injector(propagate)
-        self.injects_without_span: bool = propagate == "global"  # baggage needs no span
+    def __init__(self, settings: Telemetry) -> None:
+        self._inject = injector(settings.propagate)
+        self.injects_without_span: bool = settings.propagate == "global"  # baggage needs no span
         self._attributes: dict[tuple[str, int | None, str | None], Attributes] = {}
         self._attempts: dict[str, tuple[str, Attributes]] = {}
-        self.tracer: trace.Tracer = trace.get_tracer("loanasync", __version__, tracer_provider, SCHEMA)
+        self.tracer: trace.Tracer = trace.get_tracer(
+            "loanasync", __version__, settings.tracer_provider, SCHEMA
+        )
         self._is_proxy = isinstance(self.tracer, trace.ProxyTracer)  # a global provider may be set later
-        self.metrics: Metrics = metrics_for(meter_provider)
+        self.metrics: Metrics = metrics_for(settings.meter_provider)
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes, context: "Context") -> Span:
         """Start a span whose parent is in `context`; `INVALID_SPAN` means that tracing is off."""
@@ -198,7 +192,7 @@ class CallRecord:
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
 
-    def __init__(self, telemetry: Telemetry, call: Call) -> None:
+    def __init__(self, telemetry: Instruments, call: Call) -> None:
         self.telemetry = telemetry
         self.call = call
         self._started = perf_counter()

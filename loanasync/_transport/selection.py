@@ -1,22 +1,20 @@
-"""Selection of the transport by the settings of a client; aiohttp is loaded when a transport is opened."""
+"""Selection of the transport by the settings of a client."""
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 from urllib.parse import urlsplit
 
+import aiohttp
 from attrs import field, frozen
 
 from loanasync._config import require
 from loanasync._display.masking import mask
-from loanasync._lifecycle import LOADING
+from loanasync._transport.base import Transport
+from loanasync._transport.pool import open_transport
+from loanasync._transport.session import check_session
+from loanasync._transport.tls import ssl_context
 from loanasync.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
-    import aiohttp
-
-    from loanasync._transport.base import Transport
 
 
 @frozen
@@ -59,12 +57,12 @@ def _is_proxy_url(url: object) -> bool:
 
 
 def transport_factory(
-    session: "aiohttp.ClientSession | None" = None,
+    session: aiohttp.ClientSession | None = None,
     trust: object = None,
-    proxy: "Proxy | None" = None,
+    proxy: Proxy | None = None,
     *,
     direct_connections: bool = True,
-) -> "Callable[[], Transport]":
+) -> Callable[[], Transport]:
     """Return a function that opens the transport of the running event loop.
 
     Args:
@@ -84,26 +82,17 @@ def transport_factory(
                     setting,
                     "cannot be used with session=: set it in your connector, or omit session",
                 )
-        from loanasync._transport.session import check_session  # noqa: PLC0415  (loads aiohttp)
-
         check_session(session)
-    context: ssl.SSLContext | None = None
-    if trust is not None:
-        from loanasync._transport.tls import ssl_context  # noqa: PLC0415  (loads ssl, which takes 10 ms)
-
-        context = ssl_context(trust)
-
-    def open_selected() -> "Transport":
-        with LOADING:
-            from loanasync._transport.pool import open_transport  # noqa: PLC0415  (loads aiohttp)
-
-        address = None if proxy is None else proxy.url
-        return open_transport(session, context, address, direct_connections=direct_connections)
-
-    return open_selected
+    return partial(
+        open_transport,
+        session,
+        None if trust is None else ssl_context(trust),
+        None if proxy is None else proxy.url,
+        direct_connections=direct_connections,
+    )
 
 
-def user_transport_factory(transport: object, **others: object) -> "Callable[[], Transport]":
+def user_transport_factory(transport: object, **others: object) -> Callable[[], Transport]:
     """Return the function passed as `transport=`, which opens a transport in the running event loop.
 
     Raises:

@@ -1,5 +1,6 @@
 """Checks of requests against the rules of the specification, run before anything is sent."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -106,8 +107,6 @@ def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
     if not isinstance(payload, Mapping):
         yield _wrong_object(name, "must be a mapping", payload)
         return
-    import json  # noqa: PLC0415  (creating a client does not load it)
-
     try:
         json.dumps(dict(payload), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):  # their messages may quote personal values

@@ -29,6 +29,7 @@ from loanasync import (
     DocumentType,
     LoanClient,
     RetryPolicy,
+    Telemetry,
     UserData,
 )
 from loanasync.sandbox import Sandbox
@@ -117,8 +118,9 @@ async def run_demo(console: Console) -> Recording:
         Sandbox() as sandbox,
         sandbox.client(
             retry=RetryPolicy(base=0.05),
-            tracer_provider=recording.tracer_provider,
-            meter_provider=recording.meter_provider,
+            telemetry=Telemetry(
+                tracer_provider=recording.tracer_provider, meter_provider=recording.meter_provider
+            ),
         ) as client,
     ):
         console.print(f"[bold]loanasync[/] with a sandbox at {sandbox.base_url}\n")

@@ -121,4 +121,4 @@ __all__ = [
     "UserNotFoundError",
 ]
 
-name_by_package(globals())
+name_by_package(globals(), "loanasync")

@@ -9,6 +9,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 from opentelemetry.util.types import AttributeValue
 
+from loanasync._settings import Telemetry
 from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Metric:
 class TelemetryRecorder:
     """OpenTelemetry providers that keep spans and metrics in memory; create one for each test.
 
-    Pass `tracer_provider` and `meter_provider` to `LoanClient`. It needs opentelemetry-sdk, which the extra
+    Pass `telemetry` to `LoanClient`. It needs opentelemetry-sdk, which the extra
     ``cli`` installs. It does not need to be closed.
 
     Raises:
@@ -50,10 +51,7 @@ class TelemetryRecorder:
     Example:
         >>> from loanasync.testing import TelemetryRecorder, approved, scripted_client, system_error
         >>> recorder = TelemetryRecorder()
-        >>> shop = scripted_client(
-        ...     system_error(), approved(),
-        ...     tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider,
-        ... )
+        >>> shop = scripted_client(system_error(), approved(), telemetry=recorder.telemetry)
         >>> decision = run(shop.approve(fiscal_code, request))
         >>> [call] = recorder.spans("loanasync.approve")
         >>> recorder.attributes(call)["loanasync.attempts"], recorder.metric("loanasync.retries").sum
@@ -62,6 +60,7 @@ class TelemetryRecorder:
 
     tracer_provider: TracerProvider
     meter_provider: MeterProvider
+    telemetry: Telemetry  # the setting of a client with these providers
 
     def __init__(self) -> None:
         try:  # imported here, because opentelemetry-sdk is optional
@@ -89,6 +88,7 @@ class TelemetryRecorder:
         tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer_provider = tracer_provider
         self.meter_provider = metrics.MeterProvider([self._reader], shutdown_on_exit=False)
+        self.telemetry = Telemetry(tracer_provider=self.tracer_provider, meter_provider=self.meter_provider)
 
     def spans(self, name: str | None = None) -> "tuple[ReadableSpan, ...]":
         """Return the ended spans in the order of their ends; attempts end before their call.

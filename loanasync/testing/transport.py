@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, Self
 
 from loanasync._client import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
@@ -112,11 +112,14 @@ class ScriptedTransport:
             "base_url": "https://loans.example.com",
             "shop_id": "test-shop",
             "auth_token": "test-token",
-            "transport": lambda: self,
-            "clock": self.clock,
+            "transport": self,
             **options,
         }
         return LoanClient(**settings)
+
+    def __call__(self) -> Self:
+        """Return this transport, which all event loops share (called by the client)."""
+        return self
 
     def check(self) -> None:
         """Do nothing: a call can always begin (called by the client)."""

@@ -15,7 +15,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, Metric
 
-from loanasync import LoanError, Timeout
+from loanasync import LoanError, Telemetry, Timeout
 from loanasync.testing import (
     ScriptedResponse,
     SentRequest,
@@ -54,7 +54,7 @@ async def _make_calls(metering: MeterProvider) -> None:
         *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
         *([connection_lost()], [not_connected()], [timed_out()], [denied()], [lost]),
     ):
-        client = scripted_client(*script, meter_provider=metering)
+        client = scripted_client(*script, telemetry=Telemetry(meter_provider=metering))
         with contextlib.suppress(LoanError):
             await client.approve(fiscal_code(), approval_request())
     arrived, responding = asyncio.Event(), asyncio.Event()
@@ -64,7 +64,9 @@ async def _make_calls(metering: MeterProvider) -> None:
         await responding.wait()
         return approved()
 
-    busy = scripted_client(computed(wait), approved(), meter_provider=metering, max_concurrency=1)
+    busy = scripted_client(
+        computed(wait), approved(), telemetry=Telemetry(meter_provider=metering), max_concurrency=1
+    )
     first = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))
     await arrived.wait()
     second = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))

@@ -21,12 +21,12 @@ from loanasync import (
     Meta,
     Problem,
     Refused,
+    Telemetry,
     UserData,
     testing,
 )
 from loanasync._display.masking import Body
 from loanasync._protocol.messages import Request, Response
-from loanasync._telemetry.spans import Telemetry
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
 from support.privacy.plants import CODE, MODELS, NOT_PERSONAL, PLANTS, TOKEN, found_in, values_of
@@ -157,7 +157,7 @@ def leaking_error() -> RejectedError:
 
 def error_with_our_frame() -> BaseException:
     try:
-        Telemetry(None, None, CODE)  # type: ignore[arg-type]
+        Telemetry(propagate=CODE)  # type: ignore[arg-type]
     except loanasync.ConfigurationError as error:
         return error
     raise AssertionError
@@ -174,9 +174,9 @@ def leak_into(output: OutputKind, captured: Captured) -> None:
     elif "loggers" in name:
         logging.getLogger("aiohttp.client").debug("to %s", CODE)
     elif "spans" in name:
-        captured.providers["tracer_provider"].get_tracer("t").start_span(CODE).end()
+        captured.providers["telemetry"].tracer_provider.get_tracer("t").start_span(CODE).end()
     elif "metrics" in name:
-        captured.providers["meter_provider"].get_meter("m").create_counter("c").add(1, {"a": CODE})
+        captured.providers["telemetry"].meter_provider.get_meter("m").create_counter("c").add(1, {"a": CODE})
     elif "warnings" in name:
         warnings.warn(CODE, ResourceWarning, stacklevel=1)
     else:

@@ -296,7 +296,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"session": object()},
     {"ssl": False},
     {"max_concurrency": 0},
-    {"propagate": "all"},
+    {"telemetry": "all"},
 ]
 
 

@@ -23,6 +23,7 @@ from loanasync import (
     LoanClient,
     LoanError,
     RetryPolicy,
+    Telemetry,
     Timeout,
     UserData,
 )
@@ -134,7 +135,7 @@ class Program:
         if self.ledger is not None:
             options |= {"ledger": self.ledger, "ledger_policy": policy}
         if setup.records_spans:
-            options["tracer_provider"] = Tracers()
+            options["telemetry"] = Telemetry(tracer_provider=Tracers())
         client = LoanClient(
             service_of(setup, is_wrong=self.index == 1),
             shop_id="shop-1",

@@ -17,6 +17,7 @@ from loanasync import (
     PoolTimeoutError,
     Refused,
     RetryPolicy,
+    Telemetry,
     Timeout,
 )
 from loanasync.testing import (
@@ -90,8 +91,7 @@ async def test_queue_duration_is_recorded() -> None:
         serving(None) as server,
         server.client(
             max_concurrency=1,
-            tracer_provider=recorder.tracer_provider,
-            meter_provider=recorder.meter_provider,
+            telemetry=recorder.telemetry,
         ) as client,
     ):
         first = asyncio.create_task(approve(client))
@@ -125,7 +125,7 @@ async def test_queue_duration_uses_the_clock_of_the_client(
     client = script.client(
         retry=RetryPolicy(base=5.0, cap=5.0),
         max_concurrency=1,
-        meter_provider=limited.meter_provider,
+        telemetry=limited.telemetry,
     )
     await asyncio.gather(approve(client, scope="first"), approve(client, scope="second"))
     await approve(client)
@@ -133,7 +133,7 @@ async def test_queue_duration_uses_the_clock_of_the_client(
     assert waited.count == 1, "once per call that had to wait, even if it is retried"
     assert waited.sum == pytest.approx(7)
     async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
-        await approve(server.client(session=session, meter_provider=unlimited.meter_provider))
+        await approve(server.client(session=session, telemetry=unlimited.telemetry))
     assert unlimited.metric("loanasync.queue.duration").count == 0
 
 
@@ -190,7 +190,9 @@ async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider)
     async with serving(None) as server:
         before = asyncio.all_tasks()
         client = server.client(
-            timeout=Timeout(total=0.2, attempt=0.2), max_concurrency=2, tracer_provider=tracing
+            timeout=Timeout(total=0.2, attempt=0.2),
+            max_concurrency=2,
+            telemetry=Telemetry(tracer_provider=tracing),
         )
         patient = Timeout(total=60, attempt=30)
         calls = [asyncio.create_task(approve(client, timeout=patient)) for _ in range(4)]

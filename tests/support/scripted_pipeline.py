@@ -3,13 +3,13 @@
 import asyncio
 from typing import TypeAlias
 
-from loanasync import Dialect, Timeout
+from loanasync import Dialect, Telemetry, Timeout
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import RetryPolicy
-from loanasync._telemetry.spans import Telemetry
+from loanasync._telemetry.spans import Instruments
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 
@@ -26,7 +26,7 @@ class Run:
         self.play(*steps)
         self.pipeline = Pipeline(
             lambda: self.transport,
-            Telemetry(None, None, "traceparent"),
+            Instruments(Telemetry()),
             Quota(quota),
             slots,
             now=self.clock.now,

@@ -3,7 +3,7 @@
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from loanasync import LoanClient, NoResponse, ReadTimeoutError, Request, Response
 
@@ -62,7 +62,7 @@ class FailingService:
     def __init__(
         self, time: VirtualTime, fails_until: float, *, is_silent: bool = False, latency: float = 0.05
     ) -> None:
-        self.time = time
+        self.time = self.clock = time
         self.fails_until = fails_until
         self.is_silent = is_silent
         self.latency = latency
@@ -74,10 +74,12 @@ class FailingService:
             "https://loans.example.com",
             shop_id="test-shop",
             auth_token="test-token",
-            transport=lambda: self,
-            clock=self.time,
+            transport=self,
             **options,
         )
+
+    def __call__(self) -> Self:
+        return self
 
     def check(self) -> None:
         """Do nothing: a call can always begin."""

@@ -99,7 +99,7 @@ async def respond(sent: SentRequest) -> ScriptedResponse:
 def help_for_tests(recorder: TelemetryRecorder) -> None:
     assert_type(approval_request(amount=1), ApprovalRequest)
     script = ScriptedTransport(approved(net_amount=1), computed(respond), computed(lambda _: refused()))
-    assert_type(script.client(tracer_provider=recorder.tracer_provider), LoanClient)
+    assert_type(script.client(telemetry=recorder.telemetry), LoanClient)
     assert_type(scripted_client(approved()), LoanClient)
     assert_type(script.sent, list[SentRequest])
     assert_type(recorder.metric("loanasync.retries"), Metric)

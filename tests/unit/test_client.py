@@ -175,7 +175,7 @@ def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
 
 def test_transport_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="transport: must be a function or class that returns"):
-        client_of(transport=ScriptedTransport())
+        client_of(transport=Recorded())
 
 
 async def test_entry_key_finds_the_entry_of_an_approval() -> None:

@@ -332,8 +332,7 @@ async def test_opening_and_closing_are_logged_counted_and_traced(caplog: pytest.
     shop = OpenShop(
         connection_lost(),
         approved(),
-        tracer_provider=recorder.tracer_provider,
-        meter_provider=recorder.meter_provider,
+        telemetry=recorder.telemetry,
     )
     caplog.set_level(logging.WARNING)
     await shop.open()

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from loanasync import LoanClient, RetryPolicy
+from loanasync import LoanClient, RetryPolicy, Telemetry
 from support.builders import FISCAL_CODE
 from support.cancellation import Moment, Stepwise, cancelled_at
 from support.canned_server import FAULT, response_bytes, serving
@@ -66,7 +66,9 @@ async def test_socket_call_cancelled_at_any_await_leaves_nothing(
             exporter.clear()
             server.requests = 0
             tasks, files = asyncio.all_tasks(), open_files()
-            async with server.client(retry=AT_ONCE, max_concurrency=1, tracer_provider=tracing) as client:
+            async with server.client(
+                retry=AT_ONCE, max_concurrency=1, telemetry=Telemetry(tracer_provider=tracing)
+            ) as client:
                 task, was_reached = await cancelled_at(create(client), at, moment)
                 if was_reached:  # data that arrives early saves an await
                     assert task.cancelled(), at

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -19,6 +20,7 @@ from loanasync import (
     Limits,
     LoanClient,
     RetryPolicy,
+    Telemetry,
     Timeout,
 )
 from loanasync._results import Problems
@@ -63,16 +65,28 @@ def test_client_is_created_without_a_loop_and_masks_its_token() -> None:
         ("max_concurrency", True),
         ("max_concurrency", "5"),
         ("strict", 1),
-        ("propagate", "b3"),
-        ("tracer_provider", MeterProvider()),  # both are easily confused
-        ("meter_provider", TracerProvider()),
-        ("tracer_provider", "console"),
+        ("telemetry", TracerProvider()),
     ],
 )
 def test_client_with_an_invalid_setting_names_it(setting: str, value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         create_client(**{setting: value})
     assert caught.value.setting == setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("propagate", "b3"),
+        ("tracer_provider", MeterProvider()),  # both are easily confused
+        ("meter_provider", TracerProvider()),
+        ("tracer_provider", "console"),
+    ],
+)
+def test_telemetry_with_an_invalid_setting_names_it(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Telemetry(**{setting: value})
+    assert caught.value.setting == f"telemetry.{setting}"
 
 
 def test_strict_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

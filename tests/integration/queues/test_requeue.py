@@ -32,6 +32,7 @@ from loanasync import (
     LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
+    Telemetry,
 )
 from loanasync.ledger import RedisLedger, SqliteLedger
 from loanasync.testing import ScriptedResponse, approved, denied, not_connected
@@ -255,7 +256,7 @@ async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> N
 async def test_opentelemetry_middleware_propagates_the_trace(
     url: str, tmp_path: Path, tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
-    options = {"tracer_provider": tracing}
+    options = {"telemetry": Telemetry(tracer_provider=tracing)}
     queue = Queue(url, tmp_path, not_connected(), approved(), options=options)
     queue.broker.add_middlewares(OpenTelemetryMiddleware(tracer_provider=tracing))
     async with queue.open():

@@ -21,7 +21,15 @@ from taskiq.receiver import Receiver
 from taskiq_nats import PullBasedJetStreamBroker
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
 
-from loanasync import CircuitOpenError, ClientClosedError, ConfigurationError, Decision, LoanClient, Timeout
+from loanasync import (
+    CircuitOpenError,
+    ClientClosedError,
+    ConfigurationError,
+    Decision,
+    LoanClient,
+    Telemetry,
+    Timeout,
+)
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, denied, not_connected, scripted_client
@@ -337,7 +345,7 @@ class StoringBroker(InMemoryBroker):
 async def test_call_belongs_to_the_trace_of_the_sender(
     tracing: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
-    shop = Shop(not_connected(), approved(), options={"tracer_provider": tracing})
+    shop = Shop(not_connected(), approved(), options={"telemetry": Telemetry(tracer_provider=tracing)})
     broker = StoringBroker()
     task = register(broker, shop.client, redelivery=600, base=0.001, cap=0.001)
     await broker.startup()
@@ -364,7 +372,7 @@ async def test_existing_span_of_the_worker_is_the_parent(
             contexts.attach(trace.set_span_in_context(self.span))
             return message
 
-    shop = Shop(approved(), options={"tracer_provider": tracing})
+    shop = Shop(approved(), options={"telemetry": Telemetry(tracer_provider=tracing)})
     broker, spanning = StoringBroker(), Spanning()
     broker.add_middlewares(spanning)
     task = register(broker, shop.client, redelivery=600)

@@ -28,7 +28,10 @@ MALFORMED = b"HTTP/1.1 zzz\r\n\r\n"
 def instrumented(captured: Captured) -> Iterator[None]:
     """Instrument every session that is created from now on."""
     instrumentor = aiohttp_client.AioHttpClientInstrumentor()
-    instrumentor.instrument(**captured.providers)
+    telemetry = captured.providers["telemetry"]
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+    )
     try:
         yield
     finally:

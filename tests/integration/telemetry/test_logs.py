@@ -11,7 +11,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import LoanError
+from loanasync import LoanError, Telemetry
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -124,7 +124,7 @@ async def test_events_have_a_trace_id_and_are_logged_within_their_span(
     logger, look = logging.getLogger("loanasync"), Look()
     logger.addFilter(look)
     try:
-        attempt, call = await logged(caplog, approved(), tracer_provider=tracing)
+        attempt, call = await logged(caplog, approved(), telemetry=Telemetry(tracer_provider=tracing))
     finally:
         logger.removeFilter(look)
     assert len(set(seen)) == 2, "the attempt's span, and the call's"

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from loanasync import Telemetry
 from loanasync._results import printable
 from support.privacy.plants import found_in
 
@@ -49,7 +50,7 @@ class Captured:
             tracing = TracerProvider(resource=nothing, shutdown_on_exit=False)
             tracing.add_span_processor(SimpleSpanProcessor(self.spans))
             metering = MeterProvider([self.metrics], nothing, shutdown_on_exit=False)
-            self._providers |= {"tracer_provider": tracing, "meter_provider": metering}
+            self._providers["telemetry"] = Telemetry(tracer_provider=tracing, meter_provider=metering)
         return self._providers
 
     def add(self, result: object) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import deque
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 from attrs import define, field
 
@@ -143,6 +143,9 @@ class Service:
     def key(self, code: str, order: str) -> Key:
         """Return the key that the service evaluates."""
         return code, order if self.readings.evaluates == "order" else ""
+
+    def __call__(self) -> Self:
+        return self
 
     def check(self) -> None:
         """Accept any call."""

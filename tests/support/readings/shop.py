@@ -101,8 +101,7 @@ class Shop:
             retry=_RETRY,
             ledger=self.ledger,
             ledger_policy=None if self.ledger is None else self.policy,
-            transport=lambda: self.service,
-            clock=self.clock,
+            transport=self.service,
         )
         self._clients.append(client)
 

@@ -211,7 +211,7 @@ async def recorder(name: str) -> TelemetryRecorder:
     recorder = TelemetryRecorder()
     responses, action, _, _ = CALLS[name]
     async with ScriptedTransport(*responses).client(
-        max_concurrency=1, tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider
+        max_concurrency=1, telemetry=recorder.telemetry
     ) as client:
         with contextlib.suppress(LoanError):
             await action(client)
@@ -364,7 +364,7 @@ async def test_inflight_counts_calls_in_progress() -> None:
         seen.append(recorder.metric("loanasync.inflight", {"loanasync.operation": "approve"}).sum)
         return approved()
 
-    client = ScriptedTransport(*[computed(respond)] * 3).client(meter_provider=recorder.meter_provider)
+    client = ScriptedTransport(*[computed(respond)] * 3).client(telemetry=recorder.telemetry)
     await asyncio.gather(*(approve(client) for _ in range(3)))
     assert seen[0] == 3
     assert recorder.metric("loanasync.inflight").sum == 0

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import Approved, Refused, _log
+from loanasync import Approved, Refused, Telemetry, _log
 from loanasync._telemetry.metrics import AttributeCounts, metrics_for
 from loanasync.testing import (
     ScriptedResponse,
@@ -54,7 +54,7 @@ async def test_failing_part_of_tracing_does_not_affect_calls(
     part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = await calls()
-    assert await calls(tracer_provider=PROVIDERS[part]()) == expected
+    assert await calls(telemetry=Telemetry(tracer_provider=PROVIDERS[part]())) == expected
     assert trace.get_current_span() is trace.INVALID_SPAN, "no span stays current"
     if part != "exporter":  # the SDK logs failures of exporters
         [message] = logged_failures(caplog)
@@ -64,7 +64,7 @@ async def test_failing_part_of_tracing_does_not_affect_calls(
 
 async def test_failing_sampler_keeps_the_trace_of_the_caller() -> None:
     script = ScriptedTransport(approved())
-    client = script.client(tracer_provider=TracerProvider(sampler=FailingSampler()))
+    client = script.client(telemetry=Telemetry(tracer_provider=TracerProvider(sampler=FailingSampler())))
     with TracerProvider().get_tracer("shop").start_as_current_span("checkout") as checkout:
         decision = await client.approve(FISCAL_CODE, approval_request())
         assert trace.get_current_span() is checkout
@@ -78,13 +78,13 @@ async def test_span_that_cannot_be_recorded_does_not_affect_calls(
     tracer: type[trace.TracerProvider], caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = await calls()
-    assert await calls(tracer_provider=tracer()) == expected
+    assert await calls(telemetry=Telemetry(tracer_provider=tracer())) == expected
     assert trace.get_current_span() is trace.INVALID_SPAN, "no span stays current"
     assert logged_failures(caplog)
 
 
 async def test_span_without_an_id_has_no_trace_id() -> None:
-    client = scripted_client(approved(), tracer_provider=NoIds())
+    client = scripted_client(approved(), telemetry=Telemetry(tracer_provider=NoIds()))
     decision = await client.approve(FISCAL_CODE, approval_request())
     assert decision.meta.trace_id is None
 
@@ -99,7 +99,7 @@ async def test_failing_metric_does_not_affect_calls(
         monkeypatch.setattr(metrics_for(provider).duration, "record", fail)
     else:
         monkeypatch.setattr(AttributeCounts, "observe", fail)
-    assert await calls(meter_provider=provider) == expected
+    assert await calls(telemetry=Telemetry(meter_provider=provider)) == expected
     if name == "record":  # the SDK logs failures of callbacks
         assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     provider.shutdown()
@@ -115,7 +115,7 @@ async def test_failing_queue_metric_does_not_affect_calls(
     provider = MeterProvider([InMemoryMetricReader()])
     monkeypatch.setattr(metrics_for(provider).queue, "record", fail)
     script = ScriptedTransport(*[computed(one_turn_later)] * 2)
-    client = script.client(meter_provider=provider, max_concurrency=1)
+    client = script.client(telemetry=Telemetry(meter_provider=provider), max_concurrency=1)
     both = await asyncio.gather(*(client.approve(fiscal_code(), approval_request()) for _ in range(2)))
     assert [type(decision) for decision in both] == [Approved, Approved]
     assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
@@ -126,7 +126,7 @@ async def test_failing_queue_metric_does_not_affect_calls(
 async def test_failing_log_handler_does_not_affect_calls_and_spans(
     tracing: TracerProvider, exporter: Any
 ) -> None:
-    assert (await calls(tracer_provider=tracing))[:2] == [Approved, Refused]
+    assert (await calls(telemetry=Telemetry(tracer_provider=tracing)))[:2] == [Approved, Refused]
     call_spans = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
     assert [dict(span.attributes)["loanasync.outcome"] for span in call_spans] == [
         *("approved", "refused", "unknown")
@@ -171,7 +171,7 @@ class SpanWithoutContext(trace.NonRecordingSpan):
 async def test_span_without_a_context_does_not_affect_the_call(caplog: pytest.LogCaptureFixture) -> None:
     tracing = mock.create_autospec(trace.TracerProvider, instance=True)
     tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)
-    assert await calls(tracer_provider=tracing) == await calls()
+    assert await calls(telemetry=Telemetry(tracer_provider=tracing)) == await calls()
     assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 
 
@@ -195,7 +195,9 @@ async def test_call_ended_by_system_exit_is_not_in_flight(
     metering: MeterProvider,
 ) -> None:
     tracing = TracerProvider(sampler=EndingSampler())
-    client = scripted_client(approved(), tracer_provider=tracing, meter_provider=metering)
+    client = scripted_client(
+        approved(), telemetry=Telemetry(tracer_provider=tracing, meter_provider=metering)
+    )
     with pytest.raises(ProgramEnd):
         await client.create_request({})
     assert set(metrics_for(metering).inflight.counts.values()) == {0}
@@ -203,7 +205,7 @@ async def test_call_ended_by_system_exit_is_not_in_flight(
 
 async def test_call_ended_by_system_exit_has_no_current_span(tracing: TracerProvider, exporter: Any) -> None:
     logger, handler = logging.getLogger("loanasync"), EndingHandler(logging.WARNING)
-    client = scripted_client(connection_lost(), tracer_provider=tracing)
+    client = scripted_client(connection_lost(), telemetry=Telemetry(tracer_provider=tracing))
     logger.addHandler(handler)
     try:
         with pytest.raises(ProgramEnd):
@@ -231,7 +233,7 @@ async def test_failure_is_logged_once_by_type_without_its_text(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     for _ in range(3):
-        await calls(tracer_provider=TracerProvider(sampler=FailingSampler()))
+        await calls(telemetry=Telemetry(tracer_provider=TracerProvider(sampler=FailingSampler())))
     assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     assert SECRET not in caplog.text
 
@@ -267,7 +269,7 @@ class Unhashable(MeterProvider):
 async def test_provider_that_is_not_hashable_records_metrics() -> None:
     reader = InMemoryMetricReader()
     provider = Unhashable([reader])
-    await calls(meter_provider=provider)
+    await calls(telemetry=Telemetry(meter_provider=provider))
     data = reader.get_metrics_data()
     assert data is not None
     names = {each.name for each in data.resource_metrics[0].scope_metrics[0].metrics}
@@ -278,6 +280,6 @@ async def test_provider_that_is_not_hashable_records_metrics() -> None:
 async def test_clients_of_one_provider_are_counted_together() -> None:
     recorder = TelemetryRecorder()
     for _ in range(2):
-        client = scripted_client(approved(), meter_provider=recorder.meter_provider)
+        client = scripted_client(approved(), telemetry=recorder.telemetry)
         await client.approve(FISCAL_CODE, approval_request())
     assert recorder.metric("loanasync.decisions").sum == 2

@@ -43,7 +43,7 @@ def decisions(recorder: TelemetryRecorder) -> dict[str, float]:
 
 
 def client_of(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: Any) -> LoanClient:
-    providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
+    providers = {"telemetry": recorder.telemetry}
     return ScriptedTransport(*responses).client(**providers, **options)
 
 

@@ -8,8 +8,9 @@ from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 
-from loanasync import Approved, _log
-from loanasync._telemetry.propagation import Propagate, injector
+from loanasync import Approved, Telemetry, _log
+from loanasync._settings import Propagate
+from loanasync._telemetry.propagation import injector
 from loanasync.testing import (
     ScriptedTransport,
     approved,
@@ -52,7 +53,7 @@ def propagator(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("propagator", [None], indirect=True)
 @pytest.mark.usefixtures("propagator")
 async def test_failing_propagator_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
-    assert await calls(propagate="global") == await calls()
+    assert await calls(telemetry=Telemetry(propagate="global")) == await calls()
     assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 
 
@@ -81,7 +82,8 @@ async def test_propagator_sends_only_valid_headers_that_are_not_reserved() -> No
     plain, script = ScriptedTransport(approved()), ScriptedTransport(approved())
     await plain.client().approve(FISCAL_CODE, approval_request())
     assert isinstance(
-        await script.client(propagate="global").approve(FISCAL_CODE, approval_request()), Approved
+        await script.client(telemetry=Telemetry(propagate="global")).approve(FISCAL_CODE, approval_request()),
+        Approved,
     )
     assert script.sent[0].headers == {**plain.sent[0].headers, "b3": "1"}
 
@@ -107,5 +109,5 @@ def test_propagator_cannot_set_headers_of_the_request() -> None:
 @pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
 async def test_without_an_sdk_no_trace_header_is_sent(propagated: Propagate) -> None:
     script = ScriptedTransport(approved())
-    await script.client(propagate=propagated).approve(FISCAL_CODE, approval_request())
+    await script.client(telemetry=Telemetry(propagate=propagated)).approve(FISCAL_CODE, approval_request())
     assert "traceparent" not in script.sent[0].headers

@@ -27,13 +27,14 @@ from loanasync import (
     Dialect,
     LoanError,
     Response,
+    Telemetry,
     UnexpectedStatusError,
 )
 from loanasync._config import configure
 from loanasync._protocol import endpoints
+from loanasync._settings import Propagate
 from loanasync._telemetry import spans as telemetry
-from loanasync._telemetry.propagation import Propagate
-from loanasync._telemetry.spans import AttemptRecord, CallRecord, Telemetry
+from loanasync._telemetry.spans import AttemptRecord, CallRecord, Instruments
 from loanasync.testing import approved, connection_lost, refused, response, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.scripted_pipeline import Run, Step
@@ -46,7 +47,7 @@ SCOPE = ("loanasync", metadata.version("loanasync"), "https://opentelemetry.io/s
 @pytest.fixture
 def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
     made = Run()
-    made.pipeline._telemetry = Telemetry(tracing, metering, "traceparent")
+    made.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing, meter_provider=metering))
     return made
 
 
@@ -181,7 +182,7 @@ async def test_trace_is_passed_from_the_caller_to_headers_and_meta(
 async def test_propagation_can_be_global_or_off(
     run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider, propagate: Propagate, sent: set[str]
 ) -> None:
-    run.pipeline._telemetry = Telemetry(tracing, None, propagate)
+    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing, propagate=propagate))
     token = context.attach(baggage.set_baggage("a", "b"))
     attempt, _ = await spans_of(run, exporter, approved())
     context.detach(token)
@@ -194,7 +195,7 @@ async def test_propagation_can_be_global_or_off(
 
 def test_unknown_propagate_setting_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="propagate: must be one of traceparent, global, off"):
-        Telemetry(None, None, "b3")  # type: ignore[arg-type]
+        Telemetry(propagate="b3")  # type: ignore[arg-type]
 
 
 def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +203,7 @@ def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     monkeypatch.delattr(opentelemetry, "propagate", raising=False)
     with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS contains"):
-        Telemetry(None, None, "global")
+        Instruments(Telemetry(propagate="global"))
 
 
 async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: InMemoryMetricReader) -> None:
@@ -327,7 +328,7 @@ async def test_unsampled_call_starts_no_attempt_span(
 ) -> None:
     run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
+    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing))
     tracing.get_tracer("shop").start_span("POST of its own").end()
     assert isinstance(await run.approve(), Approved)
     assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
@@ -352,7 +353,7 @@ class Numbering(Sampler):
 async def test_sampler_that_changes_attributes_changes_one_span_only(exporter: InMemorySpanExporter) -> None:
     run, tracing = Run(), TracerProvider(sampler=Numbering())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline._telemetry = Telemetry(tracing, None, "traceparent")
+    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing))
     await spans_of(run, exporter, system_error(), approved())
     spans = await spans_of(run, exporter, refused())
     added = [[name for name in attributes(span) if name.startswith("sampled.")] for span in spans]

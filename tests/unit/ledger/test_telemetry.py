@@ -23,7 +23,7 @@ from support.ledger_clients import FailingLedger, Shop, held_response
 
 def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder]:
     recorder = TelemetryRecorder()
-    providers = {"tracer_provider": recorder.tracer_provider, "meter_provider": recorder.meter_provider}
+    providers = {"telemetry": recorder.telemetry}
     return Shop(*steps, options=providers, **options), recorder  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: object) ->
 async def test_span_without_ledger_has_no_ledger_attributes() -> None:
     recorder = TelemetryRecorder()
     shop = Shop(approved())
-    client = shop.new_client(tracer_provider=recorder.tracer_provider, ledger=None, ledger_policy=None)
+    client = shop.new_client(telemetry=recorder.telemetry, ledger=None, ledger_policy=None)
     await shop.approve(client)
     (span,) = recorder.spans("loanasync.approve")
     assert "loanasync.ledger" not in recorder.attributes(span)

@@ -209,7 +209,7 @@ def test_approve_in_a_loop_closed_during_settlement_writes_an_orphan(
 
 
 @pytest.mark.usefixtures("nowhere")
-async def test_decision_that_cannot_be_encrypted_keeps_no_other_from_being_written() -> None:
+async def test_decision_that_cannot_be_encrypted_delays_no_other() -> None:
     class Cipher:
         """Fails for one customer."""
 

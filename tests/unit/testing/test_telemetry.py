@@ -28,8 +28,7 @@ CODE = "TSTXYZ50A01X000A"
 def recorded(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: object) -> LoanClient:
     return scripted_client(
         *responses,
-        tracer_provider=recorder.tracer_provider,
-        meter_provider=recorder.meter_provider,
+        telemetry=recorder.telemetry,
         **options,
     )
 

@@ -17,6 +17,7 @@ from loanasync import (
     LedgerUnavailableError,
     LoanError,
     RetryPolicy,
+    Telemetry,
     Timeout,
 )
 from loanasync.ledger import State, resolve
@@ -176,7 +177,7 @@ async def test_result_for_a_customer_decided_elsewhere_names_its_entry() -> None
 
 async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
     """The span of the call is the root, so the trace id is the call's own."""
-    options = {"tracer_provider": tracing, "retry": RetryPolicy(attempts=1)}
+    options = {"telemetry": Telemetry(tracer_provider=tracing), "retry": RetryPolicy(attempts=1)}
     shop = Shop(connection_lost(), options=options)
     lost, held_back = await result(shop), await result(shop)
     assert held_back["error"]["type"] == "OutcomeUnknownError"

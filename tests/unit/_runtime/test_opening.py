@@ -1,47 +1,13 @@
-"""The start of a client's runtime: one pipeline and one memory for a client, its copies and all threads."""
+"""Copies of a client before its first call, and the transports that a client opens when it is entered."""
 
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
+from typing import Self
 
 import pytest
 
 from loanasync import Approved, ClientClosedError, LoanClient, Timeout
-from loanasync._runtime.flights import Flights
-from loanasync._runtime.pipeline import Pipeline
 from loanasync.testing import ScriptedTransport, approval_request, approved, fiscal_code, scripted_client
 
 LONGER = Timeout(total=120, attempt=90)
-
-
-@pytest.mark.parametrize(("part", "created"), [("_pipeline", Pipeline), ("_flights", Flights)])
-def test_threads_that_start_a_client_at_once_share_its_parts(
-    part: str, created: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = scripted_client()
-    if created is Flights:
-        assert client._pipeline is not None  # only the memory is created below
-    both_start = threading.Barrier(2, timeout=30)
-    create = vars(created)["__init__"]
-    number = 0
-
-    def create_slowly(self: object, *arguments: object, **options: object) -> None:
-        nonlocal number
-        number += 1
-        time.sleep(0.05)  # the other thread finds nothing created
-        create(self, *arguments, **options)
-
-    def start(copied: LoanClient) -> object:
-        both_start.wait()
-        return getattr(copied._start, part[1:])()
-
-    monkeypatch.setattr(created, "__init__", create_slowly)
-    with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(start, [client.with_options(timeout=LONGER) for _ in range(2)])
-    assert one is other
-    assert number == 1
-    assert attrgetter(part)(client) is one
 
 
 async def test_copy_made_before_the_first_call_shares_the_memory() -> None:
@@ -89,14 +55,12 @@ def values_of(client: LoanClient) -> list[object]:
 
 
 async def test_opening_a_transport_takes_no_time_of_the_call() -> None:
-    """The first transport loads aiohttp, which may take longer than the time limit of a call."""
-    transport = ScriptedTransport(approved())
+    class SlowToOpen(ScriptedTransport):
+        def __call__(self) -> Self:
+            self.clock.time += 1000
+            return self
 
-    def open_slowly() -> ScriptedTransport:
-        transport.clock.time += 1000
-        return transport
-
-    client = transport.client(transport=open_slowly)
+    client = SlowToOpen(approved()).client()
     decision = await client.approve(fiscal_code(), approval_request())
     assert isinstance(decision, Approved)
     assert decision.meta.elapsed == 0
