@@ -1,8 +1,8 @@
 """Runs a shop with each monitoring agent, and compares the results with the record: `nox -s agents`.
 
-`python -m support.agents FOLDER [AGENT ...]` makes an environment for each agent in the folder, and exits
-with status 1 if a run proves nothing, or if a result differs from the record. `--write` writes the record and
-the table of docs/explanation/privacy.md.
+`python -m support.agents FOLDER [AGENT ...]` makes two environments for each agent in the folder: with the
+newest aiohttp, and with an older one. It exits with status 1 if a run proves nothing, or if a result differs
+from the record. `--write` writes the record and the table of docs/explanation/privacy.md.
 """
 
 import argparse
@@ -14,17 +14,19 @@ from typing import Any
 
 import privacy_page
 from support.agents.runs import AGENTS, HEADERS, SESSIONS, Agent, play
+from support.agents.shop import OWN, THROUGH_AIOHTTP, USERS, USERS_THROUGH_AIOHTTP
 
 ROOT = Path(__file__).parents[3]
+OLDER = "aiohttp==3.13.3"  # the client has no direct connections with it
 
 
-def environment(agent: Agent, folder: Path) -> Path:
+def environment(agent: Agent, folder: Path, *versions: str) -> Path:
     """Make an environment with the newest version of an agent, and return its Python."""
-    home = folder / agent.name
+    home = folder / "-".join((agent.name, *versions))
     python = home / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    wanted = [*agent.packages, *agent.requirements, str(ROOT)]
+    wanted = [*agent.packages, *agent.requirements, *versions, str(ROOT)]
     subprocess.run([python, "-m", "pip", "install", "-q", "--upgrade", *wanted], check=True)
     return python
 
@@ -38,7 +40,7 @@ def versions(agent: Agent, python: Path) -> dict[str, str]:
 
 
 def results(agent: Agent, python: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Run the shop with each setting and session; return what the agent sent, and problems of the runs."""
+    """Run the shop with each setting and session; return the results, and problems of the runs."""
     problems: list[str] = []
     found: dict[str, Any] = {}
     for setting in agent.settings:
@@ -51,6 +53,15 @@ def results(agent: Agent, python: Path, folder: Path) -> tuple[dict[str, Any], l
             found[setting][session] = {"personal": bool(outcome.found), "headers": added}
             print(f"{title}: {', '.join(outcome.found) or 'nothing personal'}; headers added: {added}")
     return found, problems
+
+
+def without_direct_connections(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of a client that has no direct connections."""
+    same = {OWN: THROUGH_AIOHTTP, USERS: USERS_THROUGH_AIOHTTP}
+    return {
+        setting: {session: each[same.get(session, session)] for session in each}
+        for setting, each in found.items()
+    }
 
 
 def main() -> int:
@@ -73,6 +84,10 @@ def main() -> int:
             record[agent.name] = {"versions": versions(agent, python), "results": found}
         elif found != record[agent.name]["results"]:
             problems.append(f"{agent.name}: the results differ from the record; now {json.dumps(found)}")
+        older, failed = results(agent, environment(agent, folder, OLDER), folder)
+        problems += (f"{OLDER}: {each}" for each in failed)
+        if older != without_direct_connections(found):
+            problems.append(f"{agent.name}, {OLDER}: the results differ; now {json.dumps(older)}")
     if arguments.write and not problems:
         privacy_page.AGENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         privacy_page.write()
