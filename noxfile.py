@@ -64,7 +64,7 @@ PURE = [
     "_results.py",
     "_settings.py",
     "_validation/*",
-    "errors/*",
+    "errors.py",
 ]
 PURE_TESTS = ["tests/unit", "tests/integration/client"]  # tests that cover them
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
+from loanasync._closing import Closing, unclosed_warning
 from loanasync._config import (
     AuthToken,
     Options,
@@ -19,7 +20,6 @@ from loanasync._config import (
     slot_count,
 )
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._lifecycle import Closing, unclosed_warning
 from loanasync._models.dialect import Dialect
 from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, Call, load

@@ -10,8 +10,7 @@ from typing import Literal
 from attrs import frozen
 
 from loanasync import Meta, Refused, errors
-from loanasync.errors import LoanError
-from loanasync.errors.service import NOT_PROCESSED
+from loanasync.errors import NOT_PROCESSED, LoanError
 
 __all__ = ["ABSTRACT", "GROUPS", "PAGE", "Row", "with_table"]
 

@@ -8,15 +8,12 @@ one for the type.
 from collections.abc import Mapping
 from datetime import date
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 from attrs import field, frozen
 
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-
-if TYPE_CHECKING:
-    from loanasync._schema.pydantic import RequestRules
 
 # The metadata "wire" of a field is its name in the JSON body, None for a field that is not a member.
 # Where the two descriptions differ, it is the name in Dialect.street_number().
@@ -25,25 +22,21 @@ if TYPE_CHECKING:
 class PydanticType:
     """Base class of the models, which makes them types of pydantic fields and of FastAPI bodies.
 
-    pydantic calls these methods. Other programs do not need it.
+    pydantic calls these methods. Other programs do not need it. `rules` are the rules with default settings,
+    set by the module that defines them.
     """
 
     __slots__ = ()
 
+    rules: ClassVar[Any]
+
     @classmethod
     def __get_pydantic_core_schema__(cls, model: type[Any], handler: object) -> object:
-        return _default_rules().__get_pydantic_core_schema__(model, handler)
+        return PydanticType.rules.__get_pydantic_core_schema__(model, handler)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Mapping[str, Any], handler: object) -> object:
-        return _default_rules().__get_pydantic_json_schema__(core_schema, handler)
-
-
-def _default_rules() -> "RequestRules":
-    # The only import of a higher layer. pydantic calls methods of the models; the rules import the models.
-    from loanasync._schema.pydantic import RequestRules  # noqa: PLC0415
-
-    return RequestRules()
+        return PydanticType.rules.__get_pydantic_json_schema__(core_schema, handler)
 
 
 def as_int(value: SupportsIndex) -> int:

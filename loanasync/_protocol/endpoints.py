@@ -34,16 +34,16 @@ from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
+    CircuitReason,
     InvalidRequestError,
     LoanError,
     RejectedError,
     ServiceError,
     SystemFaultError,
+    UnexpectedOutcome,
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync.errors.root import CircuitReason
-from loanasync.errors.service import UnexpectedOutcome
 
 SYSTEM_FAULT = 500  # spec §7: the only status after which a call may be repeated
 REFUSED = 422  # spec §3

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from attrs import define, field
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
@@ -17,10 +17,10 @@ from loanasync._settings import CircuitBreaker
 from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
+    CircuitReason,
     LoanError,
     ShopNotAllowedError,
 )
-from loanasync.errors.root import CircuitReason
 
 # ``decided`` proves that the service works. ``other`` is neither a proof nor a failure: during an outage, a
 # service may still reject wrong fields and recognize customers that it has evaluated.

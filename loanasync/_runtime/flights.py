@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
@@ -20,7 +20,7 @@ from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline, copy_error, returned
 from loanasync._runtime.waiters import GRACE, Waiter, wake
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._timer import SharedTimer
+from loanasync._waits import SharedTimer
 from loanasync.errors import (
     DeadlineExceededError,
     DecisionNotRecordedError,
@@ -31,7 +31,7 @@ from loanasync.errors import (
 )
 
 if TYPE_CHECKING:
-    from loanasync.errors.transport import TransportOutcome
+    from loanasync.errors import TransportOutcome
 
 
 _CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals

@@ -7,7 +7,7 @@ from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import Response
@@ -22,7 +22,7 @@ from loanasync.errors import (
 )
 
 if TYPE_CHECKING:
-    from loanasync.errors.ledger import UnresolvedState
+    from loanasync.errors import UnresolvedState
 
 
 EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "unknown", "lost"]

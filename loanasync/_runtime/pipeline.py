@@ -12,7 +12,6 @@ from attrs import evolve
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
 from loanasync._config import Shop, token_violation
-from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._results import Approved, Meta, Refused
@@ -23,9 +22,10 @@ from loanasync._runtime.slots import Slots
 from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry.spans import AttemptRecord, CallRecord, Instruments
-from loanasync._timer import SharedTimer
 from loanasync._transport.base import Transport
+from loanasync._waits import SharedTimer, Waits, was_cancelled
 from loanasync.errors import (
+    TOKEN_FAILED,
     CircuitOpenError,
     ClientClosedError,
     ConnectError,
@@ -35,14 +35,13 @@ from loanasync.errors import (
     LoanError,
     PoolTimeoutError,
     ReadTimeoutError,
+    StoppedBy,
     SystemFaultError,
     TransportError,
 )
-from loanasync.errors.service import StoppedBy
-from loanasync.errors.transport import TOKEN_FAILED
 
 if TYPE_CHECKING:
-    from loanasync.errors.transport import TransportOutcome
+    from loanasync.errors import TransportOutcome
 
 
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from loanasync._protocol.endpoints import SYSTEM_FAULT, content_of
 from loanasync._protocol.error_bodies import states_decision
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync.errors.service import StoppedBy
+from loanasync.errors import StoppedBy
 
 _RETRY_COST = 10  # tokens of the quota; each call without a 500 returns one
 MAX_EXTRA_WAIT = 5.0  # seconds that a Retry-After header may add to the backoff

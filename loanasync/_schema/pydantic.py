@@ -12,7 +12,7 @@ from attrs import frozen
 
 from loanasync._config import require
 from loanasync._models.dialect import Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._models.requests import AdditionalData, ApprovalRequest, PydanticType, UserData
 from loanasync._results import Problem
 from loanasync._schema.json_schema import schema
 from loanasync._settings import Limits
@@ -193,3 +193,6 @@ def _refuse(value: object) -> NoReturn:
 _MOST_UNKNOWN = 20  # unknown members that are reported: a hostile body may have thousands
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ADDITIONAL = frozenset(attrs.fields_dict(AdditionalData))
+
+
+PydanticType.rules = RequestRules()

@@ -14,10 +14,10 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync._protocol.endpoints import OPERATIONS
 from loanasync._version import __version__
-from loanasync.errors.root import CircuitReason
+from loanasync.errors import CircuitReason
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 # Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration.

@@ -21,8 +21,7 @@ from loanasync._settings import Telemetry
 from loanasync._telemetry.metrics import SCHEMA, Metrics, metrics_for
 from loanasync._telemetry.propagation import injector
 from loanasync._version import __version__
-from loanasync.errors import LoanError
-from loanasync.errors.root import CircuitReason, Outcome
+from loanasync.errors import CircuitReason, LoanError, Outcome
 
 if TYPE_CHECKING:
     from contextvars import Token

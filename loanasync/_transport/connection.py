@@ -13,9 +13,7 @@ import aiohttp
 from attrs import define, field
 from yarl import URL
 
-from loanasync._lifecycle import expire
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._timer import SharedTimer
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
     MAX_BODY_SIZE,
@@ -23,6 +21,7 @@ from loanasync._transport.aiohttp_internals import (
     buffered_body,
     new_parser,
 )
+from loanasync._waits import SharedTimer, expire
 
 if TYPE_CHECKING:
     from loanasync._transport.aiohttp_internals import OpenedConnection, ResponseHead, ResponseParser

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from loanasync._lifecycle import Waits, was_cancelled
 from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
 from loanasync._transport import tls
 from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE, waited_for_pool
+from loanasync._waits import Waits, was_cancelled
 from loanasync.errors import (
     ConnectError,
     ConnectionLostError,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from loanasync._lifecycle import Waits
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
@@ -23,6 +22,7 @@ from loanasync._transport.aiohttp_internals import (
 )
 from loanasync._transport.connection import MAX_BODY_FOR_REUSE, DirectConnection, Origin, Scheduler
 from loanasync._transport.session import SessionTransport, connect_timeout, open_session
+from loanasync._waits import Waits
 from loanasync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:

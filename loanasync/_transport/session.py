@@ -12,7 +12,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from loanasync._config import require
-from loanasync._lifecycle import Waits, expire
 from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures, tls
@@ -27,6 +26,7 @@ from loanasync._transport.aiohttp_internals import (
     send_method,
     tls_setting,
 )
+from loanasync._waits import Waits, expire
 from loanasync.errors import ConfigurationError, ConnectError
 
 _MAX_BYTES = 1 << 20  # the largest body that aiohttp accepts as `bytes` without a warning

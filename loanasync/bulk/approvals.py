@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from loanasync._lifecycle import caller_line
+from loanasync._closing import caller_line
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
 from loanasync._validation.validators import type_name

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from attrs import define, field, frozen
 
-from loanasync.errors.root import Outcome
+from loanasync.errors import Outcome
 
 _EXAMPLES = 3  # rows that are kept of each group
 _MAX_CAUSES = 1_000  # of one tally, which must not grow with the number of rows

@@ -12,11 +12,11 @@ from loanasync.errors import (
     DecisionNotRecordedError,
     InvalidRequestError,
     LoanError,
+    Outcome,
     OutcomeUnknownError,
     RejectedError,
     TransportError,
 )
-from loanasync.errors.root import Outcome
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
 _DECIDED = ("approved", "refused")

@@ -14,13 +14,13 @@ from attrs import field, frozen
 
 from loanasync._config import Shop
 from loanasync._display.masking import mask
-from loanasync._lifecycle import was_cancelled
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.guard import Claim, state_of
 from loanasync._runtime.pipeline import Run, copy_error
 from loanasync._telemetry.spans import CLAIMED
+from loanasync._waits import was_cancelled
 from loanasync.errors import (
     ConfigurationError,
     DecisionNotRecordedError,
@@ -45,7 +45,7 @@ from loanasync.ledger.replay import replay, settlement_of
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
 if TYPE_CHECKING:
-    from loanasync.errors.ledger import UnresolvedState
+    from loanasync.errors import UnresolvedState
 
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 from attrs import evolve
 
-from loanasync._lifecycle import Closing
+from loanasync._closing import Closing
 from loanasync._models.dialect import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary, finalize
 
 from attrs import define
 
-from loanasync._lifecycle import free_after_fork
+from loanasync._forks import free_after_fork
 from loanasync.errors import LedgerMismatchError
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger

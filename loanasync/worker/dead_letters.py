@@ -5,7 +5,7 @@ from abc import abstractmethod
 
 from attrs import frozen
 
-from loanasync._lifecycle import Closing
+from loanasync._closing import Closing
 
 NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
 

@@ -3,7 +3,7 @@
 from attrs import define, field
 
 from loanasync.bulk.causes import FailureTally
-from loanasync.errors.root import Outcome
+from loanasync.errors import Outcome
 
 # If this many rows fail for one cause, before any row succeeds, the cause concerns the whole file. Fewer
 # rows could fail by chance. With more, a wrong setting would cost more calls.

@@ -28,7 +28,7 @@ from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.rows.append import AppendFile
 from loanasync.cli.rows.orders import Order, Orders
-from loanasync.errors.root import CircuitReason
+from loanasync.errors import CircuitReason
 
 _UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
 _OUTAGES: dict[CircuitReason, str] = {

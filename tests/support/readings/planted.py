@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from loanasync import Approved, LoanError, Refused, UserData
+from loanasync import Approved, LoanError, Refused, UserData, errors
 from loanasync._protocol import endpoints
 from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
@@ -21,7 +21,6 @@ from loanasync.errors import (
     SystemFaultError,
     UnexpectedResponseError,
     UserNotFoundError,
-    service,
 )
 from loanasync.ledger import Entry, State, keys, transitions
 from loanasync.ledger.guard import LedgerClaim
@@ -171,7 +170,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "a 303 proves that nothing was evaluated")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(service, "NOT_PROCESSED", frozenset({303}))
+    patch.setattr(errors, "NOT_PROCESSED", frozenset({303}))
 
 
 @planted("R4", "a missing connection after a 500 means that nothing was sent")

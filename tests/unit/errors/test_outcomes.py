@@ -8,7 +8,7 @@ import pytest
 
 import loanasync
 from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
-from loanasync.errors.root import Outcome
+from loanasync.errors import Outcome
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from loanasync._timer import SharedTimer
+from loanasync._waits import SharedTimer
 from support.virtual_time import VirtualTime
 
 Expired = list[tuple[str, float, float]]

@@ -1,4 +1,4 @@
-"""A timer for many time limits, few of which pass."""
+"""Waits with a time limit, and how the closing of a client ends them."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +6,49 @@ from math import inf
 from typing import Generic, TypeVar
 
 Owner = TypeVar("Owner")
+
+
+class Waits:
+    """The waits in progress of an object, which end at once when the object is closed.
+
+    A wait is an entered `asyncio.Timeout`. It ends with TimeoutError; `is_closed` distinguishes closing from
+    an expired time limit.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed: bool = False
+        self._limits: set[asyncio.Timeout] = set()
+
+    def add(self, limit: asyncio.Timeout) -> None:
+        """Register a wait by its time limit, which must be entered."""
+        self._limits.add(limit)
+        if self.is_closed:
+            expire(limit)
+
+    def discard(self, limit: asyncio.Timeout) -> None:
+        """Remove a wait that has ended."""
+        self._limits.discard(limit)
+
+    def close(self) -> None:
+        """End all waits. Waits that are added later end at once."""
+        self.is_closed = True
+        for limit in self._limits:
+            expire(limit)
+
+
+def expire(limit: asyncio.Timeout) -> None:
+    """Expire a time limit now, unless it has expired."""
+    if not limit.expired():
+        limit.reschedule(0.0)
+
+
+def was_cancelled() -> bool:
+    """Return True if the current task was cancelled.
+
+    A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
+    """
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class SharedTimer(Generic[Owner]):
