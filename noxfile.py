@@ -59,7 +59,7 @@ DEPENDENT += [f"tests/integration/ledger/test_{ledger}.py" for ledger in ("postg
 PURE = [
     "_config.py",
     "_display/*",
-    "_models/*",
+    "_models.py",
     "_protocol/*",
     "_results.py",
     "_settings.py",

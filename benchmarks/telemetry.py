@@ -33,7 +33,7 @@ from rounds import interleaved
 from loanasync import ApprovalRequest, Decision, LoanClient, Telemetry
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime import pipeline
-from loanasync._telemetry.spans import Instruments
+from loanasync._telemetry import Instruments
 from loanasync.testing import approval_request, fiscal_code
 
 if TYPE_CHECKING:

@@ -3,13 +3,11 @@
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models.dialect import Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
-from loanasync._schema.json_schema import schema
-from loanasync._schema.pydantic import RequestRules
+from loanasync._schema import RequestRules, schema
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout
 from loanasync._transport.base import Transport
 from loanasync._version import __version__

@@ -20,8 +20,7 @@ from loanasync._config import (
     slot_count,
 )
 from loanasync._display.masking import JSON, AnyJSON
-from loanasync._models.dialect import Dialect
-from loanasync._models.requests import ApprovalRequest, UserData
+from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, Call, load
 from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.breaker import Breaker
@@ -30,7 +29,7 @@ from loanasync._runtime.guard import ProcessGuard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
-from loanasync._telemetry.spans import Instruments
+from loanasync._telemetry import Instruments
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._validation import rules
 from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
-from loanasync._models.dialect import Dialect
+from loanasync._models import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
 from loanasync._version import __version__

@@ -11,7 +11,7 @@ from typing import Any
 
 from loanasync import Dialect, InvalidRequestError, Limits, Problem, UserData
 from loanasync._display.texts import CATALOGUES
-from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._protocol.error_bodies import read_problems
 from loanasync._validation import rules
 from loanasync._validation.validators import Rule

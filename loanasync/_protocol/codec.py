@@ -13,8 +13,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
-from loanasync._models.dialect import READ_ALIASES, USER_DATA_NAMES, Dialect
-from loanasync._models.requests import ApprovalRequest, UserData
+from loanasync._models import READ_ALIASES, USER_DATA_NAMES, ApprovalRequest, Dialect, UserData
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 

@@ -12,8 +12,7 @@ from attrs import define, evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
-from loanasync._models.dialect import Dialect
-from loanasync._models.requests import ApprovalRequest, UserData
+from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec
 from loanasync._protocol.echo import belongs_to_another_customer
 from loanasync._protocol.error_bodies import error_class, read_problems

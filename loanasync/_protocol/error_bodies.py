@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 from unicodedata import normalize
 
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
+from loanasync._models import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
 from loanasync._results import UNLISTED, Problem
 from loanasync.errors import (
     AccessDeniedError,

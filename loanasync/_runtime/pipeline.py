@@ -21,7 +21,7 @@ from loanasync._runtime.retry import MAX_EXTRA_WAIT, Quota, Sleep, is_system_fau
 from loanasync._runtime.slots import Slots
 from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry.spans import AttemptRecord, CallRecord, Instruments
+from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
 from loanasync._transport.base import Transport
 from loanasync._waits import SharedTimer, Waits, was_cancelled
 from loanasync.errors import (

@@ -12,8 +12,15 @@ from attrs import evolve
 
 from loanasync._display.masking import EMPTY_BODY
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, Dialect
-from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._models import (
+    APPROVAL_NAMES,
+    READ_ALIASES,
+    USER_DATA_NAMES,
+    AdditionalData,
+    ApprovalRequest,
+    Dialect,
+    UserData,
+)
 from loanasync._results import Problem
 from loanasync._settings import Limits
 from loanasync._validation import validators as values

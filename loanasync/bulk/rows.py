@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 from attrs import field, frozen
 
 from loanasync._display.masking import MaskedPairs, mask, masked_unless
-from loanasync._models.requests import ApprovalRequest
+from loanasync._models import ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
 from loanasync.errors import (
     AlreadyEvaluatedError,

@@ -12,7 +12,7 @@ import attrs
 import typer
 
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
-from loanasync._models.dialect import USER_DATA_NAMES
+from loanasync._models import USER_DATA_NAMES
 from loanasync._results import described
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message

@@ -19,7 +19,7 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.guard import Claim, state_of
 from loanasync._runtime.pipeline import Run, copy_error
-from loanasync._telemetry.spans import CLAIMED
+from loanasync._telemetry import CLAIMED
 from loanasync._waits import was_cancelled
 from loanasync.errors import (
     ConfigurationError,

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 from attrs import evolve
 
 from loanasync._closing import Closing
-from loanasync._models.dialect import APPROVAL_NAMES
+from loanasync._models import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions
 from loanasync.ledger.header import Header, check_service, check_writes, lost_writes, mismatch, new_header

@@ -6,7 +6,7 @@ from contextlib import suppress
 from attrs import evolve, fields
 
 from loanasync._display.masking import JSON, mask
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import Malformed, decode, encode, encode_checked
 from loanasync._protocol.messages import Response

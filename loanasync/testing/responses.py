@@ -9,7 +9,7 @@ import attrs
 from attrs import field, frozen
 
 from loanasync._display.masking import JSON
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused

@@ -10,7 +10,7 @@ import attrs
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
-from loanasync._models.requests import AdditionalData, ApprovalRequest
+from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused, printable
 from loanasync.bulk.rows import Row, result_of
 from loanasync.errors import (

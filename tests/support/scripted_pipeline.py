@@ -9,7 +9,7 @@ from loanasync._protocol import endpoints
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import RetryPolicy
-from loanasync._telemetry.spans import Instruments
+from loanasync._telemetry import Instruments
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
 

@@ -9,7 +9,7 @@ import pytest
 
 from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
 from loanasync._config import _aiohttp_version, configure, from_environment
-from loanasync._models.dialect import field_name
+from loanasync._models import field_name
 
 
 def shop(**changes: object) -> Any:

@@ -10,7 +10,7 @@ from attrs import evolve, fields
 
 from loanasync import Approved
 from loanasync._display.masking import mask
-from loanasync._models.dialect import field_name
+from loanasync._models import field_name
 from loanasync.cli.console import counted
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Change, Cipher, Entry, State

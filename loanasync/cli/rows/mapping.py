@@ -13,7 +13,7 @@ import typer
 from attrs import field, frozen
 
 from loanasync import AdditionalData, ApprovalRequest
-from loanasync._models.dialect import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models import APPROVAL_NAMES, READ_ALIASES
 
 _LEAST_NUMBER = -(2**63)
 REQUEST_FIELDS: frozenset[str] = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}

@@ -23,7 +23,7 @@ from loanasync import (
     Refused,
 )
 from loanasync._display.masking import Body, Items, mask, masked_unless
-from loanasync._models.dialect import wire_names
+from loanasync._models import wire_names
 from support.builders import additional_data, approval_request, user_data
 
 META = Meta(status=201, attempts=1, elapsed=0.5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync import DocumentType, UserData
-from loanasync._models.dialect import USER_DATA_NAMES
+from loanasync._models import USER_DATA_NAMES
 from loanasync._protocol.codec import read_user_data, write
 from loanasync._protocol.json import decode
 from support.builders import USER_DATA, user_data

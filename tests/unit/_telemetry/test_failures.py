@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import Approved, Refused, Telemetry, _log
-from loanasync._telemetry.metrics import AttributeCounts, metrics_for
+from loanasync._telemetry import AttributeCounts, metrics_for
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,

@@ -10,7 +10,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 
 from loanasync import Approved, Telemetry, _log
 from loanasync._settings import Propagate
-from loanasync._telemetry.propagation import injector
+from loanasync._telemetry import injector
 from loanasync.testing import (
     ScriptedTransport,
     approved,

@@ -30,11 +30,11 @@ from loanasync import (
     Telemetry,
     UnexpectedStatusError,
 )
+from loanasync import _telemetry as telemetry
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
-from loanasync._telemetry import spans as telemetry
-from loanasync._telemetry.spans import AttemptRecord, CallRecord, Instruments
+from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
 from loanasync.testing import approved, connection_lost, refused, response, system_error
 from support.builders import FISCAL_CODE, approval_request
 from support.scripted_pipeline import Run, Step
@@ -277,7 +277,7 @@ def test_durations_of_call_and_attempt_are_measured(
     run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
-    monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
+    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     record = CallRecord(run.pipeline._telemetry, call)
     AttemptRecord(record, 1).end(Response(status=201, headers={}, body=b""))

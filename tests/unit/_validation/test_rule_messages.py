@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loanasync import Dialect, Limits, Problem, Residence
-from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._results import described
 from loanasync._validation import rules
 from support.builders import additional_data, approval_request, user_data

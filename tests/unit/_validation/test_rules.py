@@ -12,7 +12,7 @@ from stdnum.it import codicefiscale
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
 from loanasync._display.texts import CATALOGUES
-from loanasync._models.dialect import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._results import described
 from loanasync._validation import rules
 from support.builders import (

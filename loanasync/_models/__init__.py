@@ -1,1 +1,0 @@
-"""Request models and dialects."""

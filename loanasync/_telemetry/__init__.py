@@ -1,1 +1,0 @@
-"""Spans, metrics and trace headers of calls."""
