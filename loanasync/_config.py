@@ -22,8 +22,7 @@ from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 
 TOKEN_HEADER: Final = "X-Auth-Token"  # noqa: S105  (the name of spec §5)
-_TOKEN = re.compile("[\x21-\x7e]+")
-_SEGMENT = re.compile(r"[\x21-\x7e]+")
+_WORD = re.compile(r"[\x21-\x7e]+")  # printable ASCII without spaces
 _VARIABLES = {setting: f"LOANASYNC_{setting.upper()}" for setting in ("base_url", "shop_id", "auth_token")}
 _PATH_CHARACTERS = re.compile(r"[/\\?#%]")
 
@@ -232,7 +231,7 @@ def _shop_id(shop_id: object) -> str:
         raise ConfigurationError("shop_id", str(violation))
     segment = str(shop_id)
     # URL libraries resolve "..", so the request would be sent to another resource.
-    if segment in (".", "..") or not _SEGMENT.fullmatch(segment) or _PATH_CHARACTERS.search(segment):
+    if segment in (".", "..") or not _WORD.fullmatch(segment) or _PATH_CHARACTERS.search(segment):
         raise ConfigurationError(
             "shop_id", "must be printable ASCII without spaces and without any of / \\ ? # %"
         )
@@ -251,7 +250,7 @@ def token_violation(token: object) -> str | None:
     """Return the rule that a token breaks, or None. The text does not contain the token."""
     if (violation := values.text(token)) is not None:
         return str(violation)
-    return None if _TOKEN.fullmatch(str(token)) else "must be printable ASCII without spaces"
+    return None if _WORD.fullmatch(str(token)) else "must be printable ASCII without spaces"
 
 
 _DEFAULT_MAX_CONCURRENCY = 100  # with the client's own session

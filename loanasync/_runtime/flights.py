@@ -229,8 +229,9 @@ class Flights:
     ) -> bool:
         """Wait for the end of a flight. Return False if this caller leaves before, because its time is over.
 
-        It leaves while a response is awaited, and as a later caller also while others wait. Otherwise it
-        waits for the end: the flight is withdrawn, or its result is being recorded.
+        When its time is over, a caller leaves if a response is awaited. One that joined also leaves if others
+        still wait. Any other caller stays until the end, which is near: if it is the last one and nothing was
+        sent, the flight is withdrawn; otherwise its result is being recorded.
         """
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -61,7 +60,7 @@ class _LoopResources:
         self.calls: int = 0
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
-    def end_call(self, _: object = None) -> None:
+    def end_call(self) -> None:
         """Count a call as ended."""
         self.calls -= 1
         if not self.calls and self._no_calls is not None:
@@ -81,7 +80,7 @@ class _LoopResources:
         """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport."""
         try:
             if self.calls:
-                self._no_calls = self._no_calls or asyncio.Event()  # two tasks may close the client
+                self._no_calls = asyncio.Event()
                 async with asyncio.timeout(within):
                     await self._no_calls.wait()
         except TimeoutError:
@@ -200,8 +199,8 @@ def _valid_no_response(response: object, request: Request) -> NoResponse:
 class Pipeline:
     """Runs the calls of a client and its copies, which share transports, slots, quota, breaker and telemetry.
 
-    `start` begins a call and returns its `Run`; `run` runs a call without a ledger from start to end; `read`
-    turns the last response into an outcome or an error.
+    `run` runs any call except an approval. `Flights` runs approvals with `begin` and `start`, which returns a
+    `Run`. `read` turns the last response into an outcome or an error.
     """
 
     def __init__(
@@ -211,10 +210,10 @@ class Pipeline:
         quota: Quota,
         slots: int | None,
         *,
-        breaker: Breaker | None = None,
-        on_unclosed: Callable[[], None] | None = None,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Sleep = asyncio.sleep,
+        breaker: Breaker | None,
+        on_unclosed: Callable[[], None] | None,
+        now: Callable[[], float],
+        sleep: Sleep,
     ) -> None:
         # A method of this object would create a reference cycle. Without a cycle, an unclosed client is
         # garbage collected as soon as it is dropped, and `on_unclosed` warns at once.

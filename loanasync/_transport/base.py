@@ -1,7 +1,10 @@
-"""The protocols of a transport, which sends HTTP requests, and of the clock of a client."""
+"""The protocols of a transport, which sends HTTP requests, and of the clock of a client; the proxy."""
 
 from typing import Protocol
 
+from attrs import field, frozen
+
+from loanasync._display.masking import mask
 from loanasync._protocol.messages import NoResponse, Request, Response
 
 
@@ -74,3 +77,10 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds` before the next attempt of a call."""
+
+
+@frozen
+class Proxy:
+    """The setting `proxy=`; `url` is None if the environment names no proxy. It may contain a password."""
+
+    url: str | None = field(repr=mask)

@@ -20,6 +20,7 @@ from loanasync._transport.aiohttp_internals import (
     is_replaced,
     open_connection,
 )
+from loanasync._transport.base import Proxy
 from loanasync._transport.connection import MAX_BODY_FOR_REUSE, DirectConnection, Origin, Scheduler
 from loanasync._transport.session import SessionTransport, connect_timeout, open_session
 from loanasync._waits import Waits
@@ -161,7 +162,7 @@ class DirectTransport:
 def open_transport(
     users: aiohttp.ClientSession | None,
     context: "ssl.SSLContext | None",
-    proxy: str | None,
+    proxy: Proxy | None,
     *,
     direct_connections: bool,
 ) -> DirectTransport | SessionTransport:
@@ -180,7 +181,7 @@ def open_transport(
         )
     else:
         session = users
-    address = None if proxy is None else URL(proxy)
+    address = None if proxy is None or proxy.url is None else URL(proxy.url)
     through_session = SessionTransport(session, owned=users is None, proxy=address)
     if direct_connections and is_direct_possible():
         return DirectTransport(through_session)

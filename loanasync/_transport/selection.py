@@ -6,22 +6,13 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import aiohttp
-from attrs import field, frozen
 
 from loanasync._config import require
-from loanasync._display.masking import mask
-from loanasync._transport.base import Transport
+from loanasync._transport.base import Proxy, Transport
 from loanasync._transport.pool import open_transport
 from loanasync._transport.session import check_session
 from loanasync._transport.tls import ssl_context
 from loanasync.errors import ConfigurationError
-
-
-@frozen
-class Proxy:
-    """The setting `proxy=`; `url` is None if the environment names no proxy. It may contain a password."""
-
-    url: str | None = field(repr=mask)
 
 
 def proxy_of(setting: object, base_url: str) -> Proxy | None:
@@ -57,11 +48,11 @@ def _is_proxy_url(url: object) -> bool:
 
 
 def transport_factory(
-    session: aiohttp.ClientSession | None = None,
-    trust: object = None,
-    proxy: Proxy | None = None,
+    session: aiohttp.ClientSession | None,
+    trust: object,
+    proxy: Proxy | None,
     *,
-    direct_connections: bool = True,
+    direct_connections: bool,
 ) -> Callable[[], Transport]:
     """Return a function that opens the transport of the running event loop.
 
@@ -87,7 +78,7 @@ def transport_factory(
         open_transport,
         session,
         None if trust is None else ssl_context(trust),
-        None if proxy is None else proxy.url,
+        proxy,
         direct_connections=direct_connections,
     )
 

@@ -579,9 +579,10 @@ class LedgerClaim(Claim):
     async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
         """Write a settlement that is not a decision; return None if that fails.
 
-        After a failure the entry stays in flight until its lease expires, and is UNKNOWN from then on.
+        After a failure a later call of this client releases the entry, if the request was not evaluated.
+        Otherwise it stays in flight until its lease expires, and is UNKNOWN from then on.
         """
-        if settlement.state is State.RELEASED:  # if this fails, a later call of this client releases it
+        if settlement.state is State.RELEASED:
             self._remember(settlement.state, lambda: settlement)
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):

@@ -29,6 +29,8 @@ class Run:
             Instruments(Telemetry()),
             Quota(quota),
             slots,
+            breaker=None,
+            on_unclosed=None,
             now=self.clock.now,
             sleep=self.clock.sleep,
         )
