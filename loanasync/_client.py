@@ -818,9 +818,13 @@ class LoanClient(Closing):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
-            if self._ledger_guard is not None and self._owns_ledger:
-                asyncio.run(self._ledger_guard.ledger.aclose())
+            try:
+                self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
+            finally:
+                if self._ledger_guard is not None and self._owns_ledger:
+                    loop = asyncio.new_event_loop()
+                    loop.run_until_complete(self._ledger_guard.ledger.aclose())
+                    loop.close()
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
 

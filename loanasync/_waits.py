@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
 from typing import Generic, TypeVar
 
 Owner = TypeVar("Owner")
+
+_MOST_REMOVED = 100  # limits that a timer keeps although they were removed, and as many as it has
 
 
 class Waits:
@@ -65,6 +69,10 @@ class SharedTimer(Generic[Owner]):
         self._loop = loop
         self._expire = expire
         self._limits: dict[Owner, float] = {}
+        # A heap of all limits, also of those that were removed or replaced. The numbers are all different, so
+        # that owners are not compared.
+        self._heap: list[tuple[float, int, Owner]] = []
+        self._numbers = count()
         self._next = inf  # the time of the timer; all limits are later or equal
         self._handle: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -72,8 +80,12 @@ class SharedTimer(Generic[Owner]):
     def set(self, owner: Owner, limit: float) -> None:
         """Set the limit of an owner, a time of the event loop's clock."""
         self._limits[owner] = limit
+        heappush(self._heap, (limit, next(self._numbers), owner))
         if limit < self._next:
             self._start(limit)
+        if len(self._heap) > _MOST_REMOVED + 2 * len(self._limits):
+            self._heap = [(limit, next(self._numbers), owner) for owner, limit in self._limits.items()]
+            heapify(self._heap)
 
     def discard(self, owner: Owner) -> None:
         """Remove the limit of an owner, if it has one."""
@@ -89,11 +101,13 @@ class SharedTimer(Generic[Owner]):
 
     def _cancel(self) -> None:
         self._next = inf
+        self._heap.clear()
         if self._handle is not None:
             self._handle.cancel()
 
     def _start(self, limit: float) -> None:
-        self._cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         self._next = limit
         self._handle = self._loop.call_at(limit, self._run)
 
@@ -102,10 +116,11 @@ class SharedTimer(Generic[Owner]):
         now = max(self._loop.time(), self._next)  # a coarse clock may make the event loop call too early
         self._next = inf
         try:
-            for owner, limit in tuple(self._limits.items()):
-                if limit <= now and self._limits.pop(owner, None) is not None:
+            while self._heap and self._heap[0][0] <= now:
+                limit, _, owner = heappop(self._heap)
+                if self._limits.get(owner) == limit:
+                    del self._limits[owner]
                     self._expire(owner, limit)
         finally:  # an error of one owner must not keep the others from expiring
-            limit = min(self._limits.values(), default=inf)
-            if limit < self._next:
-                self._start(limit)
+            if self._heap and self._heap[0][0] < self._next:
+                self._start(self._heap[0][0])

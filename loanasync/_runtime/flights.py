@@ -211,6 +211,7 @@ class Flights:
         with self._pipeline.start(call, timeout, retry) as run:
             run.record.set_ledger_result("joined")
             run.record.link(flight.call)
+            flight.is_withdrawn = False  # else the result would be that of a caller whose time is over
             if flight.call.payload != call.payload:
                 return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
             if not await self._wait(flight, limits, within, is_first=False):
@@ -219,6 +220,8 @@ class Flights:
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
                 return None
             if isinstance(result, BaseException) and not isinstance(result, Exception):
+                if not flight.call.may_be_evaluated:
+                    return None
                 result = unknown_error(flight.call, result)  # for example SystemExit, which ends its caller
             if isinstance(result, BaseException) and not isinstance(result, LoanError):
                 return result

@@ -22,6 +22,7 @@ from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
 from loanasync._transport.base import Transport
+from loanasync._transport.failures import drop_frames
 from loanasync._waits import SharedTimer, Waits, was_cancelled
 from loanasync.errors import (
     TOKEN_FAILED,
@@ -132,7 +133,8 @@ async def _set_token(call: Call) -> str | None:
     try:
         token = call.shop.auth_token()
         if isinstance(token, Awaitable):
-            token = await token
+            # Several calls may await the same task, and the end of one of them must not cancel it.
+            token = await (asyncio.shield(token) if asyncio.isfuture(token) else token)
         violation = token_violation(token)
         if violation is None:
             call.auth_token = str(token)
@@ -581,6 +583,7 @@ class Run:
                 finally:
                     waits.discard(limit)
         except (Exception, asyncio.CancelledError) as error:
+            drop_frames(error)  # those of the user's function, whose local variables may be secret
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
             cause = type(error).__name__

@@ -52,7 +52,8 @@ class DirectTransport:
         self._origins: dict[str, Origin] = {}
         self._waits = Waits()  # the connection attempts in progress
         connector = self._session.connector
-        self._has_limit = connector is not None and connector.limit > 0
+        limits = (0, 0) if connector is None else (connector.limit, getattr(connector, "limit_per_host", 0))
+        self._has_limit = max(limits) > 0
         self._keeps = connector is not None and not connector.force_close
 
     def check(self) -> None:

@@ -249,7 +249,7 @@ class LedgerGuard:
             number: Settlements to write at most.
         """
         for token in tuple(self._unwritten)[:number]:
-            if token in self._unwritten:  # else another call has written it meanwhile
+            with suppress(KeyError):  # another call has written it meanwhile
                 # After a failure, for example of the user's cipher, the next call tries another one.
                 self._unwritten.move_to_end(token)
                 await self.attempt(partial(self.write, token), within, "approve", "")

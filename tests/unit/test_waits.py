@@ -100,3 +100,33 @@ def test_closed_timer_without_limits_is_cancelled() -> None:
         return sum(not handle.cancelled() for handle in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
 
     assert VirtualTime().run(use()) == 0
+
+
+def test_extended_limit_expires_at_the_later_time() -> None:
+    expired: list[tuple[str, float]] = []
+
+    async def use() -> None:
+        def expire(owner: str, limit: float) -> None:
+            expired.append((owner, limit))
+            if owner == "first":
+                timer.set("second", 10.0)
+
+        timer: SharedTimer[str] = SharedTimer(asyncio.get_running_loop(), expire)
+        timer.set("first", 1.0)
+        timer.set("second", 1.0)
+        await asyncio.sleep(20)
+
+    VirtualTime().run(use())
+    assert expired == [("first", 1.0), ("second", 10.0)]
+
+
+def test_timer_forgets_removed_limits() -> None:
+    async def use() -> int:
+        timer = shared_timer([])
+        for number in range(10_000):
+            timer.set(f"{number}", float(number + 100))
+            timer.discard(f"{number}")
+        timer.set("last", 5.0)
+        return len(timer._heap)
+
+    assert VirtualTime().run(use()) < 200

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="only some syste
 
 HELD = """
 import asyncio, os, signal, sys, threading, warnings
-from loanasync._telemetry import metrics as _metrics
+from loanasync import _telemetry
 from loanasync.ledger import MemoryLedger, SqliteLedger, create_ledger
 from loanasync.testing import approval_request, approved, scripted_client
 
@@ -25,7 +25,7 @@ locks = {
     "MemoryLedger": lambda: ledger._store._lock,
     "SqliteLedger": lambda: ledger._store._lock,
     "Flights": lambda: client._flights._lock,
-    "metrics": lambda: _metrics._creation.lock,
+    "metrics": lambda: _telemetry._creation.lock,
 }
 
 async def use():

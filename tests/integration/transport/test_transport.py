@@ -399,7 +399,7 @@ KEY = ConnectionKey("loans.example.com", 443, True, True, None, None, None)  # n
         (aiohttp.ClientPayloadError("x"), False, ConnectionLostError, True, "ClientPayloadError"),
         (aiohttp.SocketTimeoutError("x"), False, ReadTimeoutError, True, "SocketTimeoutError"),
         (TimeoutError(), False, ReadTimeoutError, True, "TimeoutError"),
-        (TimeoutError(), True, ReadTimeoutError, False, "TimeoutError"),
+        (TimeoutError(), True, ConnectError, False, "TimeoutError"),
         (OSError(32, "pipe"), False, ConnectionLostError, True, "BrokenPipeError errno 32"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

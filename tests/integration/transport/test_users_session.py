@@ -12,7 +12,7 @@ import pytest
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from loanasync import ConfigurationError, LoanClient, Refused, TransportError
+from loanasync import ConfigurationError, LoanClient, Refused, Timeout, TransportError
 from support.canned_server import REFUSAL, Canned, approve, serving
 from support.direct_path import each_path, needs_direct_path
 from support.raw_server import PATIENCE, Play, RawServer, running, until
@@ -69,6 +69,19 @@ async def test_idle_connection_of_the_client_is_closed_after_a_second() -> None:
         before = asyncio.get_running_loop().time()
         assert await post(session, server) == 422, "gets the slot when the connection was closed"
         assert 0.5 < asyncio.get_running_loop().time() - before < PATIENCE
+        assert server.most_open == 1
+
+
+@needs_direct_path
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 0, "limit_per_host": 1}], ids=str)
+async def test_waiting_call_uses_the_connection_of_the_one_before(limits: dict[str, int]) -> None:
+    """Otherwise it would wait a second, until the idle connection is closed."""
+    connector = aiohttp.TCPConnector(**limits)  # type: ignore[arg-type]
+    async with serving(REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
+        client = server.client(session=session)
+        limit = Timeout(total=PATIENCE, attempt=PATIENCE, connect=0.9)
+        results = await asyncio.gather(*(approve(client, timeout=limit) for _ in range(6)))
+        assert {type(each) for each in results} == {Refused}
         assert server.most_open == 1
 
 

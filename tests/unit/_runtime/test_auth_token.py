@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from loanasync import (
 )
 from loanasync._config import AuthToken
 from loanasync.ledger import State
-from loanasync.testing import ScriptedTransport, approved, denied, response, system_error
+from loanasync.testing import ScriptedTransport, approved, denied, fiscal_code, response, system_error
 from support import ledger_clients
 from support.builders import FISCAL_CODE, approval_request
 from support.memory_clients import Shop, cancelled
@@ -363,3 +364,36 @@ async def test_call_repr_masks_the_token() -> None:
     await client.approve(FISCAL_CODE, approval_request())
     assert calls[0].auth_token == SECRET
     assert SECRET not in repr(calls)
+
+
+async def test_call_that_leaves_does_not_cancel_a_shared_refresh() -> None:
+    """All calls of a shop may await one task that fetches the token."""
+
+    async def fetch() -> str:
+        await fetched.wait()
+        return "shared"
+
+    fetched = asyncio.Event()
+    refresh = asyncio.create_task(fetch())
+    shop = Shop(approved(), auth_token=lambda: refresh)
+    first, second = (asyncio.create_task(shop.approve(code)) for code in (FISCAL_CODE, fiscal_code()))
+    await asyncio.sleep(0.01)
+    await cancelled(first)
+    fetched.set()
+    assert isinstance(await second, Approved)
+
+
+@pytest.mark.parametrize("operation", ["create_request", "upload_documents"])
+async def test_cancelled_call_shows_no_variable_of_the_function(operation: str) -> None:
+    async def fetch() -> str:
+        secret = SECRET
+        await asyncio.sleep(60)
+        return secret
+
+    client = ScriptedTransport().client(auth_token=fetch)
+    arguments: tuple[Any, ...] = ({},) if operation == "create_request" else (FISCAL_CODE, {})
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.05):
+            await getattr(client, operation)(*arguments)
+    report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert SECRET not in "".join(report.format())
