@@ -575,6 +575,7 @@ class LedgerClaim(Claim):
         undone = await self._call_ledger(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):
             log(WARNING, _UNDONE_LATER, self._key[:12])
+        self._token = ""  # this claim is not used, even if it could not be undone yet
 
     async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
         """Write a settlement that is not a decision; return None if that fails.

@@ -15,7 +15,7 @@ from loanasync import (
     PayloadMismatchError,
     Timeout,
 )
-from loanasync.ledger import LedgerPolicy, MemoryLedger, State, resolve
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approval_request, approved, refused, timed_out
 from support.builders import FISCAL_CODE
@@ -148,6 +148,30 @@ async def test_rotation_during_a_claim_sends_one_request() -> None:
     ledger.faults["claim"] = rotate
     assert not (await one.approve()).approved
     assert one.script.sent == []
+
+
+async def test_claim_before_a_rotation_that_could_not_be_undone_is_not_used() -> None:
+    """Otherwise the undo, which a later call writes, would release an entry whose request was sent."""
+
+    class RotatedLedger(FailingLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            entry = await super().claim(key, **options)
+            if self.operations.count("claim") == 1:
+                await rotate_key(self, BOTH)
+                self.faults["get"] = fail_once
+            return entry
+
+    def fail_once() -> None:
+        del ledger.faults["get"]
+        raise OSError
+
+    ledger = RotatedLedger()
+    shop = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
+    await ledger.open("https://loans.example.com", LedgerPolicy(key=OLD))
+    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(), Approved)
+    assert len(shop.script.sent) == 1
+    assert {entry.state for entry in await shop.entries()} == {State.APPROVED, State.RELEASED}
 
 
 async def test_takeover_that_lost_its_entry_sends_no_second_request() -> None:
