@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "__path__":  # a question of the import system
-            raise AttributeError(name)
         api = import_module("loanasync._api")
         globals().update({each: getattr(api, each) for each in ("__all__", *api.__all__)})
         try:

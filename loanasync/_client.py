@@ -21,7 +21,14 @@ from loanasync._config import (
 )
 from loanasync._display.masking import JSON, AnyJSON
 from loanasync._models import ApprovalRequest, Dialect, UserData
-from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS, Call, load
+from loanasync._protocol.endpoints import (
+    APPROVE,
+    COMPLETE,
+    CREATE_REQUEST,
+    UPLOAD_DOCUMENTS,
+    Call,
+    prepare_options,
+)
 from loanasync._results import Decision, Problem, Problems
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import Flights
@@ -163,7 +170,6 @@ class LoanClient(Closing):
             if transport is None
             else user_transport_factory(transport, session=session, ssl=ssl, proxy=tunnel)
         )
-        opens_session = session is None and transport is None
         require(Telemetry, "telemetry", telemetry)
         slots = slot_count(session, max_concurrency)
         if breaker is not None:
@@ -171,7 +177,7 @@ class LoanClient(Closing):
         self._ledger_guard = _ledger_guard(ledger, ledger_policy, shop.base_url)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
         self._owns_ledger = False
-        self._opens_session = opens_session
+        self._opens_session = session is None and transport is None
         clock: Clock | None = getattr(transport, "clock", None)
         self._pipeline = Pipeline(
             open_transport,
@@ -179,7 +185,7 @@ class LoanClient(Closing):
             Quota(retry.quota),
             slots,
             breaker=None if breaker is None else Breaker(breaker),
-            on_unclosed=unclosed_warning() if opens_session else None,
+            on_unclosed=unclosed_warning() if self._opens_session else None,
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,
         )
@@ -756,7 +762,7 @@ class LoanClient(Closing):
 
     async def __aenter__(self) -> Self:
         # A web shop enters its client when it starts, so that no customer waits for this.
-        load(self._options)
+        prepare_options(self._options)
         if self._opens_session:
             self._pipeline.open()
         return self
@@ -818,15 +824,16 @@ class LoanClient(Closing):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            try:
-                self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
-            finally:
-                if self._ledger_guard is not None and self._owns_ledger:
-                    loop = asyncio.new_event_loop()
-                    loop.run_until_complete(self._ledger_guard.ledger.aclose())
-                    loop.close()
+            pass
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
+        try:
+            self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
+        finally:
+            if self._ledger_guard is not None and self._owns_ledger:
+                loop = asyncio.new_event_loop()  # `asyncio.run` would unset the loop of this thread
+                loop.run_until_complete(self._ledger_guard.ledger.aclose())
+                loop.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

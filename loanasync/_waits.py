@@ -1,7 +1,8 @@
 """Waits with a time limit, and how the closing of a client ends them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
@@ -32,6 +33,16 @@ class Waits:
     def discard(self, limit: asyncio.Timeout) -> None:
         """Remove a wait that has ended."""
         self._limits.discard(limit)
+
+    @asynccontextmanager
+    async def limited_by(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
+        """Enter a time limit, and register its wait until the end of the block."""
+        async with limit:
+            self.add(limit)
+            try:
+                yield
+            finally:
+                self.discard(limit)
 
     def close(self) -> None:
         """End all waits. Waits that are added later end at once."""

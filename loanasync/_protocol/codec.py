@@ -13,7 +13,14 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
-from loanasync._models import READ_ALIASES, USER_DATA_NAMES, ApprovalRequest, Dialect, UserData
+from loanasync._models import (
+    READ_ALIASES,
+    USER_DATA_NAMES,
+    AdditionalData,
+    ApprovalRequest,
+    Dialect,
+    UserData,
+)
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 
@@ -34,9 +41,12 @@ def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     return encode_checked(members) if model.extra is EMPTY_BODY else encode({**members, **model.extra})
 
 
-def load(dialect: Dialect) -> None:
-    """Create the converter of a dialect, which `write` does otherwise."""
-    _converter(dialect)
+def prepare_dialect(dialect: Dialect) -> None:
+    """Create the functions that write approvals and read decisions, as the first call does otherwise."""
+    for written in (ApprovalRequest, AdditionalData):
+        _writer(dialect, written)
+    for read in (Approved, Refused):
+        _reader(read)
 
 
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
@@ -193,7 +203,8 @@ def _find_reader(model: type) -> Read:
     return _converter(_CANONICAL).get_structure_hook(model)
 
 
-# Not decorators, because mutation testing skips decorated functions. cattrs finds a hook more slowly.
+# Not decorators, because mutation testing skips decorated functions. The last two save the time in which
+# cattrs finds the function for a model.
 _converter = cache(_make_converter)
 _writer: Callable[[Dialect, type], Write] = cache(_find_writer)
 _reader: Callable[[type], Callable[..., Any]] = cache(_find_reader)

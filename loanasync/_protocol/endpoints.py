@@ -447,9 +447,9 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
 OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
 
 
-def load(options: Options) -> None:
-    """Create the rules and the writers for these options, which the first call creates otherwise."""
+def prepare_options(options: Options) -> None:
+    """Create the rules, writers and readers for these options, which the first call creates otherwise."""
     rules.approval_rules(options.limits)
     rules.additional_rules(options.limits)
     rules.user_data_rules(options.limits)
-    codec.load(options.dialect)
+    codec.prepare_dialect(options.dialect)

@@ -211,9 +211,9 @@ class Flights:
         with self._pipeline.start(call, timeout, retry) as run:
             run.record.set_ledger_result("joined")
             run.record.link(flight.call)
-            flight.is_withdrawn = False  # else the result would be that of a caller whose time is over
             if flight.call.payload != call.payload:
                 return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
+            flight.is_withdrawn = False  # this caller has time left, and the error must not say otherwise
             if not await self._wait(flight, limits, within, is_first=False):
                 return run.finish(InFlightError("approve", flight.call.entry or ""))
             result = flight.result
@@ -327,7 +327,7 @@ class Flights:
             return copy_error(error)
         if not flight.call.may_be_evaluated:
             return None
-        # Only a caller whose time is over still waits for a flight that was withdrawn.
+        # Only callers whose time is over wait for a flight that is withdrawn. One that joined has reset this.
         return (
             late_error(flight.call, "unknown") if flight.is_withdrawn else unknown_error(flight.call, error)
         )

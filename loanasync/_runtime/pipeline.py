@@ -70,12 +70,8 @@ class _LoopResources:
     async def wait(self, waiting: Awaitable[None]) -> None:
         """Await `waiting`, at most until the client is closed."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(None) as limit:
-                self.waits.add(limit)
-                try:
-                    await waiting
-                finally:
-                    self.waits.discard(limit)
+            async with self.waits.limited_by(asyncio.timeout(None)):
+                await waiting
 
     async def close(self, within: float) -> None:
         """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport."""
@@ -235,7 +231,7 @@ class Pipeline:
             self._per_loop.current()
 
     def start(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> "Run":
-        """Start a call after `begin`. Use the result in a ``with`` block; pass the call's to `Run.finish`.
+        """Start a call, after `begin`. Use the run in a ``with`` block, and end it with `Run.finish`.
 
         Raises:
             ClientClosedError: The client was closed.
@@ -576,12 +572,8 @@ class Run:
         call, waits = self._call, self._resources.waits
         limit = asyncio.timeout(within)
         try:
-            async with limit:
-                waits.add(limit)
-                try:
-                    cause = await _set_token(call)
-                finally:
-                    waits.discard(limit)
+            async with waits.limited_by(limit):
+                cause = await _set_token(call)
         except (Exception, asyncio.CancelledError) as error:
             drop_frames(error)  # those of the user's function, whose local variables may be secret
             if isinstance(error, asyncio.CancelledError) and was_cancelled():

@@ -1,4 +1,4 @@
-"""The protocols of a transport, which sends HTTP requests, and of the clock of a client; the proxy."""
+"""The protocols of a transport and of a client's clock, and the setting of a proxy."""
 
 from typing import Protocol
 

@@ -138,8 +138,8 @@ class DirectTransport:
         If the connector limits the number of connections, stop when another call releases one of them: it
         stays open while it is idle, so the connector may have no slot for another.
         """
-        async with asyncio.timeout_at(deadline) as limit:
-            self._waits.add(limit)
+        limit = asyncio.timeout_at(deadline)
+        async with self._waits.limited_by(limit):
             if self._has_limit:
                 origin.waiting[limit] = None
             try:
@@ -149,7 +149,6 @@ class DirectTransport:
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError("connection timeout") from error
             finally:
-                self._waits.discard(limit)
                 origin.waiting.pop(limit, None)
         connection = DirectConnection(opened, self._scheduler, origin)
         try:

@@ -42,8 +42,8 @@ class Metric:
 class TelemetryRecorder:
     """OpenTelemetry providers that keep spans and metrics in memory; create one for each test.
 
-    Pass `telemetry` to `LoanClient`. It needs opentelemetry-sdk, which the extra
-    ``cli`` installs. It does not need to be closed.
+    Pass `telemetry` to `LoanClient`. The recorder needs opentelemetry-sdk, which the extra ``cli`` installs,
+    and need not be closed.
 
     Raises:
         ConfigurationError: opentelemetry-sdk is not installed, or the environment disables it.

@@ -194,7 +194,7 @@ def test_start_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     )
     assert min(bare, library, first) > 0
     [over_python, over_aiohttp, ratio] = figures["goals"]
-    assert over_python["median"] == pytest.approx(rows["client without aiohttp"] - bare)
+    assert over_python["median"] == pytest.approx(rows["import loanasync"] - bare)
     assert over_aiohttp["median"] == pytest.approx(rows["client after import aiohttp"] - library)
     assert ratio["median"] == pytest.approx(rows["first approval, own session"] / first)
 

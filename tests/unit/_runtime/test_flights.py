@@ -240,3 +240,53 @@ async def test_approval_without_a_connection_in_time_is_tried_once() -> None:
         error = await request(client, timeout=Timeout(total=0.1, attempt=0.1))
     assert isinstance(error, DeadlineExceededError)
     assert (error.outcome, Unreachable.calls) == ("not_sent", 1)
+
+
+async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -> None:
+    """After a 500 all callers have left, and the claim is being settled."""
+    settling, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        settling.set()
+        await go_on.wait()
+
+    ledger = FailingLedger(settle=slow)
+    shop = Shop(system_error(), ledger=ledger)
+    waiting = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    shop.client._pipeline.sleep = wait
+    first = asyncio.create_task(shop.approve())
+    await waiting.wait()
+    await cancelled(first)
+    await settling.wait()
+    second = asyncio.create_task(shop.result())
+    await asyncio.sleep(0)
+    go_on.set()
+    error = await second
+    assert isinstance(error, OutcomeUnknownError)
+    assert len(shop.script.sent) == 1
+
+
+async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() -> None:
+    class ProgramEnd(BaseException):
+        """As SystemExit, which would also end pytest."""
+
+    async def token() -> str:
+        tokens.append("token")
+        if len(tokens) == 1:
+            await asyncio.sleep(0.01)
+            raise ProgramEnd
+        return "token"
+
+    tokens: list[str] = []
+    script = ScriptedTransport(approved())
+    client = script.client(auth_token=token)
+    first, second = (asyncio.create_task(request(client)) for _ in range(2))
+    with pytest.raises(ProgramEnd):
+        await first
+    assert isinstance(await second, Approved)
+    assert len(script.sent) == 1
