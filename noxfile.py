@@ -83,7 +83,7 @@ NIGHTLY = [
         "audit",
     ),
 ]
-# The benchmarks behind docs/explanation/performance.md, and the files for their results, for each Python.
+# The benchmarks behind docs/contributing/performance.md, and the files for their results, for each Python.
 # `--main` leaves out the other clients, of which some are slow.
 FIGURES = "--json=docs/figures/{}-{{python}}.json"
 ALL_BENCHMARKS = [

@@ -1,4 +1,4 @@
-"""Write the tables of docs/explanation/performance.md from the results in docs/figures."""
+"""Write the tables of docs/contributing/performance.md from the results in docs/figures."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["FIGURES", "PAGE", "with_tables"]
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "explanation" / "performance.md"
+PAGE = DOCS / "contributing" / "performance.md"
 FIGURES = DOCS / "figures"
 BEGIN, END = "<!-- {} begins -->\n", "<!-- {} ends -->"
 PYTHONS = ("3.11", "3.13")

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/explanation/architecture.md: one call and its packages (`nox -s pictures`)."""
+"""Draws the picture of docs/contributing/architecture.md: one call and its packages (`nox -s pictures`)."""
 
 from collections.abc import Iterator
 from itertools import pairwise

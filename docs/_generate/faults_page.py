@@ -1,4 +1,4 @@
-"""Generates the tables of docs/explanation/reliability.md from the rows of the fault matrix.
+"""Generates the tables of docs/contributing/reliability.md from the rows of the fault matrix.
 
 Run `python docs/_generate/faults_page.py --write`.
 """
@@ -13,7 +13,7 @@ from support.faults.row import SESSIONS, Expected, Row
 
 __all__ = ["PAGE", "ROWS", "with_tables"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "contributing" / "reliability.md"
 GROUPS = {
     "Connecting": CONNECTING,
     "TLS certificates": CERTIFICATES,

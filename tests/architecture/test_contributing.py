@@ -5,7 +5,7 @@ import re
 from architecture.test_ci import ROOT, sessions
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-RECIPES = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_contributing_names_existing_files() -> None:

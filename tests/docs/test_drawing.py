@@ -45,7 +45,7 @@ def test_each_package_in_the_picture_exists(script: ModuleType) -> None:
 
 
 def test_architecture_page_names_every_package() -> None:
-    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributing" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+)`", page.partition("## Layers")[2].partition("\n## ")[0]))
     packages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
     assert packages <= named
@@ -60,7 +60,7 @@ def test_inner_step_is_drawn_inside_the_outer_one(script: ModuleType) -> None:
 
 
 def test_files_that_the_architecture_page_names_exist() -> None:
-    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributing" / "architecture.md").read_text(encoding="utf-8")
     files = set(re.findall(r"`((?:loanasync|tests|docs)/[\w./]+)`", page))
     modules = {f"loanasync/{name.replace('.', '/')}" for name in re.findall(r"`(_\w+\.\w+)`", page)}
     assert len(files) > 10

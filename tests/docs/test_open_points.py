@@ -1,21 +1,21 @@
-"""Tests of docs/reference/spec-coverage.md, "Not shown": each open point of the specification has a line."""
+"""Tests of docs/contributing/spec-coverage.md: each open point of the specification has a line."""
 
 import re
 
 import pytest
 
-from errors_page import PAGE
+from docs.test_pages import ROOT
 from loanasync.sandbox import Readings
 
 LINES = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (PAGE.parent / "spec-coverage.md")
+    for line in (ROOT / "docs" / "contributing" / "spec-coverage.md")
     .read_text("utf-8")
     .partition("## Not shown")[2]
     .splitlines()
     if line.startswith("| [§")
 ]
-LINKS = re.compile(r"\[(§[\d.]+)\]\(service\.md#spec-[\d-]+\)")
+LINKS = re.compile(r"\[(§[\d.]+)\]\(\.\./reference/service\.md#spec-[\d-]+\)")
 
 # Paragraph, and a part of the line, for each open point.
 DECIDED = {
@@ -56,6 +56,6 @@ def test_spec_coverage_lines_have_three_cells() -> None:
 
 @pytest.mark.parametrize("switch", Readings.choices())
 def test_sandbox_guide_lists_each_reading(switch: str) -> None:
-    guide = (PAGE.parent.parent / "howto" / "sandbox.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "howto" / "sandbox.md").read_text(encoding="utf-8")
     values = ", ".join(f"`{value}`" for value in Readings.choices()[switch])
     assert f"| `{switch}=` | {values} |" in guide

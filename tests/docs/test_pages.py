@@ -145,7 +145,7 @@ def test_links_between_pages_have_a_target(page: Path) -> None:
             assert anchor in names | set(re.findall(r"^\((.+)\)=$", text, re.MULTILINE))
 
 
-TABLE = ROOT / "docs" / "reference" / "spec-coverage.md"
+TABLE = ROOT / "docs" / "contributing" / "spec-coverage.md"
 
 
 def coverage() -> list[list[str]]:

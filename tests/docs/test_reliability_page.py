@@ -1,4 +1,4 @@
-"""Tests of docs/explanation/reliability.md: its tables are up to date, and it names each transport error."""
+"""Tests of docs/contributing/reliability.md: its tables are up to date, and it names each transport error."""
 
 import re
 
