@@ -396,9 +396,12 @@ return {string.format('%d.%06d', time[1], time[2]), number, document,
 """
 
 # ARGV: prefix; id and generation of the replaced header, or empty; then those of the new one, and its text.
+# The driver repeats a script whose response did not arrive: the new header is then stored already.
 _SWAP_HEADER = """
-local id, generation = unpack(redis.call('HMGET', KEYS[1], 'id', 'generation'))
-if (id or '') ~= ARGV[2] or (generation or '') ~= ARGV[3] then
+local id, generation, document = unpack(redis.call('HMGET', KEYS[1], 'id', 'generation', 'document'))
+if document == ARGV[6] then
+  return 1
+elseif (id or '') ~= ARGV[2] or (generation or '') ~= ARGV[3] then
   return 0
 end
 redis.call('HINCRBY', KEYS[1], 'number', 1)

@@ -2,13 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import pytest
+from attrs import evolve
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection
@@ -339,27 +340,36 @@ async def test_missing_entry_is_unknown_and_others_are_not_affected(valkey: Valk
         assert await shop.entries() == await ledger.find(customer=stored.customer) == []
 
 
+@pytest.fixture
+def lose_response(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that loses the next response of the server. The driver then repeats the write."""
+
+    def lose_once() -> None:
+        read = Connection.read_response
+
+        async def read_and_lose(self: Any, *args: Any, **kwargs: Any) -> Any:
+            await read(self, *args, **kwargs)
+            monkeypatch.setattr(Connection, "read_response", read)
+            raise exceptions.TimeoutError
+
+        monkeypatch.setattr(Connection, "read_response", read_and_lose)
+
+    return lose_once
+
+
 async def test_write_whose_response_is_lost_counts_as_written(
-    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+    valkey: Valkey, lose_response: Callable[[], None]
 ) -> None:
-    """The driver repeats it. The second time, the expected revision is gone."""
+    """The second time, the expected revision or generation is gone."""
     async with ledger_on(valkey) as ledger:
         await claim(ledger)
         store, header = store_of(ledger), await ledger.header()
-        read, lost = Connection.read_response, list[object]()
-
-        async def lose_once(self: Any, *args: Any, **kwargs: Any) -> Any:
-            response = await read(self, *args, **kwargs)
-            if not lost:
-                lost.append(response)
-                raise exceptions.TimeoutError
-            return response
-
-        monkeypatch.setattr(Connection, "read_response", lose_once)
         before = ledger.number
+        lose_response()
         swapped = await put(store, header, draft("l"), lease=60.0)
         assert (swapped.is_written, swapped.number) == (True, before + 1)
-        assert len(lost) == 1
+        lose_response()
+        assert await store.swap_header(evolve(header, generation=2), replaces=header)
 
 
 async def test_missing_header_is_refused_while_and_before_the_ledger_is_used(valkey: Valkey) -> None:
