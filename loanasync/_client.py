@@ -571,16 +571,17 @@ class LoanClient(Closing):
         request: ApprovalRequest,
         *,
         additional_data_needed: bool,
+        scope: str,
         wait: float,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
     ) -> Decision:
         """Request an approval as `approve` does, and wait for the response even beyond ``timeout.total``."""
         call = APPROVE.prepare(
-            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision = await self._run(call, timeout, retry, "", wait=wait, waits_for_response=True)
+        decision: Decision = await self._run(call, timeout, retry, scope, wait=wait, waits_for_response=True)
         return decision
 
     def approve_many(

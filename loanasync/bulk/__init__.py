@@ -1,11 +1,26 @@
-"""Types of `LoanClient.approve_many`: rows, results and their summary."""
+"""Types of `LoanClient.approve_many`: rows, results and their summary. `read` reads rows from a file."""
 
 from loanasync._public import name_by_package
 from loanasync.bulk.approvals import Approvals, Progress
 from loanasync.bulk.causes import FailureGroup
-from loanasync.bulk.rows import Row, RowLike, RowResult
+from loanasync.bulk.input import InputRows, read
+from loanasync.bulk.problems import InputError, InputProblem
+from loanasync.bulk.rows import FileRow, Row, RowLike, RowResult
 from loanasync.bulk.summary import Summary
 
-__all__ = ["Approvals", "FailureGroup", "Progress", "Row", "RowLike", "RowResult", "Summary"]
+__all__ = [
+    "Approvals",
+    "FailureGroup",
+    "FileRow",
+    "InputError",
+    "InputProblem",
+    "InputRows",
+    "Progress",
+    "Row",
+    "RowLike",
+    "RowResult",
+    "Summary",
+    "read",
+]
 
 name_by_package(globals())

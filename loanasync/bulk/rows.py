@@ -1,5 +1,6 @@
 """Rows of `approve_many`, and the result of each row: a decision or an error."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
@@ -7,6 +8,7 @@ from attrs import field, frozen
 from loanasync._display.masking import MaskedPairs, mask, masked_unless
 from loanasync._models import ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, Refused
+from loanasync.bulk.problems import InputProblem
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionNotRecordedError,
@@ -30,19 +32,45 @@ class Row:
         fiscal_code: The customer's fiscal code.
         request: The order and the customer's data.
         additional_data_needed: True if the service asked for the conditional block (spec §2.1).
+        scope: Distinguishes several applications of one customer, as in `LoanClient.approve`.
         id: Any value of your own that identifies the row, such as an order number. It is not sent, and
             masked in ``repr``.
 
     Example:
         >>> from loanasync.bulk import Row
         >>> Row(fiscal_code, request, id="order 1042")
-        Row(fiscal_code=***, request=ApprovalRequest(...), additional_data_needed=False, id=***)
+        Row(fiscal_code=***, request=ApprovalRequest(...), additional_data_needed=False, id=***, scope='')
     """
 
     fiscal_code: str = field(repr=mask)
     request: ApprovalRequest = field(repr=masked_unless(ApprovalRequest))
     additional_data_needed: bool = field(default=False, kw_only=True)
     id: object = field(default=None, kw_only=True, repr=mask)
+    scope: str = field(default="", kw_only=True)
+
+
+@frozen
+class FileRow(Row):
+    """A row of an input file. A row with `problems` is not sent: `approve_many` reports it as ``rejected``.
+
+    Args:
+        line: Number of the line on which the row began. For rows of a file of rejected rows, the line in the
+            file that was read first.
+        problems: All problems of the row.
+        members: The columns or members as they are in the file.
+
+    Example:
+        >>> from loanasync.bulk import FileRow, InputProblem
+        >>> wrong = InputProblem("orders.csv", 3, "", "amount", "must be a whole number, digits only")
+        >>> row = FileRow(fiscal_code, request, line=3, problems=(wrong,))
+        >>> result = run(anext(client.approve_many([row])))
+        >>> result.status, result.row.line, result.error.problems[0].field
+        ('rejected', 3, 'amount')
+    """
+
+    line: int = field(default=0, kw_only=True)
+    problems: tuple[InputProblem, ...] = field(default=(), kw_only=True)
+    members: Mapping[str, object] = field(factory=dict, kw_only=True, repr=mask)
 
 
 RowLike: TypeAlias = Row | tuple[str, ApprovalRequest]
@@ -216,16 +244,20 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == _PAIR_LENGTH
 
 
-def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool]:
-    """Return the fiscal code, the request, and `additional_data_needed` of a row.
+def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
+    """Return the fiscal code, the request, `additional_data_needed` and the scope of a row.
 
     Raises:
-        InvalidRequestError: The row is neither a `Row` nor a pair.
+        InvalidRequestError: The row is neither a `Row` nor a pair, or has problems of an input file.
     """
+    if isinstance(row, FileRow) and row.problems:
+        raise InvalidRequestError(
+            tuple(Problem(each.field, each.column, each.message, each.code) for each in row.problems)
+        )
     if isinstance(row, Row):
-        return row.fiscal_code, row.request, row.additional_data_needed
+        return row.fiscal_code, row.request, row.additional_data_needed, row.scope
     if _is_pair(row):
-        return (*row, False)
+        return (*row, False, "")
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"
     raise InvalidRequestError((Problem("row", "", wrong, "row.object"),))
 

@@ -287,8 +287,8 @@ class WorkerPool:
             del row, outcome  # personal data, not needed while this worker waits for its next row
 
     async def _approve_row(self, row: RowLike) -> Decision:
-        code, request, needed = arguments_of(row)
-        approve = partial(self._approve, code, request, additional_data_needed=needed)
+        code, request, needed, scope = arguments_of(row)
+        approve = partial(self._approve, code, request, additional_data_needed=needed, scope=scope)
         while True:
             try:
                 if (refusal := self._open_circuit()) is None:

@@ -67,8 +67,13 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     ids=name_of,
 )
 async def test_code_of_each_page_runs(
-    page: Path, collector: Collector, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    collector: Collector,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, server in {"VALKEY_URL": "valkey", "NATS_URL": "nats", "DATABASE_URL": "postgres"}.items():
         if f'os.environ["{name}"]' in fences(page):
             monkeypatch.setenv(name, request.getfixturevalue(server).url)
@@ -125,7 +130,10 @@ class Shop:
 
 
 @pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
-def test_docstring_examples_run(example: doctest.DocTest) -> None:
+def test_docstring_examples_run(
+    example: doctest.DocTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with Shop() as names:
         example.globs.update(names)
         results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
