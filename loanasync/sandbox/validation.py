@@ -4,7 +4,7 @@ Each field defines its accepted values twice: as a check and as a JSON Schema fo
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -21,7 +21,6 @@ INSTALMENTS = "The number of installments must be between 3 and 60"
 INVALID_FISCAL_CODE = "Invalid fiscal code"
 PRIVACY = "This value should be equal to 'true'."
 DATE = "Invalid date format"
-SPEC_MESSAGES = frozenset({BLANK, CHOICE, AMOUNT, INSTALMENTS, INVALID_FISCAL_CODE, PRIVACY, DATE})
 # Assumed: the specification has no message for a wrong format.
 FORMAT = "This value is not valid."
 # spec §7: on PATCH, messages may be localized, and the documented samples are in Italian. Wording assumed.
@@ -42,7 +41,6 @@ class Field:
     Args:
         check: Returns the message for a value; None if it is accepted. A missing field has the value None.
         schema: JSON Schema of the accepted values.
-        messages: Messages that the check can return.
         required: Whether the field must be sent.
         assumed: Assumption about the accepted values where the specification is silent.
         other_name: Spelling in the other description (spec §2.1).
@@ -50,7 +48,6 @@ class Field:
 
     check: Check
     schema: Mapping[str, Any]
-    messages: tuple[str, ...]
     required: bool = True
     assumed: str = ""
     other_name: str = ""
@@ -79,7 +76,7 @@ def _text(blank: str = BLANK) -> Field:
     def check(value: object) -> str | None:
         return None if isinstance(value, str) and value.strip() else blank
 
-    return Field(check, {"type": "string", "pattern": f"[^{_SPACE}]"}, (blank,))
+    return Field(check, {"type": "string", "pattern": f"[^{_SPACE}]"})
 
 
 def _matching(pattern: str, blank: str = BLANK, wrong: str = FORMAT) -> Field:
@@ -90,14 +87,15 @@ def _matching(pattern: str, blank: str = BLANK, wrong: str = FORMAT) -> Field:
             return blank
         return None if fullmatch(value) else wrong
 
-    return Field(check, {"type": "string", "pattern": f"^{pattern}$"}, _each((blank, wrong)))
+    return Field(check, {"type": "string", "pattern": f"^{pattern}$"})
 
 
-def _choice(*options: str, blank: str = BLANK, wrong: str = CHOICE) -> Field:
+def _choice(*options: str, blank: str = BLANK, wrong: str = CHOICE, names: Sequence[str] = ()) -> Field:
     def check(value: object) -> str | None:
         return None if value in options else blank if value is None else wrong
 
-    return Field(check, {"type": "string", "enum": list(options)}, _each((blank, wrong)))
+    named = {"x-enum-varnames": list(names)} if names else {}
+    return Field(check, {"type": "string", "enum": list(options), **named})
 
 
 def _integer(least: int, most: int | None, wrong: str, *, blank: str = "") -> Field:
@@ -106,26 +104,21 @@ def _integer(least: int, most: int | None, wrong: str, *, blank: str = "") -> Fi
         return None if accepted else blank or wrong if value is None else wrong
 
     limits = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
-    return Field(check, {"type": "integer", **limits}, _each((blank or wrong, wrong)))
+    return Field(check, {"type": "integer", **limits})
 
 
 def _boolean(wrong: str = FORMAT) -> Field:
-    return Field(lambda value: None if type(value) is bool else wrong, {"type": "boolean"}, (wrong,))
+    return Field(lambda value: None if type(value) is bool else wrong, {"type": "boolean"})
 
 
 def _day(wrong: str) -> Field:
-    schema = {"type": "string", "format": "date"}
-    return Field(lambda value: None if _is_day(value) else wrong, schema, (wrong,))
+    return Field(lambda value: None if _is_day(value) else wrong, {"type": "string", "format": "date"})
 
 
 def _day_or_month(wrong: str) -> Field:
     month = _matching(_MONTH)
-    schema = {"type": "string", "anyOf": [{"pattern": month.schema["pattern"]}, {"format": "date"}]}
-    return Field(lambda value: month.check(value) and (None if _is_day(value) else wrong), schema, (wrong,))
-
-
-def _each(messages: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(messages))
+    schema = {"type": "string", "pattern": f"^({_MONTH}|{_DAY.pattern})$"}
+    return Field(lambda value: month.check(value) and (None if _is_day(value) else wrong), schema)
 
 
 FISCAL_CODE = evolve(
@@ -139,9 +132,9 @@ CREATION: Mapping[str, Field] = {
     "fiscalCode": FISCAL_CODE,
     "privacy": Field(
         lambda value: None if value is True or value == "true" else PRIVACY,
-        {"enum": [True, "true"]},
-        (PRIVACY,),
+        {"type": "boolean", "const": True},
         required=False,
+        assumed='the text "true" is accepted, too',
     ),
     # Both date formats of the specification: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
     "actualJobEndingDate": evolve(_day_or_month(DATE), required=False, assumed="a month or a day"),
@@ -165,7 +158,10 @@ APPROVAL: Mapping[str, Field] = {
     "streetNumber": evolve(
         _text(), other_name="civicNumber", assumed="more than the 5 digits of one description"
     ),
-    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # the spellings of both descriptions
+    # Both spellings of `italian`, with names, since client generators would use one name for both.
+    "citizenship": _choice(
+        *("italian", "Italian", "eu", "outside_eu"), names=("ITALIAN", "ITALIAN_CAPITAL", "EU", "OUTSIDE_EU")
+    ),
     "iban": _nullable(_text()),
     "zeroInterestRate": _nullable(_boolean()),
     "orderToken": _nullable(_text()),  # as in one description; the other requires it
@@ -204,6 +200,39 @@ USER_DATA: Mapping[str, Field] = {
         "paymentDayOfMonth": _integer(1, 31, TYPE_IN_ITALIAN),
         "profession": _text(BLANK_IN_ITALIAN),
     }.items()
+}
+
+# A made-up customer. Members are valid bodies of the operations.
+EXAMPLE_CODE = "TSTXYZ00A00A000A"
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "create_request": {"fiscalCode": EXAMPLE_CODE},
+    "approve": {
+        "amount": 45_000,
+        "instalments": 12,
+        "loanFinality": "ecommerce_shop",
+        "email": "anna@example.com",
+        "firstname": "Anna",
+        "lastname": "Prova",
+        "mobilePhone": "3330000000",
+        "city": "Roma",
+        "address": "Via Prova",
+        "province": "RM",
+        "postalCode": "00100",
+        "streetNumber": "12/A",
+        "citizenship": "italian",
+    },
+    "upload_documents": {"front": "...", "back": "..."},
+    "complete": {
+        "documentOfType": "identity_card",
+        "documentCode": "CA00000AA",
+        "documentCity": "Roma",
+        "documentIssueDate": "2024-05-31",
+        "documentExpirationDate": "2034-05-31",
+        "politicallyExposed": False,
+        "usPerson": False,
+        "marketing": False,
+        "paymentDayOfMonth": 15,
+    },
 }
 
 APPROVAL_FIELDS = (*APPROVAL, *ADDITIONAL)

@@ -190,7 +190,7 @@ class Web:
         return web.json_response({"status": "ok"})
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(document(base_url_of(request)))
+        return web.json_response(document(base_url_of(request), self._shop_id))
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         try:
