@@ -6,10 +6,19 @@ import random
 import pytest
 
 from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
-from loanasync.testing import approved, refused, system_error
+from loanasync.testing import (
+    ScriptedResponse,
+    SentRequest,
+    approved,
+    computed,
+    connection_lost,
+    refused,
+    system_error,
+)
+from support import ledger_clients
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import ANY_APPROVAL, FAULT, approve, serving
-from support.ledger_clients import held_response
+from support.ledger_clients import FailingLedger, held_response
 from support.memory_clients import Shop, request
 
 OTHER = "TSTXYZ00A00A000B"
@@ -73,6 +82,26 @@ async def test_retry_without_a_free_slot_raises_system_fault() -> None:
     assert isinstance(await other, Refused)
     assert isinstance(await shop.approve(), OutcomeUnknownError)
     assert shop.script.left == 1
+
+
+def defect(_: SentRequest) -> ScriptedResponse:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "step", [approved(), connection_lost(), computed(defect)], ids=["decided", "lost", "defect"]
+)
+async def test_slot_is_free_while_an_approval_is_settled(step: ScriptedResponse) -> None:
+    settled = asyncio.Event()
+    ledger = FailingLedger(settle=settled.wait)
+    shop = ledger_clients.Shop(step, refused(), ledger=ledger, options={"max_concurrency": 1})
+    calls = [asyncio.create_task(shop.result()), asyncio.create_task(shop.result(code=OTHER))]
+    for _ in range(100):  # turns of the event loop, in which no time limit passes
+        await asyncio.sleep(0)
+    assert shop.script.left == 0
+    settled.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(calls[1].result(), Refused)
 
 
 async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:

@@ -22,7 +22,7 @@ from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.header import Header
 from loanasync.ledger.sqlite import _SqliteStore
 from loanasync.testing import approved
-from support.ledger_clients import Shop
+from support.ledger_clients import Shop, create
 from support.store_contract import HOUR, created, draft, new, put
 
 OTHER = "TSTXYZ00A00A000B"
@@ -325,6 +325,18 @@ async def test_creation_that_fails_leaves_no_file(
     assert [*file.parent.iterdir()] == []
     await created(store)
     assert [each.name for each in file.parent.iterdir() if each.suffix == ".new"] == []
+
+
+@pytest.mark.parametrize("mode", [os.R_OK, os.W_OK], ids=["read", "written"])
+async def test_file_that_may_not_be_read_or_written_sends_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    await create(SqliteLedger(file))
+    monkeypatch.setattr(os, "access", lambda _, asked: not asked & mode)  # root may do everything
+    shop = Shop(approved(), ledger=SqliteLedger(file, must_exist=True))
+    error = await shop.result()
+    assert isinstance(error, LedgerUnavailableError)
+    assert (error.cause_type, error.outcome, shop.script.left) == ("PermissionError", "not_sent", 1)
 
 
 async def test_copy_without_write_ahead_log_is_switched_back(

@@ -169,6 +169,14 @@ async def test_deadline_stops_retries_before_a_wait_beyond_it() -> None:
     assert (error.stopped_by, error.attempts, run.clock.slept) == ("deadline", 1, [])
 
 
+@pytest.mark.parametrize(("retry_after", "attempts"), [(10, 3), (None, 1)], ids=["deadline", "attempts"])
+async def test_retry_that_is_not_made_costs_no_quota(retry_after: int | None, attempts: int) -> None:
+    run = Run(system_error(retry_after=retry_after), system_error(), approved(), quota=1)
+    timeout, retry = Timeout(total=5, attempt=4, connect=1), RetryPolicy(attempts=attempts, base=1e-9)
+    assert isinstance(await failure(run, timeout=timeout, retry=retry), SystemFaultError)
+    assert isinstance(await run.approve(), Approved)
+
+
 async def test_quota_limits_the_retries() -> None:
     run = Run(system_error(), system_error(), system_error(), quota=1)
     error = await failure(run)

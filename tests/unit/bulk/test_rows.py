@@ -49,6 +49,19 @@ def test_row_of_a_decision_is_flat_and_not_personal() -> None:
     assert (refused["status"], refused["amount"], refused["redirect_url"]) == ("refused", 70_000, None)
 
 
+def test_error_of_a_row_keeps_no_other_exception() -> None:
+    """Exceptions and frames of a user's token function or transport may contain personal data."""
+    error = ConnectError("approve", "OSError", "not_sent", 1)
+    try:
+        int("Anna")
+    except ValueError as other:
+        with pytest.raises(ConnectError):
+            raise error from other
+    kept = result(error).error
+    assert kept is error
+    assert (kept.__cause__, kept.__context__, kept.__traceback__) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
