@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -35,20 +36,21 @@ LONGEST_FILE = 600  # lines without blank lines and comments
 # start many processes.
 TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}
 SUPPORT = {**TEST_ENV, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
-# Three workers per CPU: tests spend more than half of their time waiting for a socket, a process or a clock.
-# More than 16 workers would only wait for the longest test.
-PARALLEL = ["-n", str(min(16, 3 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+# More workers than CPUs: tests spend half of their time waiting for a socket, a process or a clock.
+# `--forks` collects the tests once (tests/support/forked_workers.py); it needs the `fork` of Linux.
+WORKERS = str(min(16, 2 * (os.cpu_count() or 1)))
+PARALLEL = ["--forks", WORKERS] if sys.platform == "linux" else ["-n", WORKERS, "--dist", "worksteal"]
 # Tests of documents, structure and benchmarks run with one Python only, the first that is installed.
 FIRST = next((each for each in PYTHONS if shutil.which(f"python{each}")), ONE_PYTHON)
 ONCE = [f"--ignore=tests/{path}" for path in ("architecture", "docs", "stress/test_benchmarks.py")]
-# With each other Python, `tests` runs only the tests of code that the version of Python may affect most, such
-# as event loops, sockets, cancellation and tracebacks. `full` runs the others.
-LEDGER_TESTS = ("ledger_cancellation", "shutdown", "sqlite", "threads_and_forks")
+# With each other Python, `tests` runs only the tests of code that the version of Python may affect: event
+# loops, sockets, cancellation, processes, tracebacks, SQLite. `full` runs the others.
 EACH_PYTHON = [
-    *("tests/unit", "tests/contract", "tests/privacy", "tests/simulation", "tests/stress/test_hostile.py"),
-    *(f"tests/integration/{area}" for area in ("bulk", "client", "event_loops", "telemetry", "transport")),
-    *(f"tests/integration/ledger/test_{name}.py" for name in LEDGER_TESTS),
-    "tests/integration/package/test_without_orjson.py",
+    *("tests/unit", "tests/simulation", "tests/privacy/test_process.py"),
+    *(f"tests/integration/{area}" for area in ("client", "event_loops", "transport")),
+    *(f"tests/integration/ledger/test_{name}.py" for name in ("shutdown", "sqlite", "threads_and_forks")),
+    # The service's faults, each over several kinds of connections; the simulation has the same faults.
+    *(f"--ignore=tests/integration/transport/test_{name}.py" for name in ("fault_matrix", "python_parser")),
 ]
 GATE = ["-m", "not scheduled"]  # the tests of each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
@@ -66,7 +68,6 @@ PURE = [
     "_validation/*",
     "errors.py",
 ]
-PURE_TESTS = ["tests/unit", "tests/integration/client"]  # tests that cover them
 
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
@@ -164,7 +165,7 @@ def pages(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def unit(session: nox.Session) -> None:
-    """Run the unit tests: no socket, no process, half a minute; `-- PATH ...` runs some."""
+    """Run the unit tests: no socket, no process, 20 seconds; `-- PATH ...` runs some."""
     install(session, "unit", "-e", EVERYTHING)
     session.run("pytest", *(session.posargs or ["tests/unit"]), env=TEST_ENV)
 
@@ -177,9 +178,10 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=TEST_ENV)
         return
     paths = ["tests"] if session.python == FIRST else EACH_PYTHON
-    session.run("pytest", *paths, *GATE, *PARALLEL, env=TEST_ENV)
     if session.python == MEASURED:
-        measure(session, *PURE_TESTS)
+        measure(session, *paths, *GATE)
+    else:
+        session.run("pytest", *paths, *GATE, *PARALLEL, env=TEST_ENV)
 
 
 @nox.session(python=PYTHONS)

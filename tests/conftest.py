@@ -26,7 +26,7 @@ from support.raw_shop import Raw
 
 # pytester runs pytest within tests, to test loanasync.pytest_plugin.
 pytest_plugins = [
-    *("support.run_folders", "support.time_limit", "support.network_guard"),
+    *("support.run_folders", "support.time_limit", "support.network_guard", "support.forked_workers"),
     *("pytester", "support.servers.fixtures"),
 ]
 

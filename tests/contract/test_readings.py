@@ -28,6 +28,7 @@ async def test_readings_pairwise_have_no_violation() -> None:
     assert report.flows == 200 * report.services
 
 
+@pytest.mark.scheduled  # shows that the test above notices faults
 @pytest.mark.parametrize("planted", PLANTED, ids=[f"{each.row}: {each.name}" for each in PLANTED])
 async def test_readings_planted_fault_is_detected(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     planted.plant(monkeypatch)

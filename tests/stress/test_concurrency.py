@@ -37,6 +37,7 @@ PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds; 10,000 calls 
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
 
 
+@pytest.mark.scheduled  # test_loop_kinds.py makes 500
 async def test_ten_thousand_calls_use_at_most_max_concurrency_connections() -> None:
     async with (
         serving(APPROVAL) as server,

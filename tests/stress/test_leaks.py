@@ -215,7 +215,7 @@ async def test_failure_over_a_socket_creates_no_reference_cycle(
     script: tuple[bytes | None, ...], garbage: Callable[[], list[object]]
 ) -> None:
     async with serving(*script) as server:
-        client = server.client(retry=AT_ONCE, timeout=Timeout(total=0.2))
+        client = server.client(retry=AT_ONCE, timeout=Timeout(total=0.2, attempt=0.2))
         await request_approval(client)
         await client.aclose()
         del client

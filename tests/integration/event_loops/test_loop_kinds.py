@@ -94,8 +94,8 @@ class TestUnderEachEventLoop:
     ) -> None:
         async def check_outcome() -> None:
             retry = RetryPolicy(base=0.001, cap=0.002)
-            total = 0.3 if tag == "hangafter" else 30
-            async with served.client(retry=retry, timeout=Timeout(total=total)) as client:
+            timeout = Timeout(total=0.3, attempt=0.6) if tag == "hangafter" else Timeout(total=30)
+            async with served.client(retry=retry, timeout=timeout) as client:
                 result: object
                 try:
                     result = await approval(client, tag)
@@ -107,7 +107,7 @@ class TestUnderEachEventLoop:
 
     def test_cancelled_call_closes_its_connection(self, new_loop: Any) -> None:
         async def give_up() -> None:
-            async with serving(None) as server, server.client() as client:
+            async with serving(None) as server, server.client(timeout=Timeout(attempt=1)) as client:
                 call = asyncio.create_task(approve(client))
                 await server.arrived.wait()
                 call.cancel()

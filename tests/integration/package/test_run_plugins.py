@@ -1,9 +1,10 @@
-"""The plugins of a test run: its separate folders, and the time limit of async tests."""
+"""The plugins of a test run: its separate folders, its workers, and the time limit of async tests."""
 
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,26 @@ async def test_that_ends():
     pass
 """
 
+FORKED = """
+import os
+import pytest
+
+@pytest.fixture(scope="module")
+def of_module():
+    return os.getpid()
+
+@pytest.mark.parametrize("number", range(40))
+def test_with_a_fixture(number, of_module, pytestconfig):
+    pytestconfig.cache.mkdir("processes").joinpath(str(of_module)).touch()
+
+def test_fails():
+    print("printed by a worker")
+    assert False
+
+def test_skips():
+    pytest.skip("skipped by a worker")
+"""
+
 
 def test_each_variable_names_a_folder_of_this_run() -> None:
     [run] = {Path(os.environ[name]).parent for name in VARIABLES}
@@ -66,3 +87,40 @@ def test_run_deletes_its_folders_and_names_tests_that_hang(
     assert not Path(folder).parent.exists()
     assert tempfile.gettempdir() == os.environ["TMPDIR"] != folder
     assert [os.environ[name] for name in VARIABLES] == before
+
+
+@pytest.fixture
+def forked(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Run the tests of the folder in two forked workers."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    return lambda *others: pytester.runpytest_subprocess("-psupport.forked_workers", "--forks=2", *others)
+
+
+def test_forked_workers_report_each_test_and_share_module_fixtures(
+    pytester: pytest.Pytester, forked: Callable[..., pytest.RunResult]
+) -> None:
+    pytester.makepyfile(test_first=FORKED, test_second="def test_it(): pass")
+    run = forked()
+    run.assert_outcomes(passed=41, failed=1, skipped=1)
+    run.stdout.fnmatch_lines(["*test_first.py:*AssertionError", "*printed by a worker*"])
+    assert len([*Path(".pytest_cache/d/processes").iterdir()]) == 1
+
+
+def test_forked_worker_that_dies_fails_the_run_and_names_its_test(
+    pytester: pytest.Pytester, forked: Callable[..., pytest.RunResult]
+) -> None:
+    pytester.makepyfile("import os\ndef test_that_dies(): os._exit(0)\ndef test_other(): pass")
+    run = forked()
+    assert run.ret is pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["*a worker ended while it ran *::test_that_dies"])
+
+
+def test_forked_workers_stop_after_a_failure_with_x(
+    pytester: pytest.Pytester, forked: Callable[..., pytest.RunResult]
+) -> None:
+    files = {f"test_{number}": "def test_it(): assert False" for number in range(30)}
+    pytester.makepyfile(**files)
+    run = forked("-x")
+    assert run.ret is pytest.ExitCode.TESTS_FAILED
+    run.stdout.fnmatch_lines(["*1 failed*"])

@@ -113,7 +113,7 @@ class TestCancelledCalls:
             claimed.set()
             await go.wait()
 
-        shop = Shop(approved(), ledger=FailingLedger(claim=slow))
+        shop = Shop(approved(), ledger=FailingLedger(claim=slow), patience=0.01)
         call = asyncio.create_task(shop.approve())
         await claimed.wait()
         await cancelled(call)
@@ -208,7 +208,7 @@ class TestTakeovers:
     async def test_takeover_cancelled_before_sending_stays_unknown(self) -> None:
         claimed = asyncio.Event()
         ledger = FailingLedger()
-        shop = Shop(timed_out(), approved(), ledger=ledger)
+        shop = Shop(timed_out(), approved(), ledger=ledger, patience=0.01)
         await shop.result()
 
         async def slow() -> None:

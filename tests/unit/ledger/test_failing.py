@@ -334,10 +334,10 @@ async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.
 
 async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=hanging)
-    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, patience=0.01)
     call = asyncio.create_task(shop.approve())
     while "settle" not in ledger.operations:
-        await asyncio.wait({call}, timeout=0.005)
+        await asyncio.wait({call}, timeout=0)
     assert shop.client._flights is not None
     (flight,) = shop.client._flights._in_flight.values()
     assert flight.task is not None
@@ -362,7 +362,7 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
             raise NotImplementedError
 
     ledger = Slow()
-    shop = Shop(approved(), ledger=ledger)
+    shop = Shop(approved(), ledger=ledger, patience=0.01)
     call = asyncio.create_task(shop.approve())
     await ledger.claimed.wait()
     assert shop.client._flights is not None
