@@ -38,7 +38,7 @@ from loanasync.ledger.keys import Digests, Place, digests_of, places_of, scope_p
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
-from loanasync.ledger.model import Entry, Settlement, State, Subject
+from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.replay import replay, settlement_of
@@ -53,6 +53,8 @@ CallResult: TypeAlias = Outcome | LoanError
 
 _MAX_UNWRITTEN = 10_000  # settlements
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
+APPROVE = "approve"
+_NOWHERE = Digests("", "", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
@@ -66,7 +68,7 @@ class _Keys:
 
 
 @frozen
-class _Unwritten:
+class Unwritten:
     """A settlement that could not be written, or that undoes a claim which may still be written."""
 
     key: str
@@ -92,13 +94,13 @@ class LedgerGuard:
         if not isinstance(policy, LedgerPolicy):
             raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
         self.ledger = ledger
-        self.never_waits: bool = type(ledger) is MemoryLedger  # so its operations need no time limit
-        self._outlives_process = not isinstance(ledger, MemoryLedger)
         self.policy = policy
+        self._never_waits = type(ledger) is MemoryLedger  # so its operations need no time limit
+        self._outlives_process = not isinstance(ledger, MemoryLedger)
         self._service = service
         self._keys: _Keys | None = None
         self._last_number = LastNumber(lambda: policy.orphan_folders)
-        self._unwritten: OrderedDict[str, _Unwritten] = OrderedDict()  # by token, the oldest one first
+        self.unwritten: OrderedDict[str, Unwritten] = OrderedDict()  # by token, the oldest one first
 
     async def keys(self) -> _Keys:
         """Return the keys of the ledger, if it fits this client.
@@ -107,34 +109,42 @@ class LedgerGuard:
             LedgerMismatchError: The ledger does not fit.
             Exception: The ledger cannot be used.
         """
+        if (keys := self.known_keys) is not None:
+            return keys
+        header = await self.ledger.open(self._service, self.policy)
+        secrets = keys_of(header, self.policy)
+        check_cipher(header, self.policy)
+        check_scope(header, self.policy)
+        if self._keys is None and self._outlives_process:
+            epoch, number = await in_thread(self._last_number.read, header)
+            await self.ledger.expect_number(epoch, number)
+        self._keys = _Keys(header, secrets)
+        return self._keys
+
+    @property
+    def known_keys(self) -> _Keys | None:
+        """The keys as they were last read, None if they must be read."""
         keys = self._keys
-        if keys is None or keys.header is not self.ledger.known_header:
-            header = await self.ledger.open(self._service, self.policy)
-            secrets = keys_of(header, self.policy)
-            check_cipher(header, self.policy)
-            check_scope(header, self.policy)
-            if keys is None and self._outlives_process:
-                epoch, number = await in_thread(self._last_number.read, header)
-                await self.ledger.expect_number(epoch, number)
-            keys = self._keys = _Keys(header, secrets)
-        return keys
+        return keys if keys is not None and keys.header is self.ledger.known_header else None
 
     async def attempt(
-        self, action: Callable[[], Awaitable[T]], within: float | None, operation: str, key: str
+        self, action: Callable[[], Awaitable[T]], within: float, key: str = "", operation: str = APPROVE
     ) -> T | LoanError:
         """Run operations of the ledger for a call; return an error if the ledger cannot be used.
 
         Args:
             action: The operations.
-            within: Seconds that they may take, or None.
-            operation: Name of the call, for the error.
+            within: Seconds that they may take.
             key: Key of the call's entry, for the error.
+            operation: Name of the call, for the error.
 
         Raises:
             HeaderChangedError: A claim was not written.
         """
+        if within <= 0:
+            return self._unavailable(TimeoutError(), operation, key)
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(None if self._never_waits else within):
                 return await action()
         except HeaderChangedError:
             raise
@@ -155,7 +165,7 @@ class LedgerGuard:
 
     async def check(self) -> LoanError | None:
         """Return an error if the ledger does not fit this client or cannot be used, as a program starts."""
-        found = await self.attempt(self.keys, self.policy.patience, "approve", "")
+        found = await self.attempt(self.keys, self.policy.patience)
         return found if isinstance(found, LoanError) else None
 
     def parts(self, call: Call) -> tuple[str | None, ...]:
@@ -164,8 +174,8 @@ class LedgerGuard:
         Raises:
             InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
         """
-        if self._lacks_order_token(call.order_token):
-            raise InvalidRequestError((_NO_ORDER_TOKEN,), "approve")
+        if problems := self.order_token_problems(call.order_token):
+            raise InvalidRequestError(problems, APPROVE)
         return scope_parts(self.policy, call.scope, call.order_token)
 
     def inherit(self, call: Call) -> None:
@@ -192,21 +202,19 @@ class LedgerGuard:
         """Return a problem if an order token is not a str, or is missing and required."""
         if order_token is not None and not isinstance(order_token, str):
             return (_WRONG_ORDER_TOKEN,)
-        return (_NO_ORDER_TOKEN,) if self._lacks_order_token(order_token) else ()
+        is_missing = self.policy.scope == "order_token" and order_token is None
+        return (_NO_ORDER_TOKEN,) if is_missing else ()
 
-    def _lacks_order_token(self, order_token: str | None) -> bool:
-        return self.policy.scope == "order_token" and order_token is None
-
-    def add_unwritten(self, token: str, unwritten: _Unwritten) -> None:
+    def remember(self, token: str, unwritten: Unwritten) -> None:
         """Remember a settlement until it is written, by the token of its claim. Forget the oldest of many."""
-        self._unwritten[token] = unwritten
-        if len(self._unwritten) > _MAX_UNWRITTEN:
-            self._unwritten.popitem(last=False)
+        self.unwritten[token] = unwritten
+        if len(self.unwritten) > _MAX_UNWRITTEN:
+            self.unwritten.popitem(last=False)
 
     def is_unwritten(self, entry: Entry) -> bool:
         """Return True if a settlement of the entry's last claim is not written yet."""
         is_open = entry.state is State.INFLIGHT or entry.note == LEASE_EXPIRED
-        return is_open and entry.token in self._unwritten
+        return is_open and entry.token in self.unwritten
 
     async def write(self, token: str) -> Entry | None:
         """Write a settlement, if its claim was written; return the current entry.
@@ -214,32 +222,28 @@ class LedgerGuard:
         Raises:
             Exception: The ledger cannot be used. A later call writes the settlement.
         """
-        claim, now = self._unwritten[token], time.monotonic()
+        claim, now = self.unwritten[token], time.monotonic()
         entry = await self.ledger.get(claim.key)
         if claim.state.is_decided or (entry is not None and self.is_unwritten(entry)):
             entry = await self.ledger.settle(
                 claim.key, token=token, payload=claim.payload, settlement=claim.settlement()
             )
-            self.forget_unwritten(token)
+            self.unwritten.pop(token, None)
         elif claim.until < now:
-            self.forget_unwritten(token)
+            self.unwritten.pop(token, None)
         return entry
 
     def error_of(self, key: str, payload: str) -> LoanError | None:
         """Return the error with the decision about an approval, if it is not written yet."""
-        unwritten = tuple(self._unwritten.values())  # other threads may add some meanwhile
+        unwritten = tuple(self.unwritten.values())  # other threads may add some meanwhile
         found = [each for each in unwritten if (each.key, each.payload) == (key, payload)]
         return next((copy_error(each.error) for each in found if each.error is not None), None)
-
-    def forget_unwritten(self, token: str) -> None:
-        """Remove a settlement that was written."""
-        self._unwritten.pop(token, None)
 
     @property
     def needs_care(self) -> bool:
         """True if `take_care` has something to do."""
         is_due = self._outlives_process and self._last_number.is_due(self.ledger.number)
-        return bool(self._unwritten) or is_due
+        return bool(self.unwritten) or is_due
 
     async def take_care(self, within: float, number: int = 1) -> None:
         """Write some settlements of earlier approvals, and the number of the last write to its file.
@@ -248,11 +252,11 @@ class LedgerGuard:
             within: Seconds that one settlement may take.
             number: Settlements to write at most.
         """
-        for token in tuple(self._unwritten)[:number]:
+        for token in tuple(self.unwritten)[:number]:
             with suppress(KeyError):  # another call has written it meanwhile
                 # After a failure, for example of the user's cipher, the next call tries another one.
-                self._unwritten.move_to_end(token)
-                await self.attempt(partial(self.write, token), within, "approve", "")
+                self.unwritten.move_to_end(token)
+                await self.attempt(partial(self.write, token), within)
         header = self.ledger.known_header
         if self._outlives_process and header is not None:
             with suppress(Exception):  # the decision is stored: a folder that hangs or fails changes nothing
@@ -287,30 +291,8 @@ class LedgerClaim(Claim):
         run: Its execution.
     """
 
-    __slots__ = (
-        "_call",
-        "_claimed",
-        "_digests",
-        "_guard",
-        "_has_failed",
-        "_header",
-        "_key",
-        "_ledger",
-        "_operation",
-        "_payload",
-        "_policy",
-        "_record",
-        "_run",
-        "_started",
-        "_subject",
-        "_takeover_token",
-        "_token",
-        "_wait_until",
-    )
-
     _header: Header
     _digests: tuple[Digests, ...]
-    _subject: Subject
 
     def __init__(self, guard: LedgerGuard, call: Call, run: Run) -> None:
         self._guard = guard
@@ -318,20 +300,16 @@ class LedgerClaim(Claim):
         self._policy = guard.policy
         self._call = call
         self._run = run
-        self._record = run.record
-        self._operation = call.endpoint.operation
-        self._key = self._payload = ""
+        self._at = _NOWHERE
         self._has_failed = False  # the last operation of the ledger
         self._wait_until: float | None = None  # set when an entry of another owner is found
         self._started = time.monotonic()
         self._token = ""
-        self._takeover_token: str | None = None
         self._claimed: Entry | None = None
 
-    def _use_digests(self, digests: Digests) -> None:
-        self._key = self._call.entry = digests.key
-        self._payload = digests.payload
-        self._subject = digests.subject
+    def _use(self, digests: Digests) -> None:
+        self._at = digests
+        self._call.entry = digests.key
 
     async def end(self, result: CallResult) -> CallResult:
         """Finish what earlier approvals have left to do, then return the result."""
@@ -355,27 +333,28 @@ class LedgerClaim(Claim):
         found = await self._look_up(always=run.must_wait)
         while True:
             if isinstance(found, LoanError):
-                self._record.set_ledger_result("unavailable")
-                return self._guard.error_of(self._key, self._payload) or found
+                run.record.set_ledger_result("unavailable")
+                return self._guard.error_of(self._at.key, self._at.payload) or found
             if found is not None and self._guard.is_unwritten(found):
-                found = await self._call_ledger_in_time(partial(self._guard.write, found.token))
+                found = await self._in_time(partial(self._guard.write, found.token))
                 continue
             outcome = self._outcome_of(found)
             if isinstance(outcome, InFlightError) and (left := self._wait_left()) > 0:
-                found = await self._wait_for_owner(found, left)
-                if isinstance(found, Entry) and found.state is State.INFLIGHT:
+                waiting = partial(self._ledger.wait, self._at.key, left)
+                found = await self._attempt(waiting, left + _READ_MARGIN)
+                is_late = isinstance(found, LedgerUnavailableError) and found.cause_type == "TimeoutError"
+                if is_late or (isinstance(found, Entry) and found.state is State.INFLIGHT):
                     return outcome
                 continue
             if outcome is not None:
                 return outcome
-            self._prepare_claim(found)
             try:
                 if (error := await run.acquire_slot()) is not None:
                     return error
-                found = await self._claim()
+                found = await self._claim(found)
                 if isinstance(found, Entry) and found.is_claimed_by(self._token):
                     self._claimed = found
-                    self._record.set_ledger_result(CLAIMED)
+                    run.record.set_ledger_result(CLAIMED)
                     return self
             finally:
                 if self._claimed is None:
@@ -387,22 +366,24 @@ class LedgerClaim(Claim):
         If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
         released entries. With one key, the claim returns the entry, so look up only if `always` is set.
         """
-        keys = await self._call_ledger_in_time(self._guard.keys)
+        keys: _Keys | LoanError | None = self._guard.known_keys
+        if keys is None:
+            keys = await self._in_time(self._guard.keys)
         if isinstance(keys, LoanError):
             return keys
         self._header = keys.header
         self._digests = digests_of(self._call, keys.secrets, self._policy, self._call.scope)
-        self._use_digests(self._digests[0])
+        self._use(self._digests[0])
         found = None
         for digests in self._digests if always or len(self._digests) > 1 else ():
-            entry = await self._call_ledger_in_time(partial(self._ledger.get, digests.key))
+            entry = await self._in_time(partial(self._ledger.get, digests.key))
             if isinstance(entry, LoanError):
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
             if found is None or entry.state.is_decided:
                 found = entry
-                self._use_digests(digests)
+                self._use(digests)
             if entry.state.is_decided:
                 break
         return found
@@ -418,102 +399,77 @@ class LedgerClaim(Claim):
             self._wait_until = min(now + wait, self._started + self._run.timeout.total)
         return self._wait_until - now
 
-    async def _wait_for_owner(self, found: Entry | None, within: float) -> Entry | LoanError | None:
-        """Wait until the owner of the entry settles it; return the entry.
-
-        If the ledger does not respond in time, return the entry as `found` before.
-        """
-        try:
-            async with asyncio.timeout(within + _READ_MARGIN):
-                return await self._call_ledger(partial(self._ledger.wait, self._key, within), None)
-        except TimeoutError:
-            return found
-
-    async def _call_ledger_in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
+    async def _in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
         """Run a ledger operation before the request is sent, limited by the rest of ``timeout.total``."""
-        left = self._time_left()
-        if left <= 0:
-            return self._unavailable(TimeoutError())
-        return await self._call_ledger(action, min(left, self._policy.patience))
+        return await self._attempt(action, min(self._time_left(), self._policy.patience))
 
-    async def _call_ledger(self, action: Callable[[], Awaitable[T]], within: float | None) -> T | LoanError:
+    async def _attempt(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
         """Run ledger operations; return their result, or an error if the ledger cannot be used."""
-        within = None if self._guard.never_waits else within
-        result = await self._guard.attempt(action, within, self._operation, self._key)
+        result = await self._guard.attempt(action, within, self._at.key)
         self._has_failed = isinstance(result, LoanError)
         return result
-
-    def _unavailable(self, error: BaseException) -> LoanError:
-        return LedgerUnavailableError(self._operation, self._key, type(error).__name__)
 
     def _outcome_of(self, entry: Entry | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
             return None
-        self._record.set_ledger_result("blocked")
-        operation = self._operation
-        if entry.payload not in ("", self._payload):  # a person creates entries without one
+        self._run.record.set_ledger_result("blocked")
+        key = self._at.key
+        if entry.payload not in ("", self._at.payload):  # a person creates entries without one
             if entry.state.is_decided:
-                log(WARNING, _OTHER_DATA, self._key[:12], entry.state.value)
-            return PayloadMismatchError(operation, self._key, entry.state.value)
+                log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
+            return PayloadMismatchError(APPROVE, key, entry.state.value)
         match entry.state:
             case State.INFLIGHT:
-                return InFlightError(operation, self._key)
-            case State.UNKNOWN | State.LOST | State.HELD:
-                return OutcomeUnknownError(
-                    operation, self._key, cast("UnresolvedState", entry.state.value), entry.note
-                )
+                return InFlightError(APPROVE, key)
+            case State.UNKNOWN | State.LOST | State.HELD as state:
+                return OutcomeUnknownError(APPROVE, key, cast("UnresolvedState", state.value), entry.note)
             case _:
                 return self._replay(entry)
 
     def _may_send_again(self, entry: Entry) -> bool:
         """Return True if the caller allows another request after an unknown outcome."""
-        return self._call.repeat_unknown and entry.state is State.UNKNOWN and entry.payload == self._payload
+        is_unknown = entry.state is State.UNKNOWN and entry.payload == self._at.payload
+        return is_unknown and self._call.repeat_unknown
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
-        meta = Meta(0, 0, time.monotonic() - self._started, self._record.trace_id)
+        meta = Meta(0, 0, time.monotonic() - self._started, self._run.record.trace_id)
         try:
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
-            self._record.set_ledger_result("unavailable")
-            return self._unavailable(error)
-        self._record.set_ledger_result("hit")
+            self._run.record.set_ledger_result("unavailable")
+            return LedgerUnavailableError(APPROVE, self._at.key, type(error).__name__)
+        self._run.record.set_ledger_result("hit")
         return outcome
 
-    def _prepare_claim(self, over: Entry | None) -> None:
-        """Create the token of the next claim. If there is an entry `over`, the claim takes it over."""
-        if over is None or over.state is State.RELEASED:
-            over = None
-            self._use_digests(self._digests[0])  # create new entries only under the present key
-        self._token = os.urandom(16).hex()
-        self._takeover_token = None if over is None else over.token
-        self._call.after_unknown = over is not None and over.state is State.UNKNOWN
-
-    async def _claim(self) -> Entry | LoanError | None:
-        """Claim the entry immediately before the request is sent.
+    async def _claim(self, over: Entry | None) -> Entry | LoanError | None:
+        """Claim the entry immediately before the request is sent, or take over the unsettled entry `over`.
 
         Returns:
             The claimed entry, the entry of another owner, or an error. After an error the claim is undone,
             because the ledger may have written it. If the keys of the ledger have changed, the entry under
             the new keys, or None.
         """
+        if over is None or over.state is State.RELEASED:
+            over = None
+            self._use(self._digests[0])  # create new entries only under the present key
+        self._call.after_unknown = over is not None and over.state is State.UNKNOWN
+        self._token = os.urandom(16).hex()
         within = min(self._time_left(), self._policy.patience)
-        if within <= 0:
-            return self._unavailable(TimeoutError())
         until = time.monotonic() + within
         claim = partial(
             self._ledger.claim,
-            self._key,
+            self._at.key,
             token=self._token,
-            payload=self._payload,
+            payload=self._at.payload,
             lease=self._run.timeout.longest + 2 * self._policy.patience,
-            over=self._takeover_token,
-            subject=self._subject,
+            over=None if over is None else over.token,
+            subject=self._at.subject,
             header=self._header,
             within=within,
         )
-        claiming = asyncio.ensure_future(self._call_ledger_in_time(claim))
+        claiming = asyncio.ensure_future(self._attempt(claim, within))
         try:
             entry = await asyncio.shield(claiming)
         except HeaderChangedError:
@@ -539,20 +495,17 @@ class LedgerClaim(Claim):
 
     async def settle(self, result: CallResult) -> CallResult:
         """See `Claim.settle`."""
-        return await self.end(await self._settle(result))
+        if isinstance(result, Approved | Refused):
+            return await self.end(await self._settle_decision(result))
+        return await self.end(await self._settle_error(result))
 
     async def interrupt(self, error: BaseException) -> None:
         """See `Claim.interrupt`."""
         state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
         await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
 
-    async def _settle(self, result: CallResult) -> CallResult:
-        """Write the result of the call to the ledger and return it.
-
-        If the call has no decision, but another owner wrote one meanwhile, return that decision.
-        """
-        if isinstance(result, Approved | Refused):
-            return await self._settle_decision(result)
+    async def _settle_error(self, result: CallResult) -> CallResult:
+        """Write a result without a decision. If another owner wrote a decision meanwhile, return that."""
         state, failure = State(state_of(result)), None
         try:
             settlement = settlement_of(result, state, self._policy)
@@ -565,16 +518,16 @@ class LedgerClaim(Claim):
         if settlement.body is not None and not is_written:
             await self._write_orphan(settlement)
         if failure is not None:
-            log(WARNING, _NOT_ENCRYPTED, self._key[:12], failure)
+            log(WARNING, _NOT_ENCRYPTED, self._at.key[:12], failure)
         return self._replay(entry) if entry is not None and entry.state.is_decided else result
 
     async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
         self._remember(state, partial(Settlement, state=state, note="not sent"), until)
-        undone = await self._call_ledger(partial(self._guard.write, self._token), self._policy.patience)
+        undone = await self._attempt(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):
-            log(WARNING, _UNDONE_LATER, self._key[:12])
+            log(WARNING, _UNDONE_LATER, self._at.key[:12])
         self._token = ""  # this claim is not used, even if it could not be undone yet
 
     async def _settle_undecided(self, settlement: Settlement) -> Entry | None:
@@ -587,22 +540,22 @@ class LedgerClaim(Claim):
             self._remember(settlement.state, lambda: settlement)
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
-            log(WARNING, _STAYS_IN_FLIGHT, self._key[:12])
+            log(WARNING, _STAYS_IN_FLIGHT, self._at.key[:12])
             return None
-        self._guard.forget_unwritten(self._token)
+        self._guard.unwritten.pop(self._token, None)
         return entry
 
     async def _write_settlement(self, settlement: Settlement) -> Entry | LoanError:
         """Settle the entry within `patience` seconds, even if ``timeout.total`` has passed."""
         settle = partial(
             self._ledger.settle,
-            self._key,
+            self._at.key,
             token=self._token,
-            payload=self._payload,
+            payload=self._at.payload,
             settlement=settlement,
             claimed=self._claimed,
         )
-        return await self._call_ledger(settle, self._policy.patience)
+        return await self._attempt(settle, self._policy.patience)
 
     async def _settle_decision(self, decision: Decision) -> CallResult:
         """Write a decision to the ledger, or else to an orphan file if possible.
@@ -624,7 +577,7 @@ class LedgerClaim(Claim):
             )
         except GeneratorExit:  # the event loop was closed, so no caller can receive an error
             if self._write_orphan_now(settlement) is None:
-                log(ERROR, _DECISION_AT_RISK, self._key[:12])
+                log(ERROR, _DECISION_AT_RISK, self._at.key[:12])
             raise
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (a defect, or the end of the event loop)
             return self._not_recorded(decision, self._write_orphan_now(settlement), type(error).__name__)
@@ -634,7 +587,7 @@ class LedgerClaim(Claim):
         if is_stored:
             return decision
         if entry.state is not state:
-            log(WARNING, _CONTRADICTION, self._key[:12], entry.state)
+            log(WARNING, _CONTRADICTION, self._at.key[:12], entry.state)
         is_kept = await self._write_orphan(settlement) is not None
         return decision if is_kept else self._not_recorded(decision, None, "OSError")
 
@@ -645,8 +598,8 @@ class LedgerClaim(Claim):
         until: float = 0.0,
         error: DecisionNotRecordedError | None = None,
     ) -> None:
-        unwritten = _Unwritten(self._key, self._payload, state, settlement, until, error)
-        self._guard.add_unwritten(self._token, unwritten)
+        unwritten = Unwritten(self._at.key, self._at.payload, state, settlement, until, error)
+        self._guard.remember(self._token, unwritten)
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""
@@ -659,10 +612,10 @@ class LedgerClaim(Claim):
     def _write_orphan_now(self, settlement: Settlement) -> str | None:
         orphan = Orphan(
             ledger=self._header.id,
-            key=self._key,
+            key=self._at.key,
             token=self._token,
-            payload=self._payload,
-            subject=self._subject,
+            payload=self._at.payload,
+            subject=self._at.subject,
             settlement=settlement,
         )
         file = write_orphan(self._policy.orphan_folders, orphan)
@@ -671,7 +624,7 @@ class LedgerClaim(Claim):
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
         """Return the error that carries a decision, which a later call writes to the ledger."""
         outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
-        error = DecisionNotRecordedError(self._operation, self._key, outcome, decision, file, cause_type)
+        error = DecisionNotRecordedError(APPROVE, self._at.key, outcome, decision, file, cause_type)
         make = partial(settlement_of, decision, State(outcome), self._policy)
         self._remember(State(outcome), make, error=error)
         return error

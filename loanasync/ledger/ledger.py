@@ -89,21 +89,11 @@ class Ledger(Closing):
         """Use a store. `creates`: let the first client create a missing ledger."""
         self._store = store
         self._creates = creates
-        self._header: Header | None = None
+        self.known_header: Header | None = None  # as it was last read, None if it must be read
         self._id = ""
         self._generation = self._epoch = 0  # the highest ones that were read
-        self._number = 0  # the highest number that the store has returned in this epoch
+        self.number = 0  # the highest number of a write that the store has returned in this epoch
         self._offset: float | None = None  # the store's time minus `time.monotonic()`
-
-    @property
-    def known_header(self) -> Header | None:
-        """The header as it was last read, None if it must be read."""
-        return self._header
-
-    @property
-    def number(self) -> int:
-        """The highest number of a write that the store has returned."""
-        return self._number
 
     async def open(self, service: str, policy: LedgerPolicy) -> Header:
         """Return the header for a client, and create the ledger if it is missing and may be created.
@@ -115,12 +105,12 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger does not exist, belongs to another service, or has lost writes.
         """
-        if self._creates and not (self._header and self._header.service):
+        if self._creates and not (self.known_header and self.known_header.service):
             found = (await self._store.header()).header
             if found is None or not found.service:
                 new = self._new_header(service, policy, "" if found is None else found.id)
                 await self._store.swap_header(new, replaces=found)  # another client may be faster
-                self._header = None
+                self.known_header = None
         header = await self.header()
         if header.has_lost_writes or header.service != service:  # a command may have changed it
             header = await self.refresh()
@@ -147,10 +137,10 @@ class Ledger(Closing):
             LedgerMismatchError: The ledger has lost writes since then.
         """
         header = await self.header()
-        if (header.epoch, self._number) < (epoch, number):
+        if (header.epoch, self.number) < (epoch, number):
             # Another process may have written both the ledger and its file since this one read the header.
             header = await self.refresh()
-        if self._number and (header.epoch, self._number) < (epoch, number):  # 0: the store cannot tell
+        if self.number and (header.epoch, self.number) < (epoch, number):  # 0: the store cannot tell
             await self._mark_lost_writes(header)
             raise lost_writes(header.name)
 
@@ -160,7 +150,7 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger does not exist, or has another format.
         """
-        self._header = None
+        self.known_header = None
         return await self.header()
 
     async def header(self) -> Header:
@@ -169,8 +159,8 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger does not exist, or has another format.
         """
-        if self._header is None:
-            before, sent = (self._epoch, self._number), time.monotonic()
+        if self.known_header is None:
+            before, sent = (self._epoch, self.number), time.monotonic()
             found = await self._store.header()
             header = self._use(found)
             self._compare_clocks(found.now, sent)
@@ -178,11 +168,11 @@ class Ledger(Closing):
                 await self._mark_lost_writes(header)
                 return await self.header()
             return header
-        return self._header
+        return self.known_header
 
     async def change_header(self, header: Header, new: Header) -> bool:
         """Write a changed header with the next generation; return False if another client was faster."""
-        self._header = None
+        self.known_header = None
         generation = max(self._generation, header.generation) + 1
         return await self._store.swap_header(evolve(new, generation=generation), replaces=header)
 
@@ -198,9 +188,9 @@ class Ledger(Closing):
             raise mismatch(
                 header.name, "was replaced by another ledger: restart this process to use that one"
             )
-        self._id, self._header = header.id, header
+        self._id, self.known_header = header.id, header
         # A slow response may be older than what other calls have read meanwhile.
-        self._number = found.number if header.epoch > self._epoch else max(self._number, found.number)
+        self.number = found.number if header.epoch > self._epoch else max(self.number, found.number)
         self._epoch = max(self._epoch, header.epoch)
         self._generation = max(self._generation, header.generation)
         return header
@@ -211,17 +201,17 @@ class Ledger(Closing):
         Returns:
             The result, and True if the store has lost writes. Then the ledger is marked.
         """
-        number, sent = self._number, time.monotonic()
+        number, sent = self.number, time.monotonic()
         found = await operation
         self._compare_clocks(found.now, sent)
         least = number + (isinstance(found, Swapped) and found.is_written)
         if found.generation != header.generation:
-            self._header = None
+            self.known_header = None
         elif found.number and found.number < least:
             await self._mark_lost_writes(header)
             return found, True
         else:
-            self._number = max(self._number, found.number)
+            self.number = max(self.number, found.number)
         return found, False
 
     def _compare_clocks(self, now: float, sent: float) -> None:
@@ -241,7 +231,7 @@ class Ledger(Closing):
             if await self.change_header(stored, new):
                 return
             stored = (await self._store.header()).header  # another client has changed it
-        self._header = None
+        self.known_header = None
 
     async def claim(
         self,

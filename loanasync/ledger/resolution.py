@@ -7,6 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -191,7 +192,7 @@ class Approval:
 async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
     """Return the key of an approval's entry under the present key of the ledger, or an error."""
     policy = guard.policy
-    return await guard.attempt(lambda: _first_key(guard, approval), policy.patience, "entry_key", "")
+    return await guard.attempt(lambda: _first_key(guard, approval), policy.patience, operation="entry_key")
 
 
 async def _first_key(guard: LedgerGuard, approval: Approval) -> str:
@@ -214,9 +215,8 @@ async def resolve_customer(
     source, note = source.strip(), note.strip()
     statement = Statement(STATES[stated], source, note or source)
     patience = guard.policy.patience
-    return await guard.attempt(
-        lambda: _resolve(guard, approval, statement, stated), 2 * patience, _OPERATION, ""
-    )
+    resolving = partial(_resolve, guard, approval, statement, stated)
+    return await guard.attempt(resolving, 2 * patience, operation=_OPERATION)
 
 
 async def _resolve(

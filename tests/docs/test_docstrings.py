@@ -22,10 +22,7 @@ WITHOUT_EXAMPLE = {
     **dict.fromkeys(
         (
             f"loanasync.ledger.Ledger.{name}"
-            for name in (
-                *("change_header", "create", "expect_number", "header", "known_header"),
-                *("number", "open", "reason", "refresh"),
-            )
+            for name in ("change_header", "create", "expect_number", "header", "open", "reason", "refresh")
         ),
         "used by clients and commands only",
     ),
