@@ -34,7 +34,7 @@ from loanasync.errors import (
 )
 from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.header import Header, check_cipher, check_scope, keys_of
-from loanasync.ledger.keys import Digests, Place, digests_of, places_of, scope_parts
+from loanasync.ledger.keys import Place, places_of, places_of_call, scope_parts
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
@@ -54,7 +54,7 @@ CallResult: TypeAlias = Outcome | LoanError
 _MAX_UNWRITTEN = 10_000  # settlements
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
 APPROVE = "approve"
-_NOWHERE = Digests("", "", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
+_NOWHERE = Place("", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
@@ -292,7 +292,7 @@ class LedgerClaim(Claim):
     """
 
     _header: Header
-    _digests: tuple[Digests, ...]
+    _places: tuple[Place, ...]
 
     def __init__(self, guard: LedgerGuard, call: Call, run: Run) -> None:
         self._guard = guard
@@ -307,9 +307,9 @@ class LedgerClaim(Claim):
         self._token = ""
         self._claimed: Entry | None = None
 
-    def _use(self, digests: Digests) -> None:
-        self._at = digests
-        self._call.entry = digests.key
+    def _use(self, place: Place) -> None:
+        self._at = place
+        self._call.entry = place.key
 
     async def end(self, result: CallResult) -> CallResult:
         """Finish what earlier approvals have left to do, then return the result."""
@@ -361,7 +361,7 @@ class LedgerClaim(Claim):
                     run.release_slot()
 
     async def _look_up(self, *, always: bool) -> Entry | LoanError | None:
-        """Derive the digests of this approval from the keys of the ledger, and look up its entry.
+        """Derive the places of this approval from the keys of the ledger, and look up its entry.
 
         If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
         released entries. With one key, the claim returns the entry, so look up only if `always` is set.
@@ -372,18 +372,18 @@ class LedgerClaim(Claim):
         if isinstance(keys, LoanError):
             return keys
         self._header = keys.header
-        self._digests = digests_of(self._call, keys.secrets, self._policy, self._call.scope)
-        self._use(self._digests[0])
+        self._places = places_of_call(self._call, keys.secrets, self._policy)
+        self._use(self._places[0])
         found = None
-        for digests in self._digests if always or len(self._digests) > 1 else ():
-            entry = await self._in_time(partial(self._ledger.get, digests.key))
+        for place in self._places if always or len(self._places) > 1 else ():
+            entry = await self._in_time(partial(self._ledger.get, place.key))
             if isinstance(entry, LoanError):
                 return entry
             if entry is None or entry.state is State.RELEASED:
                 continue
             if found is None or entry.state.is_decided:
                 found = entry
-                self._use(digests)
+                self._use(place)
             if entry.state.is_decided:
                 break
         return found
@@ -453,7 +453,7 @@ class LedgerClaim(Claim):
         """
         if over is None or over.state is State.RELEASED:
             over = None
-            self._use(self._digests[0])  # create new entries only under the present key
+            self._use(self._places[0])  # create new entries only under the present key
         self._call.after_unknown = over is not None and over.state is State.UNKNOWN
         self._token = os.urandom(16).hex()
         within = min(self._time_left(), self._policy.patience)

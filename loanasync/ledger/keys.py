@@ -17,30 +17,19 @@ _SORTING_ENCODER = JSONEncoder(sort_keys=True)
 
 @frozen
 class Place:
-    """The key under which the entry of an approval is stored, and the subject of the entry."""
+    """The key of an approval's entry, the subject of the entry, and the digest of the payload."""
 
     key: str
     subject: Subject
+    payload: str = ""
 
 
-@frozen
-class Digests:
-    """The key of an approval's entry, the digest of its payload, and its subject."""
-
-    key: str
-    payload: str
-    subject: Subject
-
-
-def digests_of(call: Call, secrets: Sequence[bytes], policy: LedgerPolicy, scope: str) -> tuple[Digests, ...]:
-    """Return the digests of an approval with each key of its ledger. The present key comes first.
-
-    An approval is identified by the customer, the shop and the scope.
-    """
-    places = places_of(call.shop.shop_id, call.fiscal_code, secrets, policy, scope, call.order_token)
+def places_of_call(call: Call, secrets: Sequence[bytes], policy: LedgerPolicy) -> tuple[Place, ...]:
+    """Return the places of an approval's entry, as `places_of` does, with the digest of its payload."""
+    places = places_of(call.shop.shop_id, call.fiscal_code, secrets, policy, call.scope, call.order_token)
     members = _SORTING_ENCODER.encode(decode(call.body))  # independent of the order of members
     return tuple(
-        Digests(place.key, _digest(secret, "payload", place.key, members), place.subject)
+        Place(place.key, place.subject, _digest(secret, "payload", place.key, members))
         for secret, place in zip(secrets, places, strict=True)
     )
 
@@ -53,7 +42,10 @@ def places_of(
     scope: str = "",
     order_token: str | None = None,
 ) -> tuple[Place, ...]:
-    """Return the places of an approval's entry with each key of its ledger. The present key comes first."""
+    """Return the places of an approval's entry with each key of its ledger. The present key comes first.
+
+    An approval is identified by the customer, the shop and the scope.
+    """
     parts = (shop_id, fiscal_code, *scope_parts(policy, scope, order_token))
     return tuple(
         Place(

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import ClassVar, TypeVar
 
 from attrs import evolve
@@ -270,31 +271,8 @@ class Ledger(Closing):
         """
         until = None if within is None else time.monotonic() + within
         stored = None if over is None else await self._read(key, await self.header())
-        while True:
-            current = header or await self.header()
-            draft = transitions.claim(
-                stored, key, token=token, payload=payload, over=over, subject=subject, revision=_revision()
-            )
-            if draft is None:
-                assert stored is not None  # noqa: S101  (a claim of a missing entry is always allowed)
-                return transitions.as_read(stored)
-            expects = "" if stored is None else stored.revision
-            not_after = None if until is None or self._offset is None else until + self._offset
-            write = Write(draft, current, expects, lease, not_after)
-            swapped, has_lost_writes = await self._observed(self._store.swap(write), current)
-            if has_lost_writes:
-                raise lost_writes(current.name)
-            if swapped.is_written:
-                assert swapped.entry is not None  # noqa: S101  (it was written)
-                return swapped.entry
-            if swapped.generation != current.generation:
-                if header is not None:
-                    raise HeaderChangedError
-                continue
-            stored = swapped.entry
-            is_late = expects == ("" if stored is None else stored.revision)
-            if is_late and until is not None and until <= time.monotonic():
-                raise TimeoutError  # otherwise the offset of the store's clock was too low; now it is better
+        claim = partial(transitions.claim, key=key, token=token, payload=payload, over=over, subject=subject)
+        return await self._write(stored, claim, lease, header, until)
 
     async def settle(
         self,
@@ -328,29 +306,48 @@ class Ledger(Closing):
         Raises:
             Exception: The ledger cannot be used. The settlement may have been written.
         """
-        header, stored = await self.header(), claimed
-        if claimed is None:
-            stored = await self._read(key, header)
+        stored = claimed if claimed is not None else await self._read(key, await self.header())
+        settle = partial(
+            transitions.settle,
+            key=key,
+            token=token,
+            payload=payload,
+            settlement=settlement,
+            over=over,
+            subject=subject,
+        )
+        return await self._write(stored, settle)
+
+    async def _write(
+        self,
+        stored: Entry | None,
+        transition: Callable[..., Entry | None],
+        lease: float | None = None,
+        header: Header | None = None,
+        until: float | None = None,
+    ) -> Entry:
+        """Write the entry after a transition, again if another write was faster; return the current entry."""
         while True:
-            draft = transitions.settle(
-                stored,
-                key,
-                token=token,
-                payload=payload,
-                settlement=settlement,
-                over=over,
-                subject=subject,
-                revision=_revision(),
-            )
+            current = header or self.known_header or await self.header()
+            draft = transition(stored, revision=os.urandom(8).hex())
             if draft is None:
-                assert stored is not None  # noqa: S101  (a settlement of a missing entry is always allowed)
+                assert stored is not None  # noqa: S101  (both transitions of a missing entry are allowed)
                 return transitions.as_read(stored)
             expects = "" if stored is None else stored.revision
-            swapped, _ = await self._observed(self._store.swap(Write(draft, header, expects)), header)
-            if swapped.is_written:
-                assert swapped.entry is not None  # noqa: S101  (it was written)
-                return swapped.entry
+            not_after = None if until is None or self._offset is None else until + self._offset
+            write = Write(draft, current, expects, lease, not_after)
+            swapped, has_lost_writes = await self._observed(self._store.swap(write), current)
+            if has_lost_writes and lease is not None:
+                raise lost_writes(current.name)
             stored = swapped.entry
+            if swapped.is_written:
+                assert stored is not None  # noqa: S101  (it was written)
+                return stored
+            if header is not None and swapped.generation != header.generation:
+                raise HeaderChangedError
+            is_late = expects == ("" if stored is None else stored.revision)
+            if is_late and until is not None and until <= time.monotonic():
+                raise TimeoutError  # otherwise the offset of the store's clock was too low; now it is better
 
     async def get(self, key: str) -> Entry | None:
         """Return the current entry, or None if it does not exist.
@@ -472,10 +469,6 @@ class Ledger(Closing):
     async def aclose(self) -> None:
         """Close connections and files. A later call of any method opens them again."""
         await self._store.aclose()
-
-
-def _revision() -> str:
-    return os.urandom(8).hex()
 
 
 def _lists(states: Collection[State]) -> list[tuple[Column, str]]:

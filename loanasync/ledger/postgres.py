@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, TypeAlias
 
 from loanasync._runtime.per_loop import PerLoop
@@ -160,21 +160,23 @@ class _Pool:
         self._url = url
         self._cache_size = statement_cache_size
         self._connections = connections
-        self._slots = asyncio.Semaphore(connections)
-        self._idle: list[tuple[float, Any]] = []  # with the time of the release; the last one at the end
-        self._open: set[Any] = set()
+        # With the time of the release, the last one first; None for a connection that is not open yet.
+        self._free: asyncio.LifoQueue[tuple[float, Connection]] = asyncio.LifoQueue()
+        for _ in range(connections):
+            self._free.put_nowait((0.0, None))
+        self._open: set[Connection] = set()
 
     async def acquire(self) -> Connection:
-        await self._slots.acquire()
+        released, connection = await self._free.get()
+        if connection is not None:
+            if not connection.is_closed() and time.monotonic() < released + _IDLE:
+                return connection
+            connection.terminate()
+            self._open.discard(connection)
         try:
-            while self._idle:
-                released, connection = self._idle.pop()
-                if not connection.is_closed() and time.monotonic() < released + _IDLE:
-                    return connection
-                self._discard(connection)
             return await self._connect()
         except BaseException:
-            self._slots.release()
+            self._free.put_nowait((0.0, None))
             raise
 
     async def _connect(self) -> Connection:
@@ -186,30 +188,18 @@ class _Pool:
         return session
 
     async def release(self, connection: Connection) -> None:
-        now = time.monotonic()
-        while self._idle and self._idle[0][0] + _IDLE < now:
-            self._discard(self._idle.pop(0)[1])
-        if connection.is_closed():
-            self._discard(connection)
-        else:
-            self._idle.append((now, connection))
-        self._slots.release()
-
-    def _discard(self, connection: Connection) -> None:
-        connection.terminate()
-        self._open.discard(connection)
+        self._free.put_nowait((time.monotonic(), connection))
 
     async def close(self, within: float) -> None:
         """Close the connections when they are no longer in use, or after a time."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 for _ in range(self._connections):
-                    await self._slots.acquire()
+                    await self._free.get()
                 for connection in self._open:
                     await connection.close()
-        except TimeoutError:
-            for connection in self._open:
-                connection.terminate()
+        for connection in self._open:
+            connection.terminate()
 
 
 class _PostgresStore:
@@ -428,18 +418,6 @@ def _entry(row: Row) -> Entry | None:
     return None if row["key"] is None else load_entry(*columns, left=row["expires"] - now)
 
 
-_COLUMNS = {
-    "key",
-    "part",
-    "revision",
-    "customer",
-    "order",
-    "claimed",
-    "changed",
-    "expires",
-    "document",
-    "body",
-}
 _COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
 _FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in the formats 1 to 3
 _HEADER_COLUMNS = {"id", "generation", "header"}
@@ -525,7 +503,6 @@ SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 # Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, state, revision,
 # customer, order, claimed, expires, document and body of the entry; for an update, the expected revision.
 # The server's time replaces `claimed` if it is 0.
-_WRITTEN = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
 _VALUES = """
 $5, $6, $7, $8, $9, coalesce(nullif($10::float8, 0), now), now,
 coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13
@@ -550,10 +527,10 @@ def _swaps(write: str) -> tuple[str, str]:
 
 
 _INSERT = _swaps(f"""
-INSERT INTO {{table}} ({_WRITTEN}) SELECT {_VALUES} FROM {_SOURCE} ON CONFLICT (key) DO NOTHING
+INSERT INTO {{table}} ({_ENTRY}) SELECT {_VALUES} FROM {_SOURCE} ON CONFLICT (key) DO NOTHING
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)
 _UPDATE = _swaps(f"""
-UPDATE {{table}} SET ({_WRITTEN}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $14
+UPDATE {{table}} SET ({_ENTRY}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $14
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)
