@@ -82,7 +82,7 @@ def client_with_telemetry(transport: InMemoryService, telemetry: Instruments | N
         removed = NoTelemetry()
         vars(pipeline)["CallRecord"] = vars(pipeline)["AttemptRecord"] = lambda *_: removed
     else:
-        client._pipeline._telemetry = telemetry  # noqa: SLF001  (the measured part)
+        client._pipeline.telemetry = telemetry  # noqa: SLF001  (the measured part)
     return client
 
 

@@ -35,6 +35,7 @@ from loanasync._runtime.flights import Flights
 from loanasync._runtime.guard import ProcessGuard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
+from loanasync._runtime.run import run_call
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
@@ -557,12 +558,16 @@ class LoanClient(Closing):
             (True, 45000, 201)
         """
         call = APPROVE.prepare(
-            self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
+            self._options,
+            fiscal_code,
+            request,
+            additional_data_needed=additional_data_needed,
+            scope=scope,
+            repeat_unknown=repeat_unknown,
+            wait=wait,
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision = await self._run(
-            call, timeout, retry, scope, repeat_unknown=repeat_unknown, wait=wait
-        )
+        decision: Decision = await self._run(call, timeout, retry)
         return decision
 
     async def _approve_row(
@@ -578,10 +583,15 @@ class LoanClient(Closing):
     ) -> Decision:
         """Request an approval as `approve` does, and wait for the response even beyond ``timeout.total``."""
         call = APPROVE.prepare(
-            self._options, fiscal_code, request, additional_data_needed=additional_data_needed, scope=scope
+            self._options,
+            fiscal_code,
+            request,
+            additional_data_needed=additional_data_needed,
+            scope=scope,
+            wait=wait,
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision = await self._run(call, timeout, retry, scope, wait=wait, waits_for_response=True)
+        decision: Decision = await self._run(call, timeout, retry, waits_for_response=True)
         return decision
 
     def approve_many(
@@ -734,10 +744,7 @@ class LoanClient(Closing):
         call: Call | InvalidRequestError,
         timeout: Timeout | None,
         retry: RetryPolicy | None,
-        scope: str | None = None,
         *,
-        repeat_unknown: bool = False,
-        wait: float | None = None,
         waits_for_response: bool = False,
     ) -> Coroutine[Any, Any, Any]:  # the type of its result depends on the endpoint of the call
         """Return the coroutine that runs a call. It is not an `async def`, which would add a coroutine.
@@ -752,11 +759,10 @@ class LoanClient(Closing):
         options = self._options
         if timeout is not None or retry is not None:
             options = options.with_changes(timeout=timeout, retry=retry)
-        if wait is not None:
-            require_wait("wait", wait)
-        if scope is None:
-            return self._pipeline.run(call, options.timeout, options.retry)
-        call.scope, call.repeat_unknown, call.wait = scope, repeat_unknown, wait
+        if call.wait is not None:
+            require_wait("wait", call.wait)
+        if call.endpoint is not APPROVE:
+            return run_call(self._pipeline, call, options.timeout, options.retry)
         return self._flights.approve(
             call, options.timeout, options.retry, waits_for_response=waits_for_response
         )

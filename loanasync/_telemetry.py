@@ -22,7 +22,7 @@ from opentelemetry.util.types import AttributeValue
 
 from loanasync._forks import free_after_fork
 from loanasync._log import is_logged, log, log_event, log_failure
-from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call
+from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call, CircuitChange
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
 from loanasync._version import __version__
@@ -275,9 +275,9 @@ class Instruments:
             log_failure(error)
             return {}
 
-    def report_circuits(self, call: Call, span: Span = INVALID_SPAN) -> None:
+    def report_circuits(self, changes: Iterable[CircuitChange], span: Span) -> None:
         """Report the circuits that a call has opened and closed: by a metric, a span event and a log line."""
-        for reason, pause in call.circuit_changes:
+        for reason, pause in changes:
             self.metrics.openings.counts[reason] += pause > 0
             event = "opened" if pause else "closed"
             try:
@@ -288,7 +288,6 @@ class Instruments:
                 log(logging.WARNING, _OPENED, _FAILURES[reason], pause)
             else:
                 log(logging.WARNING, "circuit breaker: closed, because the service has decided")
-        call.circuit_changes = ()
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
         """Return the attributes of an attempt by the semantic conventions, without those that are None.
@@ -373,7 +372,7 @@ class CallRecord:
         context = get_current()
         span = telemetry.span(*_CALLS[operation], context)
         if span is not INVALID_SPAN:
-            self.span = call.span = span
+            self.span = span
             self.trace_id = _trace_id(span)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
@@ -397,20 +396,35 @@ class CallRecord:
         """
         self._ledger = result
 
-    def link(self, call: Call) -> None:
+    def link(self, span: Span | None) -> None:
         """Link the span to that of the call whose request this call shares."""
-        if self._token is not None and isinstance(call.span, Span):
+        if self._token is not None and span is not None and span is not INVALID_SPAN:
             try:
-                self.span.add_link(call.span.get_span_context())
+                self.span.add_link(span.get_span_context())
             except Exception as error:  # noqa: BLE001  (of the user's tracer)
                 log_failure(error)
 
-    def end(self, error: BaseException | None) -> None:
-        """Record the end of the call, and the error that it raises."""
+    def end(
+        self,
+        error: BaseException | None,
+        entry: str | None = None,
+        changes: Iterable[CircuitChange] = (),
+        *,
+        may_be_evaluated: bool = False,
+    ) -> None:
+        """Record the end of the call.
+
+        Args:
+            error: The error that it raises.
+            entry: The key of its ledger entry.
+            changes: The circuits that it has opened and closed.
+            may_be_evaluated: A request may have reached the service.
+        """
         metrics, endpoint = self.telemetry.metrics, self.call.endpoint
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
-            self.outcome = self._outcome_of(error)
+            may_be: Outcome = "unknown" if may_be_evaluated else "not_sent"  # usually cancelled
+            self.outcome = error.outcome if isinstance(error, LoanError) else may_be
         if self.outcome in _COUNTED and self._ledger in (None, CLAIMED):
             metrics.decisions.counts[self.outcome] += 1
         try:
@@ -418,11 +432,12 @@ class CallRecord:
             failure = type(error).__name__ if isinstance(error, Exception) else None
             level = logging.WARNING if failure or self.outcome == "unknown" else logging.INFO
             if is_logged(level):
-                self._log(level, failure or ("cancelled" if error is not None else self.outcome or "done"))
+                end = failure or ("cancelled" if error is not None else self.outcome or "done")
+                self._log(level, end, entry)
             if self._token is not None and _is_recording(self.span):
                 self._describe(failure)
-            if self.call.circuit_changes:
-                self.telemetry.report_circuits(self.call, self.span)
+            if changes:
+                self.telemetry.report_circuits(changes, self.span)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
@@ -430,12 +445,7 @@ class CallRecord:
                 detach(self._token)
                 _end(self.span)
 
-    def _outcome_of(self, error: BaseException) -> Outcome:
-        if isinstance(error, LoanError):
-            return error.outcome
-        return "unknown" if self.call.may_be_evaluated else "not_sent"  # usually cancelled
-
-    def _log(self, level: int, end: str) -> None:
+    def _log(self, level: int, end: str, entry: str | None) -> None:
         log_event(
             level,
             "%(operation)s: %(end)s, attempts: %(attempts)d, %(duration).3f s",
@@ -446,7 +456,7 @@ class CallRecord:
             outcome=self.outcome,
             stopped_by=self.stopped_by,
             trace_id=self.trace_id,
-            entry=self.call.entry,
+            entry=entry,
         )
 
     def _describe(self, failure: str | None) -> None:
@@ -496,12 +506,13 @@ class AttemptRecord:
             self.headers = telemetry.headers(get_current())
         self._started = perf_counter()
 
-    def end(self, response: Response | NoResponse | None) -> None:
+    def end(self, response: Response | NoResponse | None, entry: str | None = None) -> None:
         """Record the end of the attempt.
 
         Args:
             response: The response, or the reason why none arrived. None: the attempt was cancelled; its
                 duration is not recorded.
+            entry: The key of the call's ledger entry.
         """
         duration = perf_counter() - self._started
         status: int | None = None
@@ -524,7 +535,7 @@ class AttemptRecord:
                 is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
                 if is_logged(level):
-                    self._log(level, duration, status, error_type)
+                    self._log(level, duration, status, error_type, entry)
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)
         finally:  # as in `CallRecord.end`
@@ -532,7 +543,9 @@ class AttemptRecord:
                 detach(self._token)
                 _end(self._span)
 
-    def _log(self, level: int, duration: float, status: int | None, error_type: str | None) -> None:
+    def _log(
+        self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
+    ) -> None:
         record = self._record
         log_event(
             level,
@@ -544,7 +557,7 @@ class AttemptRecord:
             status=status,
             error_type=error_type,
             trace_id=record.trace_id,
-            entry=record.call.entry,
+            entry=entry,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
@@ -88,6 +88,8 @@ class Endpoint:
         *,
         additional_data_needed: bool = False,
         scope: str = "",
+        repeat_unknown: bool = False,
+        wait: float | None = None,
     ) -> "Call | InvalidRequestError":
         """Return a valid call, or an error with all problems.
 
@@ -100,15 +102,25 @@ class Endpoint:
         if problems:
             return InvalidRequestError(problems, self.operation)
         code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
-        return self.call(options.shop, options.dialect, code, payload)
+        return self.call(
+            options.shop,
+            options.dialect,
+            code,
+            payload,
+            scope=scope,
+            repeat_unknown=repeat_unknown,
+            wait=wait,
+        )
 
-    def call(self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object) -> "Call":
-        """Return the call for a valid payload."""
-        body = self.write(payload, dialect)
-        call = Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body)
+    def call(
+        self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object, **options: Any
+    ) -> "Call":
+        """Return the call for a valid payload; `options` are further arguments of `Call`."""
         if isinstance(payload, ApprovalRequest):
-            call.order_token, call.has_extra = payload.order_token, bool(payload.extra)
-        return call
+            options.update(order_token=payload.order_token, has_extra=bool(payload.extra))
+        return Call(
+            endpoint=self, shop=shop, fiscal_code=fiscal_code, body=self.write(payload, dialect), **options
+        )
 
 
 class CircuitChange(NamedTuple):
@@ -118,10 +130,9 @@ class CircuitChange(NamedTuple):
     pause: float = 0.0
 
 
-# Not frozen, because creating frozen objects takes three times as long.
-@define(kw_only=True)
+@frozen(kw_only=True)
 class Call:
-    """One call of an endpoint and its progress. It can be sent several times.
+    """One call of an endpoint: what is sent. It can be sent several times.
 
     Args:
         endpoint: The endpoint.
@@ -133,25 +144,6 @@ class Call:
         scope: Distinguishes several applications of one customer.
         repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
         wait: Seconds to wait for another owner of the ledger's entry; None: as the ledger's policy says.
-
-    The other attributes are set while it runs:
-        customer: Digest of shop, customer and scope.
-        payload: Digest of the members of the body.
-        entry: Key of its ledger entry.
-        after_unknown: True if an earlier call for the same approval has an unknown outcome.
-        started: Time of the start, by the client's clock.
-        auth_token: The token of its next request, if the shop has a function for it.
-        trace_id: Id of its trace.
-        span: Its span, if tracing is on.
-        attempts: Number of requests sent.
-        fault: The last response with status 500.
-        sending: The request in progress.
-        is_written: True if a request of this call was written.
-        has_ended: True if no further request is sent.
-        has_slot: True while it uses a slot of the concurrency limit.
-        is_abandoned: True if no caller waits for the outcome any more.
-        trial: Number of its trial while the circuit breaker is open, else 0.
-        circuit_changes: The circuits that its result has opened and closed.
     """
 
     endpoint: Endpoint
@@ -163,44 +155,12 @@ class Call:
     scope: str = ""
     repeat_unknown: bool = False
     wait: float | None = None
-    customer: bytes = b""
-    payload: bytes = b""
-    entry: str | None = None
-    after_unknown: bool = False
-    started: float = 0.0
-    auth_token: str | None = field(default=None, repr=False)
-    trace_id: str | None = None
-    span: Any = field(default=None, repr=False)
-    attempts: int = 0
-    fault: "Response | None" = field(default=None, repr=False)
-    sending: Request | None = None
-    is_written: bool = False
-    has_ended: bool = False
-    has_slot: bool = False
-    is_abandoned: bool = False
-    trial: int = 0
-    circuit_changes: tuple[CircuitChange, ...] = ()
 
-    @property
-    def is_reading(self) -> bool:
-        """True while the response to a request is awaited that was written."""
-        return self.sending is not None and self.sending.is_sent
-
-    @property
-    def was_written(self) -> bool:
-        """True if a request of this call may have reached the service."""
-        return self.is_written or self.is_reading
-
-    @property
-    def may_be_evaluated(self) -> bool:
-        """True if a request of this call, or of an earlier one, may have reached the service."""
-        return self.after_unknown or self.was_written
-
-    def request(self, trace_headers: Mapping[str, str]) -> Request:
-        """Return the HTTP request."""
+    def request(self, trace_headers: Mapping[str, str], auth_token: str | None = None) -> Request:
+        """Return the HTTP request, with this token if the shop has a function for it."""
         headers = {**trace_headers, **self.shop.headers}
-        if self.auth_token is not None:
-            headers[TOKEN_HEADER] = self.auth_token
+        if auth_token is not None:
+            headers[TOKEN_HEADER] = auth_token
         return Request(
             method=self.endpoint.method,
             url=self._url(self.shop.shop_id, self.fiscal_code),

@@ -1,5 +1,6 @@
 """Messages between the client and a `Transport`: `Request`, `Response` and `NoResponse`."""
 
+import re
 from collections.abc import Callable, Mapping
 
 from attrs import define, field, frozen
@@ -8,6 +9,14 @@ from loanasync._display.masking import mask
 from loanasync.errors import TransportError
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
+
+_REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
+# A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
+_REQUEST_ID = re.compile(
+    r"(?!(?:-?[2-7][0-9a-f]){16}\Z)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})",
+    re.IGNORECASE,
+)
+_TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
 # `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
@@ -82,3 +91,14 @@ class NoResponse:
     error: type[TransportError]
     cause_type: str
     is_sent: bool
+
+
+def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
+    request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
+    date, retry_after = headers.get("Date"), headers.get("Retry-After")
+    return (
+        request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
+        date if date is not None and _TIME.fullmatch(date) else None,
+        retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
+    )

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from attrs import define, field
 
 from loanasync._forks import free_after_fork
-from loanasync._protocol.endpoints import SYSTEM_FAULT, Call, CircuitChange, Outcome
+from loanasync._protocol.endpoints import SYSTEM_FAULT, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
 from loanasync._settings import CircuitBreaker
@@ -182,12 +182,18 @@ class Breaker:
                 yield circuit
 
 
-def verdict_of(call: Call, last: Response | NoResponse, result: Outcome | LoanError) -> Verdict:
-    """Return the verdict about a call with this last response and this result."""
+def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, had_fault: bool) -> Verdict:
+    """Return the verdict about a call.
+
+    Args:
+        last: Its last response, or the reason why none arrived.
+        result: Its result.
+        had_fault: An earlier attempt has ended with status 500.
+    """
     if isinstance(result, Approved | Refused):
         return "decided"
     if isinstance(last, NoResponse):
-        return "unknown" if last.is_sent or call.fault is not None else "other"
+        return "unknown" if last.is_sent or had_fault else "other"
     if last.status >= SYSTEM_FAULT:
         # Shoppers cause this text by repeating their requests.
         return "other" if isinstance(result, AlreadyEvaluatedError) else "unknown"

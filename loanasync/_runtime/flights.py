@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
-from typing import TYPE_CHECKING
+from typing import Any
 
 from attrs import evolve
 
@@ -17,10 +17,10 @@ from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._runtime.guard import Claim, Guard
-from loanasync._runtime.pipeline import Pipeline, copy_error, returned
+from loanasync._runtime.pipeline import Pipeline
+from loanasync._runtime.run import Run, copy_error, returned
 from loanasync._runtime.waiters import GRACE, Waiter, wake
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._waits import SharedTimer
 from loanasync.errors import (
     DeadlineExceededError,
     DecisionNotRecordedError,
@@ -29,10 +29,6 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-
-if TYPE_CHECKING:
-    from loanasync.errors import TransportOutcome
-
 
 _CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals
 
@@ -45,30 +41,24 @@ class Flight:
     event loops and threads.
 
     Args:
-        call: The approval of the first caller.
-        timeout: Its time limits.
-        retry: Its retry policy.
+        run: The call of the first caller, whose time limits and retry policy apply.
     """
 
     __slots__ = (
         "_process",
-        "call",
         "claim",
         "has_begun",
         "is_over",
         "is_withdrawn",
         "loop",
         "result",
-        "retry",
+        "run",
         "task",
-        "timeout",
         "waiters",
     )
 
-    def __init__(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
-        self.call = call
-        self.timeout = timeout
-        self.retry = retry
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self.loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] | None = None
         self.claim: Claim | None = None
@@ -105,7 +95,7 @@ class Flight:
 
     def report_unread(self) -> None:
         """Log the result of a flight that no caller receives."""
-        entry = (self.call.entry or "-")[:12]
+        entry = (self.run.entry or "-")[:12]
         if not isinstance(self.result, DecisionNotRecordedError):
             if self.result is not None:
                 log(INFO, _UNREAD, entry, type(self.result).__name__)
@@ -150,43 +140,42 @@ class Flights:
         Raises:
             LoanError: The call failed.
         """
-        limits = self._pipeline.begin(call)
-        self._set_digests(call)
+        customer, payload = self._digests_of(call)
         while True:
-            flight = self._start_or_find(call, timeout, retry)
-            is_first = flight.call is call
+            run = Run(self._pipeline, call, timeout, retry)
+            run.customer, run.payload = customer, payload
+            flight = self._find_or_add(run)
+            is_first = flight.run is run
             within: float | None = timeout.total
             if waits_for_response:
                 # Another event loop may be closed, and its flight then never ends.
-                within = None if is_first else flight.timeout.longest + _CLOSE_TIMEOUT
+                within = None if is_first else flight.run.timeout.longest + _CLOSE_TIMEOUT
             if not is_first:
-                result = await self._join(flight, call, timeout, retry, limits, within)
-            elif await self._wait(flight, limits, within, is_first=True):
+                result = await self._join(flight, run, within)
+            elif await self._wait(flight, run, within, is_first=True):
                 result = flight.result
             else:
-                result = late_error(call, "unknown")
+                result = late_error(run, is_sent=True)
             if result is not None:
                 try:
                     return returned(copy_error(result))
                 finally:
                     del flight, result  # breaks the reference cycle of error, traceback and frame
-            left = call.started + timeout.total - self._pipeline.now()
+            left = run.deadline - self._pipeline.now()
             if is_first or left <= 0:
-                raise late_error(call, "not_sent")
+                raise late_error(run)
             timeout = evolve(timeout, total=left)
-            self._pipeline.begin(call)
 
-    def _start_or_find(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Flight:
-        """Return the flight of an approval in progress, or start a new one."""
+    def _find_or_add(self, run: Run) -> Flight:
+        """Return the flight of an approval in progress, or a new one, which `_wait` starts."""
         while True:
             with self._lock:
-                flight = self._in_flight.get(call.customer)
+                flight = self._in_flight.get(run.customer)
                 if flight is not None and flight.is_inherited:
                     self._drop_inherited()
                     flight = None
                 if flight is None:
-                    flight = self._in_flight[call.customer] = Flight(call, timeout, retry)
-                    flight.task = asyncio.Task(self._fly(flight), loop=flight.loop)
+                    flight = self._in_flight[run.customer] = Flight(run)
                     return flight
             if not flight.is_dead:
                 return flight
@@ -196,40 +185,31 @@ class Flights:
         """Note the approvals that the parent process is requesting, and forget its flights."""
         inherited, self._in_flight = self._in_flight, {}
         for flight in inherited.values():
-            self._guard.inherit(flight.call)
+            self._guard.inherit(flight.run)
 
-    async def _join(
-        self,
-        flight: Flight,
-        call: Call,
-        timeout: Timeout,
-        retry: RetryPolicy,
-        limits: SharedTimer[Waiter],
-        within: float | None,
-    ) -> Outcome | BaseException | None:
+    async def _join(self, flight: Flight, run: Run, within: float | None) -> Outcome | BaseException | None:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
-        with self._pipeline.start(call, timeout, retry) as run:
+        with run:
             run.record.set_ledger_result("joined")
-            run.record.link(flight.call)
-            if flight.call.payload != call.payload:
-                return run.finish(PayloadMismatchError("approve", flight.call.entry or "", "inflight"))
+            run.record.link(flight.run.span)
+            entry = flight.run.entry or ""
+            if flight.run.payload != run.payload:
+                return run.finish(PayloadMismatchError("approve", entry, "inflight"))
             flight.is_withdrawn = False  # this caller has time left, and the error must not say otherwise
-            if not await self._wait(flight, limits, within, is_first=False):
-                return run.finish(InFlightError("approve", flight.call.entry or ""))
+            if not await self._wait(flight, run, within, is_first=False):
+                return run.finish(InFlightError("approve", flight.run.entry or ""))
             result = flight.result
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
                 return None
             if isinstance(result, BaseException) and not isinstance(result, Exception):
-                if not flight.call.may_be_evaluated:
+                if not flight.run.may_be_evaluated:
                     return None
-                result = unknown_error(flight.call, result)  # for example SystemExit, which ends its caller
+                result = unknown_error(flight.run, result)  # for example SystemExit, which ends its caller
             if isinstance(result, BaseException) and not isinstance(result, LoanError):
                 return result
             return run.finish(copy_error(result))
 
-    async def _wait(
-        self, flight: Flight, limits: SharedTimer[Waiter], within: float | None, *, is_first: bool
-    ) -> bool:
+    async def _wait(self, flight: Flight, run: Run, within: float | None, *, is_first: bool) -> bool:
         """Wait for the end of a flight. Return False if this caller leaves before, because its time is over.
 
         When its time is over, a caller leaves if a response is awaited. One that joined also leaves if others
@@ -239,24 +219,26 @@ class Flights:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         flight.waiters.append(waiter)
-        flight.call.is_abandoned = False
+        flight.run.is_abandoned = False
+        if is_first and flight.task is None:
+            flight.task = asyncio.Task(self._fly(flight), loop=loop, **_EAGER)
         if flight.is_over:  # another thread has just ended it
             wake(waiter)
         if within is not None:
-            limits.set(waiter, loop.time() + within + GRACE)
+            run.limits.set(waiter, loop.time() + within + GRACE)
         try:
             await waiter
         except BaseException:
             self._leave(flight, waiter)
             raise
         finally:
-            limits.discard(waiter)
+            run.limits.discard(waiter)
         if flight.is_over:
             return True
         is_shared = len(flight.waiters) > 1 or flight.loop is not loop
-        leaves = flight.call.is_reading or (is_shared and not is_first)
+        leaves = flight.run.is_reading or (is_shared and not is_first)
         self._leave(flight, waiter)
-        return False if leaves else await self._wait(flight, limits, None, is_first=is_first)
+        return False if leaves else await self._wait(flight, run, None, is_first=is_first)
 
     def _leave(self, flight: Flight, waiter: Waiter) -> None:
         if flight.is_inherited:
@@ -278,8 +260,8 @@ class Flights:
         """Send no further request of a flight without callers. A response that is awaited is still read."""
         if flight.waiters or flight.task is None:
             return
-        flight.call.is_abandoned = True
-        if not (flight.call.is_reading or flight.call.has_ended):
+        flight.run.is_abandoned = True
+        if not (flight.run.is_reading or flight.run.has_ended):
             flight.is_withdrawn = True
             flight.task.cancel()
             if not flight.has_begun:  # its coroutine never runs
@@ -302,9 +284,8 @@ class Flights:
 
     async def _decide(self, flight: Flight) -> Outcome | LoanError:
         """Claim the approval, send the request, read the response and settle the claim."""
-        call = flight.call
-        with self._pipeline.start(call, flight.timeout, flight.retry) as run:
-            claim = await self._guard.begin(call, run)
+        with flight.run as run:
+            claim = await self._guard.begin(run)
             if not isinstance(claim, Claim):
                 return run.finish(claim)
             flight.claim = claim
@@ -312,10 +293,10 @@ class Flights:
                 result = await run.send()
             except (Exception, CancelledError) as error:
                 run.release_slot()  # other calls need not wait for the settlement
-                flight.claim, call.has_ended = None, True
+                flight.claim, run.has_ended = None, True
                 await claim.interrupt(error)
                 raise
-            call.has_ended = True
+            run.has_ended = True
             run.release_slot()
             result = await claim.settle(result)
             flight.claim = None
@@ -325,12 +306,10 @@ class Flights:
         """Return the result of a flight that ended with an exception."""
         if not isinstance(error, CancelledError | GeneratorExit):
             return copy_error(error)
-        if not flight.call.may_be_evaluated:
+        if not flight.run.may_be_evaluated:
             return None
         # Only callers whose time is over wait for a flight that is withdrawn. One that joined has reset this.
-        return (
-            late_error(flight.call, "unknown") if flight.is_withdrawn else unknown_error(flight.call, error)
-        )
+        return late_error(flight.run) if flight.is_withdrawn else unknown_error(flight.run, error)
 
     def _finish(self, flight: Flight, result: Outcome | BaseException | None) -> None:
         """Set the result of a flight, and wake its callers."""
@@ -342,8 +321,8 @@ class Flights:
             # flight is removed, so that the child finds the approval in one of the two.
             if flight.claim is not None:
                 flight.claim.abandon()
-            if self._in_flight.get(flight.call.customer) is flight:
-                del self._in_flight[flight.call.customer]
+            if self._in_flight.get(flight.run.customer) is flight:
+                del self._in_flight[flight.run.customer]
             flight.result, flight.is_over = result, True
         if flight.waiters:
             flight.wake()
@@ -358,29 +337,29 @@ class Flights:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
 
-    def _set_digests(self, call: Call) -> None:
-        """Set the digest of shop, customer and scope, and the digest of the request's members."""
-        shop, parts = call.shop, map(str, self._guard.parts(call))
-        names = "\0".join((shop.base_url, shop.shop_id, call.fiscal_code or "", *parts))
+    def _digests_of(self, call: Call) -> tuple[bytes, bytes]:
+        """Return the digest of shop, customer and scope, and the digest of the request's members."""
+        names = (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", *self._guard.parts(call))
         customer = self._hash.copy()
-        customer.update(names.encode(errors="surrogatepass"))
-        call.customer = customer.digest()
+        customer.update("\0".join(map(str, names)).encode(errors="surrogatepass"))
         # The writer puts the fields in the same order each time, and before `extra`.
         request = self._hash.copy()
         request.update(sort_members(call.body) if call.has_extra else call.body)
-        call.payload = request.digest()
+        return customer.digest(), request.digest()
 
 
-def unknown_error(call: Call, error: BaseException) -> LoanError:
+def unknown_error(run: Run, error: BaseException) -> LoanError:
     """Return the error of an approval whose flight ended with an exception after its request was written."""
-    return OutcomeUnknownError("approve", call.entry or "", "unknown", type(error).__name__)
+    return OutcomeUnknownError("approve", run.entry or "", "unknown", type(error).__name__)
 
 
-def late_error(call: Call, outcome: "TransportOutcome") -> LoanError:
+def late_error(run: Run, *, is_sent: bool = False) -> LoanError:
     """Return the error of a caller whose time limit has passed."""
-    return DeadlineExceededError("approve", "TimeoutError", outcome, call.attempts, call.trace_id, call.entry)
+    return run.transport_error(DeadlineExceededError, "TimeoutError", is_sent=is_sent)
 
 
+# From Python 3.12 on, a flight begins at once, not in the next iteration of the event loop.
+_EAGER: dict[str, Any] = {"eager_start": True} if hasattr(asyncio, "eager_task_factory") else {}
 _UNREAD = "approve, entry %s: received the response after the last caller had left: %s"
 _IN_FILE = (
     "approve, entry %s: the service decided after the last caller had left, and writing to the ledger failed "

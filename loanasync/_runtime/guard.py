@@ -12,7 +12,7 @@ from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Decision, Meta, RawResponse, Refused
-from loanasync._runtime.pipeline import Run
+from loanasync._runtime.run import Run
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionForgottenError,
@@ -77,13 +77,13 @@ class Guard(Protocol):
             InvalidRequestError: A part is missing.
         """
 
-    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+    async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """Acquire a slot and the right to send the request.
 
         Return the claim, the known decision, or the error that forbids sending.
         """
 
-    def inherit(self, call: Call) -> None:
+    def inherit(self, run: Run) -> None:
         """Note, in a forked child, an approval that the parent process is requesting."""
 
 
@@ -125,15 +125,15 @@ class ProcessGuard:
         """See `Guard.parts`."""
         return (call.scope,)
 
-    def inherit(self, call: Call) -> None:
+    def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
         with self._lock:
-            if call.customer not in self._records:
-                self._write(call, "inflight", int(monotonic()))
+            if run.customer not in self._records:
+                self._write(run, "inflight", int(monotonic()))
 
-    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+    async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
-        claim = self._claim(call, run)
+        claim = self._claim(run)
         if not isinstance(claim, Claim):
             return claim
         try:
@@ -146,37 +146,37 @@ class ProcessGuard:
         claim.abandon()
         return error
 
-    def _claim(self, call: Call, run: Run) -> "_ProcessClaim | Decision | LoanError":
+    def _claim(self, run: Run) -> "_ProcessClaim | Decision | LoanError":
         now = int(monotonic())
         with self._lock:
-            previous = self._records.get(call.customer)
+            previous = self._records.get(run.customer)
             if previous is not None:
                 code, seconds, payload = _RECORD.unpack(previous)
                 state = _STATES[code]
                 if now - seconds >= _MAX_AGE:
-                    self._forget(call.customer)
+                    self._forget(run.customer)
                     previous = None
-                elif not (call.repeat_unknown and state == "unknown" and payload == call.payload):
-                    return self._known(call, run, state, is_same=payload == call.payload)
-            call.after_unknown = previous is not None
-            self._write(call, "inflight", now)
-        return _ProcessClaim(self, call, run, previous)
+                elif not (run.call.repeat_unknown and state == "unknown" and payload == run.payload):
+                    return self._known(run, state, is_same=payload == run.payload)
+            run.after_unknown = previous is not None
+            self._write(run, "inflight", now)
+        return _ProcessClaim(self, run, previous)
 
-    def _known(self, call: Call, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
+    def _known(self, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
         """Return the decision or the error that follows from a record."""
         run.record.set_ledger_result("blocked")
         if not is_same:
             return PayloadMismatchError("approve", "", state)
-        kept = self._unread.get(call.customer) or self._kept.get(call.customer)
+        kept = self._unread.get(run.customer) or self._kept.get(run.customer)
         match state:
             case "approved" | "refused":
                 if kept is None:
                     return DecisionForgottenError("approve", "", state)
                 run.record.set_ledger_result("remembered")
-                self._unread.pop(call.customer, None)
-                self._keep(call.customer, kept)
+                self._unread.pop(run.customer, None)
+                self._keep(run.customer, kept)
                 response = Response(status=kept.status, headers={}, body=kept.body, fault=kept.fault)
-                return cast("Decision", call.read(response, Meta(kept.status, 0, 0.0, run.record.trace_id)))
+                return cast("Decision", run.call.read(response, Meta(kept.status, 0, 0.0, run.trace_id)))
             case "inflight":
                 return OutcomeUnknownError("approve", "", "unknown", "fork")
             case _:
@@ -184,31 +184,31 @@ class ProcessGuard:
                 raw = RawResponse(status, body) if body else None
                 return OutcomeUnknownError("approve", "", cast("UnresolvedState", state), note, raw)
 
-    def record(self, call: Call, state: EntryState, kept: _Kept) -> None:
+    def record(self, run: Run, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of an approval."""
         is_first_time, now = False, int(monotonic())
         with self._lock:
-            self._write(call, state, now)
-            if state in ("approved", "refused") and call.is_abandoned:
-                self._unread[call.customer] = kept
+            self._write(run, state, now)
+            if state in ("approved", "refused") and run.is_abandoned:
+                self._unread[run.customer] = kept
             else:
-                self._keep(call.customer, kept)
+                self._keep(run.customer, kept)
             self._drop_expired(now)
             if len(self._records) > _MANY and not self._has_warned:
                 is_first_time = self._has_warned = True
         if is_first_time:
             log(WARNING, _MANY_RECORDS, _MANY)
 
-    def restore(self, call: Call, previous: bytes | None) -> None:
+    def restore(self, run: Run, previous: bytes | None) -> None:
         """Restore the record from before a claim whose request was not sent."""
         with self._lock:
             if previous is None:
-                self._records.pop(call.customer, None)
+                self._records.pop(run.customer, None)
             else:
-                self._records[call.customer] = previous
+                self._records[run.customer] = previous
 
-    def _write(self, call: Call, state: EntryState, now: int) -> None:
-        self._records[call.customer] = _RECORD.pack(_STATES.index(state), now, call.payload)
+    def _write(self, run: Run, state: EntryState, now: int) -> None:
+        self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
 
     def _keep(self, customer: bytes, kept: _Kept) -> None:
         self._kept[customer] = kept
@@ -233,26 +233,24 @@ class ProcessGuard:
 class _ProcessClaim(Claim):
     """A claim of `ProcessGuard`."""
 
-    __slots__ = ("_call", "_guard", "_previous", "_run")
+    __slots__ = ("_guard", "_previous", "_run")
 
-    def __init__(self, guard: ProcessGuard, call: Call, run: Run, previous: bytes | None) -> None:
+    def __init__(self, guard: ProcessGuard, run: Run, previous: bytes | None) -> None:
         self._guard = guard
-        self._call = call
         self._run = run
         self._previous = previous
 
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """See `Claim.settle`."""
-        call, state = self._call, state_of(result)
+        run, state = self._run, state_of(result)
         if state == "released":
-            self._guard.restore(call, self._previous)
-        elif isinstance(result, Approved | Refused) and isinstance(self._run.last, Response):
-            last = self._run.last
-            self._guard.record(call, state, _Kept("", last.status, last.body, last.fault))
+            self._guard.restore(run, self._previous)
+        elif isinstance(result, Approved | Refused) and isinstance(run.last, Response):
+            self._guard.record(run, state, _Kept("", run.last.status, run.last.body, run.last.fault))
         else:
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)
-            self._guard.record(call, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
+            self._guard.record(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
         return result
 
     async def interrupt(self, error: BaseException) -> None:
@@ -264,10 +262,10 @@ class _ProcessClaim(Claim):
         self._end("GeneratorExit")
 
     def _end(self, cause: str) -> None:
-        if self._call.was_written:
-            self._guard.record(self._call, "unknown", _Kept(cause))
+        if self._run.was_written:
+            self._guard.record(self._run, "unknown", _Kept(cause))
         else:
-            self._guard.restore(self._call, self._previous)
+            self._guard.restore(self._run, self._previous)
 
 
 _MANY_RECORDS = (

@@ -18,7 +18,7 @@ from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.guard import Claim, state_of
-from loanasync._runtime.pipeline import Run, copy_error
+from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
 from loanasync._waits import was_cancelled
 from loanasync.errors import (
@@ -178,12 +178,12 @@ class LedgerGuard:
             raise InvalidRequestError(problems, APPROVE)
         return scope_parts(self.policy, call.scope, call.order_token)
 
-    def inherit(self, call: Call) -> None:
+    def inherit(self, run: Run) -> None:
         """Do nothing: the entry in the ledger is in flight."""
 
-    async def begin(self, call: Call, run: Run) -> Claim | Outcome | LoanError:
+    async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
-        claim = LedgerClaim(self, call, run)
+        claim = LedgerClaim(self, run)
         result = await claim.begin()
         return result if isinstance(result, Claim) else await claim.end(result)
 
@@ -287,18 +287,17 @@ class LedgerClaim(Claim):
 
     Args:
         guard: The ledger and its policy.
-        call: The approval.
-        run: Its execution.
+        run: The approval in progress.
     """
 
     _header: Header
     _places: tuple[Place, ...]
 
-    def __init__(self, guard: LedgerGuard, call: Call, run: Run) -> None:
+    def __init__(self, guard: LedgerGuard, run: Run) -> None:
         self._guard = guard
         self._ledger = guard.ledger
         self._policy = guard.policy
-        self._call = call
+        self._call = run.call
         self._run = run
         self._at = _NOWHERE
         self._has_failed = False  # the last operation of the ledger
@@ -309,12 +308,12 @@ class LedgerClaim(Claim):
 
     def _use(self, place: Place) -> None:
         self._at = place
-        self._call.entry = place.key
+        self._run.entry = place.key
 
     async def end(self, result: CallResult) -> CallResult:
         """Finish what earlier approvals have left to do, then return the result."""
         left = min(self._time_left(), 0.0) + self._policy.patience
-        can_wait = self._call.is_abandoned or not self._has_failed
+        can_wait = self._run.is_abandoned or not self._has_failed
         if self._guard.needs_care and can_wait and left > 0:
             await self._guard.take_care(left)
         return result
@@ -454,7 +453,7 @@ class LedgerClaim(Claim):
         if over is None or over.state is State.RELEASED:
             over = None
             self._use(self._places[0])  # create new entries only under the present key
-        self._call.after_unknown = over is not None and over.state is State.UNKNOWN
+        self._run.after_unknown = over is not None and over.state is State.UNKNOWN
         self._token = os.urandom(16).hex()
         within = min(self._time_left(), self._policy.patience)
         until = time.monotonic() + within
@@ -501,7 +500,7 @@ class LedgerClaim(Claim):
 
     async def interrupt(self, error: BaseException) -> None:
         """See `Claim.interrupt`."""
-        state = State.UNKNOWN if self._call.may_be_evaluated else State.RELEASED
+        state = State.UNKNOWN if self._run.may_be_evaluated else State.RELEASED
         await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
 
     async def _settle_error(self, result: CallResult) -> CallResult:
@@ -523,7 +522,7 @@ class LedgerClaim(Claim):
 
     async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
-        state = State.UNKNOWN if self._call.after_unknown else State.RELEASED
+        state = State.UNKNOWN if self._run.after_unknown else State.RELEASED
         self._remember(state, partial(Settlement, state=state, note="not sent"), until)
         undone = await self._attempt(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):

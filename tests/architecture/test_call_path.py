@@ -13,6 +13,7 @@ CALL_PATH = (
     "loanasync._client",
     "loanasync._runtime.flights",
     "loanasync.ledger.guard",
+    "loanasync._runtime.run",
     "loanasync._runtime.pipeline",
     "loanasync.ledger.ledger",
     "loanasync.ledger.memory",

@@ -8,6 +8,7 @@ from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
+from loanasync._runtime.run import run_call
 from loanasync._settings import RetryPolicy
 from loanasync._telemetry import Instruments
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
@@ -49,7 +50,7 @@ class Run:
     async def approve(
         self, timeout: Timeout | None = None, retry: RetryPolicy | None = None
     ) -> endpoints.Outcome:
-        return await self.pipeline.run(approval(), timeout or Timeout(), retry or RetryPolicy())
+        return await run_call(self.pipeline, approval(), timeout or Timeout(), retry or RetryPolicy())
 
 
 def approval() -> endpoints.Call:

@@ -275,7 +275,7 @@ async def test_trial_that_gets_no_slot_lets_the_next_call_try() -> None:
     shop = Shop(step, approved(), breaker=ONCE, max_concurrency=1)
     slow = asyncio.create_task(shop.approve())
     await arrived.wait()
-    shop.client._pipeline.record_verdict(_sent_call(shop), "unknown")
+    _sent_run(shop)._record_verdict("unknown")
     shop.script.clock.time += 30
     hasty = Timeout(total=0.01, attempt=0.01, connect=0.005)
     assert isinstance(await shop.approve(OTHER, timeout=hasty), PoolTimeoutError)
@@ -284,9 +284,9 @@ async def test_trial_that_gets_no_slot_lets_the_next_call_try() -> None:
     assert isinstance(await shop.approve(THIRD), Approved)
 
 
-def _sent_call(shop: Shop) -> Any:
+def _sent_run(shop: Shop) -> Any:
     [shared] = shop.client._flights._in_flight.values()
-    return shared.call
+    return shared.run
 
 
 async def test_trial_cancelled_before_sending_lets_the_next_call_try() -> None:

@@ -238,7 +238,7 @@ async def main():
     await approve("TSTXYZ00A00A000A")
     call = asyncio.create_task(approve("TSTXYZ00A00A000B"))
     memory = client._flights
-    while not any(flight.call.may_be_evaluated for flight in memory._in_flight.values()):
+    while not any(flight.run.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0)
     child = os.fork()
     if child:
@@ -288,7 +288,7 @@ async def begin(waiters):
     await client.create_request({"fiscalCode": code})
     calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
     memory = client._flights
-    while not any(flight.call.may_be_evaluated for flight in memory._in_flight.values()):
+    while not any(flight.run.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0.01)
     return calls
 async def cancelled():

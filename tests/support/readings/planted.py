@@ -13,7 +13,7 @@ from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.json import Malformed, decode
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._runtime import flights, guard, pipeline, retry
+from loanasync._runtime import flights, guard, retry, run
 from loanasync.errors import (
     CannotCompleteError,
     DomainError,
@@ -124,7 +124,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return isinstance(response, Response) and response.status in (422, 500)
 
     patch.setattr(retry, "is_system_fault", is_repeated)
-    patch.setattr(pipeline, "is_system_fault", is_repeated)
+    patch.setattr(run, "is_system_fault", is_repeated)
 
 
 @planted("R3", "a 409 proves that nothing was evaluated")
@@ -175,13 +175,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @planted("R4", "a missing connection after a 500 means that nothing was sent")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def forgets(pipeline: Any, call: Any, last: Any, stopped_by: Any) -> Any:
+    def forgets(call: Any, last: Any, stopped_by: Any) -> Any:
         if isinstance(last, NoResponse):
-            call.fault, call.is_written = None, False
-        return read(pipeline, call, last, stopped_by)
+            call._is_written = False
+        return read(call, last, stopped_by)
 
-    read = pipeline.Pipeline.read
-    patch.setattr(pipeline.Pipeline, "read", forgets)
+    read = run.Run._read
+    patch.setattr(run.Run, "_read", forgets)
 
 
 @planted("R4", "an error of a later request releases an unknown outcome")

@@ -352,20 +352,6 @@ def test_repr_masks_the_function() -> None:
     assert SECRET not in f"{client!r} {client._options!r}"
 
 
-async def test_call_repr_masks_the_token() -> None:
-    calls: list[Any] = []
-
-    def function() -> str:
-        [flight] = client._flights._in_flight.values()
-        calls.append(flight.call)
-        return SECRET
-
-    client = Shop(approved(), auth_token=function).client
-    await client.approve(FISCAL_CODE, approval_request())
-    assert calls[0].auth_token == SECRET
-    assert SECRET not in repr(calls)
-
-
 async def test_call_that_leaves_does_not_cancel_a_shared_refresh() -> None:
     """All calls of a shop may await one task that fetches the token."""
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from loanasync import (
     AccessDeniedError,
@@ -243,15 +242,15 @@ def test_verdict_of_a_response(status: int, body: bytes, kind: type, verdict: Ve
     response = Response(status=status, headers={}, body=body)
     result = APPROVE.read(response, Meta(status, 1, 0.1))
     assert type(result) is kind
-    assert verdict_of(APPROVE, response, result) == verdict
+    assert verdict_of(response, result, had_fault=False) == verdict
 
 
 @pytest.mark.parametrize(
-    ("is_sent", "after_fault", "verdict"),
+    ("is_sent", "had_fault", "verdict"),
     [(True, False, "unknown"), (False, False, "other"), (False, True, "unknown")],
 )
-def test_verdict_without_a_response(*, is_sent: bool, after_fault: bool, verdict: Verdict) -> None:
+def test_verdict_without_a_response(*, is_sent: bool, had_fault: bool, verdict: Verdict) -> None:
     kind = ReadTimeoutError if is_sent else ConnectError
-    call = evolve(APPROVE, fault=Response(status=500, headers={}, body=b"") if after_fault else None)
     last = NoResponse(error=kind, cause_type="OSError", is_sent=is_sent)
-    assert verdict_of(call, last, kind("approve", "OSError", "unknown", 1)) == verdict
+    error = kind("approve", "OSError", "unknown", 1)
+    assert verdict_of(last, error, had_fault=had_fault) == verdict

@@ -47,7 +47,7 @@ SCOPE = ("loanasync", metadata.version("loanasync"), "https://opentelemetry.io/s
 @pytest.fixture
 def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
     made = Run()
-    made.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing, meter_provider=metering))
+    made.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing, meter_provider=metering))
     return made
 
 
@@ -182,7 +182,7 @@ async def test_trace_is_passed_from_the_caller_to_headers_and_meta(
 async def test_propagation_can_be_global_or_off(
     run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider, propagate: Propagate, sent: set[str]
 ) -> None:
-    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing, propagate=propagate))
+    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing, propagate=propagate))
     token = context.attach(baggage.set_baggage("a", "b"))
     attempt, _ = await spans_of(run, exporter, approved())
     context.detach(token)
@@ -251,7 +251,7 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(run.pipeline._telemetry, call)
+    record = CallRecord(run.pipeline.telemetry, call)
     AttemptRecord(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
     record.end(None)
     made = exporter.get_finished_spans()[0]
@@ -279,7 +279,7 @@ def test_durations_of_call_and_attempt_are_measured(
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(run.pipeline._telemetry, call)
+    record = CallRecord(run.pipeline.telemetry, call)
     AttemptRecord(record, 1).end(Response(status=201, headers={}, body=b""))
     record.end(None)
     data = reader.get_metrics_data()
@@ -291,7 +291,7 @@ def test_durations_of_call_and_attempt_are_measured(
 
 def test_queue_duration_without_a_slot_has_its_error(run: Run, reader: InMemoryMetricReader) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(run.pipeline._telemetry, call)
+    record = CallRecord(run.pipeline.telemetry, call)
     record.set_queue_time(0.25, "PoolTimeoutError")
     record.end(None)
     data = reader.get_metrics_data()
@@ -328,7 +328,7 @@ async def test_unsampled_call_starts_no_attempt_span(
 ) -> None:
     run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing))
+    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing))
     tracing.get_tracer("shop").start_span("POST of its own").end()
     assert isinstance(await run.approve(), Approved)
     assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
@@ -353,7 +353,7 @@ class Numbering(Sampler):
 async def test_sampler_that_changes_attributes_changes_one_span_only(exporter: InMemorySpanExporter) -> None:
     run, tracing = Run(), TracerProvider(sampler=Numbering())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline._telemetry = Instruments(Telemetry(tracer_provider=tracing))
+    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing))
     await spans_of(run, exporter, system_error(), approved())
     spans = await spans_of(run, exporter, refused())
     added = [[name for name in attributes(span) if name.startswith("sampled.")] for span in spans]

@@ -4,6 +4,7 @@ import traceback
 from unittest import mock
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,8 @@ from loanasync import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync._protocol.messages import NoResponse, Response
+from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._runtime import run as call_in_progress
 from loanasync._runtime.retry import Quota
 from loanasync.testing import (
     ScriptedTransport,
@@ -71,12 +73,24 @@ async def test_approval_with_a_response_is_sent_once() -> None:
         (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), 1),
     ],
 )
-def test_connection_of_an_error_is_discarded(received: Response, calls: int) -> None:
+async def test_connection_of_an_error_is_discarded(received: Response, calls: int) -> None:
     """An error in `discard` does not replace the response."""
-    received.discard = mock.Mock(side_effect=OSError)
-    result = Run().pipeline.read(approval(), received, None)
+    discard = mock.Mock(side_effect=OSError)
+
+    class Transport(ScriptedTransport):
+        async def send(self, request: Request, *, connect: float, within: float) -> Response:
+            del request, connect, within
+            return evolve(received, discard=discard)
+
+    run = Run()
+    run.transport = Transport()
+    result: object = None
+    try:
+        result = await run.approve()
+    except LoanError as error:
+        result = error
     assert isinstance(result, LoanError | Refused)
-    assert received.discard.call_count == calls
+    assert discard.call_count == calls
 
 
 async def test_refusal_is_not_retried() -> None:
@@ -291,7 +305,7 @@ async def test_acquire_slot_after_the_deadline_does_not_wait() -> None:
     run = Run(held, slots=1)
     first = asyncio.create_task(run.approve())
     await run.arrived.wait()
-    with run.pipeline.start(approval(), Timeout(), RetryPolicy()) as call:
+    with call_in_progress.Run(run.pipeline, approval(), Timeout(), RetryPolicy()) as call:
         assert call.must_wait
         await run.clock.sleep(Timeout().total)
         async with asyncio.timeout(PATIENCE):

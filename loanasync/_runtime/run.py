@@ -1,0 +1,505 @@
+"""One call in progress: its span, its slot, its attempts within a deadline, and its result."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, cast
+
+from attrs import evolve
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
+
+from loanasync._config import token_violation
+from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, CircuitChange, Outcome
+from loanasync._protocol.messages import NoResponse, Request, Response, correlation
+from loanasync._results import Approved, Meta, Refused
+from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
+from loanasync._runtime.pipeline import LoopResources, Pipeline
+from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
+from loanasync._runtime.waiters import Waiter
+from loanasync._settings import RetryPolicy, Timeout
+from loanasync._telemetry import AttemptRecord, CallRecord
+from loanasync._transport.base import Transport
+from loanasync._transport.failures import drop_frames
+from loanasync._waits import SharedTimer, was_cancelled
+from loanasync.errors import (
+    TOKEN_FAILED,
+    CircuitOpenError,
+    ClientClosedError,
+    ConnectError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    LedgerError,
+    LoanError,
+    PoolTimeoutError,
+    ReadTimeoutError,
+    StoppedBy,
+    SystemFaultError,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from loanasync.errors import TransportOutcome
+
+Result = TypeVar("Result")
+
+# The results of attempts that could not begin.
+_TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+_TOKEN_TOO_LATE = evolve(_TOO_LATE, cause_type=f"{TOKEN_FAILED}TimeoutError")
+_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+
+
+class Run:
+    """One call in progress. It is created when the call begins, and sends its request in a ``with`` block.
+
+    `send` acquires a slot and makes all attempts. It releases the slot while it waits for a retry. The guard
+    of an approval calls `acquire_slot` before. Both return errors and raise none. The end of the ``with``
+    block releases the slot and records the end of the call.
+
+    Args:
+        pipeline: What the calls of the client share.
+        call: The call.
+        timeout: Its time limits.
+        retry: Its retry policy.
+
+    Attributes:
+        started: Time of the start, by the client's clock.
+        customer: Digest of shop, customer and scope of an approval.
+        payload: Digest of the members of its body.
+        entry: Key of its ledger entry.
+        after_unknown: True if an earlier call for the same approval has an unknown outcome.
+        trace_id: Id of its trace.
+        span: Its span, if tracing is on.
+        attempts: Number of requests sent.
+        last: The last response, or the reason why none arrived.
+        is_abandoned: True if no caller waits for the result any more.
+        has_ended: True if no further request is sent.
+
+    Raises:
+        ClientClosedError: The client was closed.
+        ConfigurationError: The client's session belongs to another event loop.
+    """
+
+    # Class attributes for what is set later, if at all.
+    customer: bytes = b""
+    payload: bytes = b""
+    entry: str | None = None
+    after_unknown: bool = False
+    record: CallRecord  # set by `__enter__`
+    trace_id: str | None = None
+    span: "Span | None" = None
+    attempts: int = 0
+    last: Response | NoResponse | None = None
+    is_abandoned: bool = False
+    has_ended: bool = False
+    _sending: Request | None = None  # the request in progress
+    _is_written: bool = False  # a request of this call was written
+    _has_slot: bool = False
+    _had_fault: bool = False  # an attempt has ended with status 500
+    _auth_token: str | None = None  # of the next request, if the shop has a function for it
+    _trial: int = 0  # number of its trial while the circuit breaker is open, else 0
+    _circuit_changes: tuple[CircuitChange, ...] = ()
+    _error: LoanError | None = None
+
+    def __init__(self, pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
+        self._pipeline = pipeline
+        self._resources: LoopResources = pipeline.resources()
+        self.call = call
+        self.timeout: Timeout = timeout
+        self.retry: RetryPolicy = retry
+        self.started: float = pipeline.now()  # after opening the first transport, which may load aiohttp
+        self.deadline: float = self.started + timeout.total
+
+    def __enter__(self) -> Self:
+        if self._resources.waits.is_closed:
+            raise ClientClosedError
+        self.record = CallRecord(self._pipeline.telemetry, self.call)
+        self.trace_id, self.span = self.record.trace_id, self.record.span
+        self._resources.calls += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._has_slot:
+                self.release_slot()
+            if self._trial:  # it has no result, for example because it was cancelled
+                self._record_verdict("unknown" if self.may_be_evaluated else "other")
+            self.record.end(
+                self._error if error is None else error,
+                self.entry,
+                self._circuit_changes,
+                may_be_evaluated=self.may_be_evaluated,
+            )
+        finally:
+            self._resources.end_call()
+
+    @property
+    def limits(self) -> SharedTimer[Waiter]:
+        """The time limits of the callers that wait in this event loop."""
+        return self._resources.limits
+
+    @property
+    def is_reading(self) -> bool:
+        """True while the response to a request is awaited that was written."""
+        return self._sending is not None and self._sending.is_sent
+
+    @property
+    def was_written(self) -> bool:
+        """True if a request of this call may have reached the service."""
+        return self._is_written or self.is_reading
+
+    @property
+    def may_be_evaluated(self) -> bool:
+        """True if a request of this call, or of an earlier one, may have reached the service."""
+        return self.after_unknown or self.was_written
+
+    def finish(self, result: Outcome | LoanError) -> Outcome | LoanError:
+        """Record and return the result of the call."""
+        if isinstance(result, LoanError):
+            self._error = result
+            if isinstance(result, LedgerError):
+                result.trace_id = self.trace_id
+        elif isinstance(result, Approved | Refused):
+            self.record.outcome = "approved" if result.approved else "refused"
+        return result
+
+    # --- slots
+
+    @property
+    def must_wait(self) -> bool:
+        """True if no slot is free, or the circuit breaker is open."""
+        return not self._resources.slots.free or self._pipeline.open_circuit(self.call.shop) is not None
+
+    async def acquire_slot(self) -> LoanError | None:
+        """Acquire a slot of the concurrency limit.
+
+        Return an error if no slot becomes free in time, or if the circuit breaker is open. It is asked here,
+        and nowhere else, because this is before a ledger's entry is claimed and before anything is sent.
+        """
+        slots, breaker = self._resources.slots, self._pipeline.breaker
+        # Most calls find no circuits, and then need not ask.
+        is_asked = breaker is not None and breaker.circuits
+        if is_asked and (refusal := self._refusal()) is not None:
+            return refusal
+        if slots.free:
+            slots.free -= 1
+            self._has_slot = True
+            return None
+        queued = self._pipeline.now()
+        await self._wait_for_slot()
+        waited = self._pipeline.now() - queued
+        self.record.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
+        if self._has_slot:  # the circuit breaker may have opened while the call waited
+            return self._refusal()
+        return self.transport_error(PoolTimeoutError, "TimeoutError")
+
+    async def _wait_for_slot(self) -> None:
+        """Wait for a slot, at most until the deadline of the call."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._remaining()):
+                await self._resources.slots.acquire()
+                self._has_slot = True
+
+    def release_slot(self) -> None:
+        """Release the slot, if the call has one."""
+        if self._trial and not self.attempts:
+            self._record_verdict("other")  # not sent: another call may try
+        if self._has_slot:
+            self._has_slot = False
+            self._resources.slots.release()
+
+    # --- the circuit breaker
+
+    def _refusal(self) -> CircuitOpenError | None:
+        """Return an error if the circuit breaker refuses this call. If not, the call may become its trial."""
+        breaker, call, now = self._pipeline.breaker, self.call, self._pipeline.now()
+        if breaker is None or call.endpoint is not APPROVE or self._trial:
+            return None
+        admitted = breaker.admit(call.shop.shop_id, now, self.deadline + self.timeout.attempt)
+        if isinstance(admitted, Refusal):
+            return CircuitOpenError(call.endpoint.operation, *admitted, self.entry)
+        self._trial = admitted
+        return None
+
+    def _record_verdict(self, verdict: Verdict) -> None:
+        """Inform the circuit breaker of the end of an approval. Its changes are reported later."""
+        call, breaker = self.call, self._pipeline.breaker
+        if breaker is not None and call.endpoint is APPROVE:
+            self._circuit_changes = breaker.record(
+                call.shop.shop_id, call.fiscal_code or "", verdict, self._trial, self._pipeline.now()
+            )
+            self._trial = 0
+
+    # --- attempts
+
+    async def send(self) -> Outcome | LoanError:
+        """Send the request, retry it after a 500, and return the outcome or the error.
+
+        Acquire a slot before, unless the call has one.
+        """
+        pipeline = self._pipeline
+        if not self._has_slot and (error := await self.acquire_slot()) is not None:
+            return error
+        last = await self._attempt()
+        stopped_by = None
+        if is_system_fault(last):
+            last, stopped_by = await self._retry(last)
+        elif pipeline.quota.used and isinstance(last, Response):
+            pipeline.quota.refill()
+        self.last = last
+        self.record.stopped_by = stopped_by
+        result = self._read(last, stopped_by)
+        # While all is well, a decision does not concern the breaker.
+        if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
+            self._record_verdict(verdict_of(last, result, had_fault=self._had_fault))
+        return result
+
+    async def _retry(self, fault: Response) -> tuple[Response | NoResponse, StoppedBy | None]:
+        """Repeat the request after its first attempt had a response with status 500 (spec §7).
+
+        The condition and the wait are tenacity's.
+
+        Returns:
+            The last response, and the reason for making no further attempt if its status is 500.
+        """
+        is_fault = retry_if_result(is_system_fault)
+        jitter = wait_random_exponential(multiplier=self.retry.base, max=self.retry.cap)
+        state = RetryCallState(AsyncRetrying(), None, (), {})
+        last: Response | NoResponse = fault
+        state.set_result(last)
+        self._had_fault = True
+        while is_fault(state):
+            fault = cast("Response", last)
+            backoff = jitter(state)
+            wait = min(max(backoff, retry_after(fault.headers)), backoff + MAX_EXTRA_WAIT)
+            if (reason := self._stopped_by(wait)) is not None:
+                return fault, reason
+            self.release_slot()
+            await self._resources.wait(self._pipeline.sleep(wait))
+            await self._wait_for_slot()
+            if not self._has_slot:
+                return fault, "slot"
+            if self._resources.waits.is_closed:
+                return fault, "closed"
+            last = await self._attempt()
+            state.prepare_for_next_attempt()
+            state.set_result(last)
+        return last, None
+
+    def _stopped_by(self, wait: float) -> StoppedBy | None:
+        """Return the reason for making no further attempt after a wait, or pay for the attempt."""
+        if self.is_abandoned:
+            return "cancelled"
+        if self.attempts >= self.retry.attempts:
+            return "attempts"
+        if wait >= self._remaining():
+            return "deadline"
+        return None if self._pipeline.quota.take() else "quota"
+
+    async def _attempt(self) -> Response | NoResponse:
+        call, resources, timeout = self.call, self._resources, self.timeout
+        left = self._remaining()
+        if left <= 0 or resources.waits.is_closed:
+            return _TOO_LATE if left <= 0 else _CLOSED
+        if not isinstance(call.shop.auth_token, str):
+            still_left = await self._await_token(left)
+            if isinstance(still_left, NoResponse):
+                return still_left
+            left = still_left
+        # The response to an approval is read and settled even if its callers have left.
+        within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
+        self.attempts += 1
+        attempt = AttemptRecord(self.record, self.attempts)
+        response: Response | NoResponse | None = None
+        try:
+            request = self._sending = call.request(attempt.headers, self._auth_token)
+            try:
+                response = await resources.transport.send(
+                    request, connect=min(timeout.connect, left), within=within
+                )
+            except (Exception, asyncio.CancelledError) as error:
+                if _must_be_raised(error, resources.transport):
+                    raise
+                response = _no_response(request, type(error).__name__)
+            if isinstance(response, Response):
+                if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
+                    _discard_connection(response)
+                return response
+            response = _valid_no_response(response, request)
+            if response.error is ReadTimeoutError and within < timeout.attempt:
+                response = evolve(response, error=DeadlineExceededError)
+            return response
+        finally:
+            if self.is_reading and not (isinstance(response, NoResponse) and not response.is_sent):
+                self._is_written = True
+            self._sending = None
+            attempt.end(response, self.entry)
+
+    async def _await_token(self, within: float) -> float | NoResponse:
+        """Await the token of the next request, until the deadline or until the client is closed.
+
+        Return the seconds that are left, or the reason for sending nothing. An exception of the user's
+        function is not raised, because its text may contain a secret.
+        """
+        waits = self._resources.waits
+        limit = asyncio.timeout(within)
+        try:
+            async with waits.limited_by(limit):
+                cause = await self._set_token()
+        except (Exception, asyncio.CancelledError) as error:
+            drop_frames(error)  # those of the user's function, whose local variables may be secret
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
+            cause = type(error).__name__
+        if self.is_abandoned:
+            raise asyncio.CancelledError  # the function has suppressed that of the flight
+        if waits.is_closed:
+            return _CLOSED
+        left = self._remaining()
+        if limit.expired() or left <= 0:
+            return _TOKEN_TOO_LATE
+        if cause is not None:
+            return NoResponse(error=ConnectError, cause_type=TOKEN_FAILED + cause, is_sent=False)
+        return left
+
+    async def _set_token(self) -> str | None:
+        """Set the token of the next request with the user's function; return the rule that it breaks.
+
+        The function is not stored in a variable: its `repr` may contain a secret.
+        """
+        assert not isinstance(self.call.shop.auth_token, str)  # noqa: S101  (only called for functions)
+        token: object = None
+        try:
+            token = self.call.shop.auth_token()
+            if isinstance(token, Awaitable):
+                # Several calls may await the same task, and the end of one of them must not cancel it.
+                token = await (asyncio.shield(token) if asyncio.isfuture(token) else token)
+            violation = token_violation(token)
+            if violation is None:
+                self._auth_token = str(token)
+            return violation
+        finally:
+            del token  # secret: must not be in a traceback
+
+    def _remaining(self) -> float:
+        return self.deadline - self._pipeline.now()
+
+    # --- the result
+
+    def _read(self, last: Response | NoResponse, stopped_by: StoppedBy | None) -> Outcome | LoanError:
+        """Return the outcome or the error for the last response of the call.
+
+        Args:
+            last: The last response, or the reason why none arrived.
+            stopped_by: The reason for making no further attempt, if the last response has status 500.
+        """
+        if isinstance(last, NoResponse):
+            return self.transport_error(last.error, last.cause_type, is_sent=last.is_sent)
+        meta = Meta(
+            last.status,
+            self.attempts,
+            self._pipeline.now() - self.started,
+            self.trace_id,
+            (),
+            *correlation(last.headers),
+            self.entry,
+            self.after_unknown,
+        )
+        result = self.call.read(last, meta)
+        if isinstance(result, LoanError) or getattr(result, "fiscal_code", "") is None:
+            _discard_connection(last)
+        if isinstance(result, SystemFaultError) and stopped_by is not None:
+            return evolve(result, stopped_by=stopped_by)
+        return result
+
+    def transport_error(
+        self, kind: type[TransportError], cause_type: str, *, is_sent: bool = False
+    ) -> TransportError:
+        """Return the error of a call without a response."""
+        # After a 500 the outcome is unknown, even if the last attempt was not sent.
+        outcome: TransportOutcome = "unknown" if is_sent or self.may_be_evaluated else "not_sent"
+        return kind(
+            self.call.endpoint.operation, cause_type, outcome, self.attempts, self.trace_id, self.entry
+        )
+
+
+async def run_call(pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+    """Run a call that is no approval, from start to end.
+
+    Raises:
+        LoanError: The call failed.
+    """
+    with Run(pipeline, call, timeout, retry) as run:
+        result = run.finish(await run.send())
+    try:
+        return returned(result)
+    finally:
+        del result  # breaks the reference cycle of error, traceback and frame
+
+
+def returned(result: Outcome | BaseException) -> Outcome:
+    """Return an outcome, and raise an error.
+
+    Call it outside of any `except` block. Otherwise an error of aiohttp could become the context, and the
+    text of that error contains the token and the URL.
+    """
+    if not isinstance(result, BaseException):
+        return result
+    try:
+        raise result
+    finally:
+        del result  # breaks the reference cycle of error, traceback and frame
+
+
+def copy_error(result: Result) -> Result:
+    """Return a copy of an error, so that each caller raises its own, with its own traceback."""
+    if not isinstance(result, LoanError):
+        return result
+    again = type(result)(*result.args)
+    if isinstance(result, LedgerError) and isinstance(again, LedgerError):
+        again.trace_id = result.trace_id
+    return again
+
+
+def _must_be_raised(error: BaseException, transport: Transport) -> bool:
+    """Return True if an error of a transport is raised to the caller, and not turned into a `NoResponse`.
+
+    These are cancellations by the caller, all errors of transports that set `raises_errors` (those of this
+    package), and the AssertionError of a test.
+    """
+    if getattr(transport, "raises_errors", False):
+        return True
+    return was_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, AssertionError)
+
+
+def _valid_no_response(response: object, request: Request) -> NoResponse:
+    """Return the result of a transport that has no response. Replace a result of a wrong type."""
+    if isinstance(response, NoResponse):
+        error: object = response.error
+        if isinstance(error, type) and issubclass(error, TransportError):
+            return response
+    return _no_response(request, type(response).__name__)
+
+
+def _no_response(request: Request, cause_type: str) -> NoResponse:
+    """Return the result for a user's transport that raised an error or returned a wrong type."""
+    error = ConnectionLostError if request.is_sent else ConnectError
+    return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
+
+
+def _discard_connection(response: Response) -> None:
+    """Close the connection of a response that may belong to another request: an error, or without a customer.
+
+    For example, the service may refuse a request before it has read all of it, and then respond again. The
+    connection is then out of step, and the next customer would get the response of this one.
+    """
+    if response.discard is not None:
+        with suppress(Exception):  # an error here must not replace the response
+            response.discard()
