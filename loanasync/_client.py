@@ -99,9 +99,10 @@ class LoanClient(Closing):
         timeout: Time limits of each call, seconds.
         breaker: Pause of approvals while the service decides none, shared with the copies of the client. None
             turns it off.
-        session: Your aiohttp session, of which the client uses the connector and the default headers. Its
-            hooks, middlewares and cookies are not used, and it is neither closed nor changed. Its connector
-            must check certificates. A session with a proxy, credentials or ``trust_env`` is refused.
+        session: Your aiohttp session. The client uses its connector and its default headers. Its
+            hooks, middlewares and cookie jar are not used, and it is neither closed nor changed. Its
+            connector must check certificates. A session with a proxy, credentials or ``trust_env`` is
+            refused.
         transport: Function that returns a `Transport`, called once per event loop. The transport sends the
             requests instead of aiohttp. Cannot be combined with `session`, `proxy` or `ssl`. If the function
             has an attribute `clock`, such as a `loanasync.testing.Clock`, the client uses that clock for
@@ -539,7 +540,7 @@ class LoanClient(Closing):
             retry: Retries of this call instead of the client's.
 
         Returns:
-            `Approved` (201) or `Refused` (422).
+            `Approved` (201), or `Refused` (422, in one description of the service 201).
 
         Raises:
             InvalidRequestError: The request breaks rules; no request was sent.

@@ -65,7 +65,8 @@ class RetryPolicy:
         base: Maximum of the first wait, seconds.
         cap: Maximum of any wait, seconds.
         quota: Maximum number of retries that all calls of a client have in reserve. Each retry uses one, and
-            ten calls that end with another status restore one, so retries do not overload a failing service.
+            ten calls whose first response is not a 500 restore one. So retries do not overload a failing
+            service.
             A policy that is passed to a single call does not change the quota of the client.
 
     Raises:

@@ -38,8 +38,8 @@
 Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
 `approve` returns `Refused`. `str()` and `repr()` never contain a token, a fiscal code or other personal
 data. Three attributes may: `decision` of a `DecisionNotRecordedError`, `response` of an
-`UnexpectedResponseError`, `UnexpectedStatusError` or `AlreadyEvaluatedError`, and `message` of the problems
-that the service found.
+`UnexpectedResponseError`, `UnexpectedStatusError`, `AlreadyEvaluatedError` or `OutcomeUnknownError`, and
+`message` of the problems that the service found. A pickle contains them.
 
 Errors can be pickled.
 """

@@ -1,6 +1,11 @@
 """CONTRIBUTING.md, and the recipes in architecture.md, name files and nox sessions that exist."""
 
 import re
+import runpy
+import sys
+from unittest.mock import MagicMock
+
+import pytest
 
 from architecture.test_ci import ROOT, sessions
 
@@ -19,3 +24,12 @@ def test_contributing_lists_every_nox_session() -> None:
     cells = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     names = {name.partition("-")[0] for name in sessions()}
     assert {name for name in cells if name in names} == names
+
+
+def test_noxfile_names_the_needed_python_if_it_runs_with_an_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    monkeypatch.setitem(sys.modules, "nox", MagicMock())
+    with pytest.raises(SystemExit, match=r"loanasync needs Python 3\.11 or later"):
+        runpy.run_path(str(ROOT / "noxfile.py"))

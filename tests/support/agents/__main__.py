@@ -2,7 +2,7 @@
 
 `python -m support.agents FOLDER [AGENT ...]` makes two environments for each agent in the folder: with the
 newest aiohttp, and with an older one. It exits with status 1 if a run proves nothing, or if a result differs
-from the record. `--write` writes the record and the table of docs/explanation/privacy.md.
+from the record. `--write` writes the record and the table of docs/contributing/privacy.md.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main() -> int:
             problems.append(f"{agent.name}, {OLDER}: the results differ; now {json.dumps(older)}")
     if arguments.write and not problems:
         privacy_page.AGENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        privacy_page.write()
+        privacy_page.write(privacy_page.PAGE)
     print("\n".join(problems) or "each result is as recorded")
     return int(bool(problems))
 
