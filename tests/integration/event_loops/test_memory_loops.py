@@ -1,7 +1,6 @@
 """The memory of a client across event loops, threads, forks, and the end of a client or its loop."""
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from loanasync import (
     Approved,
@@ -24,7 +22,7 @@ from loanasync import (
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, REFUSAL
+from support.canned_server import APPROVAL
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
 from support.raw_server import PATIENCE, until
@@ -58,29 +56,6 @@ async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
     assert {type(each) for each in await asyncio.gather(*calls)} == {Approved}
     await closing
     assert isinstance(await shop.approve(), ClientClosedError)
-
-
-async def test_memory_close_at_its_limit_makes_a_late_response_unknown(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "loanasync")
-    async with held_server("own") as (server, client):
-        call = asyncio.create_task(request(client))
-        await server.wait_for_requests(1)
-        await cancelled(call)
-        await client._pipeline.aclose(0.05)
-        await until(lambda: not client._flights._in_flight)
-        assert server.requests == 1
-    assert "received the response after the last caller had left: ConnectionLostError" in caplog.text
-
-
-def test_memory_decision_is_known_in_the_next_event_loop() -> None:
-    shop = Shop(approved())
-    first = asyncio.run(shop.approve())
-    again = asyncio.run(shop.approve())
-    assert isinstance(first, Approved)
-    assert isinstance(again, Approved)
-    assert (evolve(again, meta=first.meta), shop.sent) == (first, 1)
 
 
 def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
@@ -315,21 +290,6 @@ def test_memory_loop_that_ends_during_a_request_logs_no_warning(served: Sandbox,
     done = run_script(LEFT, served.base_url, how)
     assert (done.stderr, done.stdout) == ("", "OutcomeUnknownError\n")
     assert len(served.journal.calls(operation="approve")) == 1
-
-
-@each_session
-async def test_memory_late_response_leaves_no_task_and_no_connection(session: str) -> None:
-    before = asyncio.all_tasks()
-    async with held_server(session) as (server, client):
-        for number in range(5):
-            call = asyncio.create_task(request(client, scope=str(number)))
-            await server.wait_for_requests(number + 1)
-            await cancelled(call)
-            server.respond_to_all(REFUSAL)
-            await until(lambda client=client: not client._flights._in_flight)  # type: ignore[misc]
-        assert server.most_open == 1
-        assert client._pipeline._per_loop.current().calls == 0
-    assert asyncio.all_tasks() == before
 
 
 def test_row_that_joins_an_approval_of_a_closed_event_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:

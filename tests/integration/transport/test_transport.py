@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gzip
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -27,9 +26,6 @@ from loanasync import (
     Refused,
     RetryPolicy,
     Timeout,
-    TransportError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
 )
 from loanasync._transport.failures import no_response
 from support.builders import FISCAL_CODE, approval_request
@@ -106,17 +102,6 @@ APPROVAL = b'{"approved": true}'
 REFUSAL = b'{"approved": false}'
 
 
-async def test_refused_connection_is_not_sent() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-        async with LoanClient(f"http://127.0.0.1:{port}", shop_id="s", auth_token="t") as client:
-            with pytest.raises(ConnectError) as caught:
-                await client.approve(FISCAL_CODE, approval_request())
-    assert caught.value.outcome == "not_sent"
-    assert caught.value.cause_type.startswith("ClientConnectorError errno ")
-
-
 class NoNames(AbstractResolver):
     async def resolve(self, host: str, *_: Any, **__: Any) -> list[ResolveResult]:
         raise OSError(None, f"no such name: {host}")
@@ -134,107 +119,10 @@ async def test_host_without_an_address_is_not_sent() -> None:
     assert (caught.value.outcome, caught.value.cause_type) == ("not_sent", "ClientConnectorDNSError")
 
 
-@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
-async def test_connection_lost_before_the_response_is_unknown(reset: bool) -> None:  # noqa: FBT001  (parametrised)
-    peer = Peer(b"", reset=reset)
-    error = await outcome(peer)
-    assert isinstance(error, ConnectionLostError)
-    assert (error.outcome, len(peer.requests)) == ("unknown", 1)
-
-
-async def test_incomplete_head_is_no_response() -> None:
-    peer = Peer(b"HTTP/1.1 201 Created\r\nContent-")
-    error = await outcome(peer)
-    assert isinstance(error, ConnectionLostError)
-    assert (error.outcome, len(peer.requests)) == ("unknown", 1)
-
-
-async def test_malformed_head_is_no_response() -> None:
-    peer = Peer(b"hello, this is no HTTP\r\n\r\n")
-    error = await outcome(peer)
-    assert isinstance(error, ConnectionLostError)
-    assert (error.outcome, len(peer.requests)) == ("unknown", 1)
-
-
-async def test_silent_server_is_a_read_timeout() -> None:
-    peer = Peer(None)
-    error = await outcome(peer)
-    assert isinstance(error, ReadTimeoutError)
-    assert (error.outcome, len(peer.requests)) == ("unknown", 1)
-
-
 async def test_silent_server_beyond_the_deadline_is_deadline_exceeded() -> None:
     error = await outcome(Peer(None), Timeout(total=0.1, attempt=5, connect=1))
     assert isinstance(error, DeadlineExceededError)
     assert error.outcome == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "kind"),
-    [
-        pytest.param("422 Unprocessable", REFUSAL, Refused, id="422"),
-        pytest.param("201 Created", APPROVAL, Approved, id="201"),
-        pytest.param("422 Unprocessable", APPROVAL, UnexpectedResponseError, id="422 that contradicts"),
-        pytest.param("201 Created", b'{"amount": 1', UnexpectedResponseError, id="201 without a decision"),
-        pytest.param("201 Created", APPROVAL + APPROVAL, UnexpectedResponseError, id="201 twice"),
-        pytest.param("400 Bad Request", b"{}", UnexpectedResponseError, id="400"),
-    ],
-)
-@pytest.mark.parametrize("close", [True, False], ids=["truncated", "timed out"])
-async def test_incomplete_body_keeps_its_status(
-    status: str,
-    body: bytes,
-    kind: type,
-    close: bool,  # noqa: FBT001  (parametrised)
-) -> None:
-    peer = Peer(response_bytes(status, body, length=1000), close=close)
-    result = await outcome(peer)
-    assert isinstance(result, Approved | Refused | UnexpectedResponseError)
-    assert (type(result), result.meta.status) == (kind, int(status[:3]))
-    if isinstance(result, UnexpectedResponseError):
-        assert (result.outcome, result.reasons) == (
-            "unknown",
-            ("body: truncated" if close else "body: timed out",),
-        )
-        assert result.response is not None
-        assert result.response.body == body
-    else:
-        assert result.meta.unread == ("body",)
-    assert len(peer.requests) == 1
-
-
-async def test_truncated_500_is_retried() -> None:
-    peer = Peer(response_bytes("500 Oops", b"{}", length=1000), response_bytes("422 No", REFUSAL))
-    assert isinstance(await outcome(peer), Refused)
-    assert len(peer.requests) == 2
-
-
-async def test_gzip_bomb_is_cut() -> None:
-    bomb = gzip.compress(bytes(64 << 20))
-    error = await outcome(Peer(response_bytes("201 Created", bomb, "Content-Encoding: gzip")), Timeout())
-    assert isinstance(error, UnexpectedResponseError)
-    assert (error.outcome, error.reasons) == ("unknown", ("body: too large",))
-
-
-async def test_a_redirect_is_never_followed() -> None:
-    async with serving(Peer(response_bytes("201 Created", APPROVAL))) as other:
-        peer = Peer(response_bytes("307 Temporary Redirect", b"", f"Location: {other.base_url}/"))
-        error = await outcome(peer)
-        assert isinstance(error, UnexpectedStatusError)
-        assert (error.status, other.requests) == (307, [])
-
-
-async def test_request_on_a_lost_connection_is_sent_once() -> None:
-    peer = Peer(response_bytes("201 Created", APPROVAL), b"", close=False)
-    async with (
-        serving(peer),
-        SeparateClient(peer.base_url, shop_id="s", auth_token="t") as client,
-    ):
-        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
-        peer.close = True
-        with pytest.raises(TransportError):
-            await client.approve(FISCAL_CODE, approval_request())
-    assert len(peer.requests) == 2
 
 
 @each_path

@@ -11,76 +11,19 @@ from loanasync import (
     Approved,
     ClientClosedError,
     DeadlineExceededError,
-    InFlightError,
     LoanClient,
     LoanError,
     NoResponse,
     OutcomeUnknownError,
-    PayloadMismatchError,
-    ReadTimeoutError,
-    Refused,
     Request,
     RetryPolicy,
     SystemFaultError,
     Timeout,
 )
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
-from loanasync.testing import ScriptedTransport, approval_request, approved, refused, system_error, timed_out
+from loanasync.testing import ScriptedTransport, approved, system_error, timed_out
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled, request
-
-
-async def test_overlapping_calls_share_one_request() -> None:
-    ledger = FailingLedger()
-    step, arrived, go = held_response(refused())
-    shop = Shop(step, ledger=ledger)
-    light = shop.client.with_options(timeout=Timeout(total=30, attempt=20))
-    request = approval_request(email="anna@example.com")
-    calls = [
-        asyncio.create_task(client.approve("TSTXYZ00A00A000A", request))
-        for client in [shop.client, light] * 25
-    ]
-    await arrived.wait()
-    go.set()
-    decisions = await asyncio.gather(*calls)
-    assert len(shop.script.sent) == 1
-    assert all(isinstance(each, Refused) and each == decisions[0] for each in decisions)
-    assert ledger.operations == ["claim", "settle"]
-
-
-async def test_overlapping_calls_get_separate_copies_of_the_error() -> None:
-    step, arrived, go = held_response(timed_out())
-    shop = Shop(step)
-    calls = [asyncio.create_task(shop.result()) for _ in range(5)]
-    await arrived.wait()
-    go.set()
-    errors = await asyncio.gather(*calls)
-    assert {type(error) for error in errors} == {ReadTimeoutError}
-    assert len({id(error) for error in errors}) == 5
-    assert len(shop.script.sent) == 1
-
-
-async def test_joining_call_with_another_payload_is_a_mismatch() -> None:
-    step, arrived, go = held_response(approved())
-    shop = Shop(step)
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    with pytest.raises(PayloadMismatchError) as caught:
-        await shop.approve(request=approval_request(amount=99_000))
-    assert caught.value.state == "inflight"
-    go.set()
-    await call
-
-
-async def test_joining_call_waits_at_most_its_own_timeout() -> None:
-    step, arrived, go = held_response(approved())
-    shop = Shop(step)
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    with pytest.raises(InFlightError):
-        await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
-    go.set()
-    assert isinstance(await call, Approved)
 
 
 async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:

@@ -3,12 +3,10 @@
 import asyncio
 from typing import Any
 
-import attrs
 import pytest
 
 from loanasync import (
     Approved,
-    Decision,
     DecisionForgottenError,
     Dialect,
     InFlightError,
@@ -84,34 +82,6 @@ async def test_memory_overlapping_calls_get_separate_errors() -> None:
     assert shop.sent == 1
 
 
-@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-async def test_memory_decision_is_returned_without_a_request(
-    step: ScriptedResponse, kind: type[Decision]
-) -> None:
-    shop = Shop(step)
-    first = await shop.approve()
-    again = await shop.approve(repeat_unknown=True)
-    elsewhere = await request(shop.client.with_options(timeout=Timeout(total=30, attempt=20)))
-    assert isinstance(first, kind)
-    assert all(
-        isinstance(each, kind) and attrs.evolve(each, meta=first.meta) == first for each in (again, elsewhere)
-    )
-    assert shop.sent == 1
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-async def test_memory_unknown_outcome_blocks_later_calls(name: str) -> None:
-    shop = Shop(*UNKNOWN[name], approved())
-    first = await shop.approve()
-    assert isinstance(first, LoanError)
-    assert (first.outcome, first.repeatable) == ("unknown", False)
-    for _ in range(2):
-        again = await shop.approve()
-        assert isinstance(again, OutcomeUnknownError)
-        assert (again.state, again.note, again.repeatable) == ("unknown", type(first).__name__, False)
-    assert shop.script.left == 1
-
-
 @pytest.mark.parametrize("step", [EVALUATED, response(409, {"error": "The user was already evaluated"})])
 async def test_memory_lost_decision_blocks_all_later_calls(step: ScriptedResponse) -> None:
     shop = Shop(step, approved())
@@ -139,13 +109,6 @@ async def test_memory_unknown_outcome_survives_an_error_of_its_repeat(name: str)
     assert isinstance(await shop.approve(repeat_unknown=True), LoanError)
     assert isinstance(await shop.approve(), OutcomeUnknownError)
     assert shop.script.left == 1
-
-
-@pytest.mark.parametrize("name", NOT_EVALUATED)
-async def test_memory_call_that_was_not_evaluated_is_sent_again(name: str) -> None:
-    shop = Shop(NOT_EVALUATED[name], approved())
-    assert isinstance(await shop.approve(), LoanError)
-    assert isinstance(await shop.approve(), Approved)
 
 
 async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
@@ -304,19 +267,6 @@ async def test_outcome_after_an_hour_replaces_an_unread_decision(
     assert (blocked.note, blocked.response) == ("ReadTimeoutError", None)
 
 
-async def test_memory_expired_outcomes_are_removed_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
-    shop = Shop(*[approved()] * 4)
-    for scope in ("1", "2", "3"):
-        await shop.approve(scope=scope)
-    now += 3601
-    await shop.approve(scope="4")
-    guard = shop.client._flights._guard
-    assert isinstance(guard, ProcessGuard)
-    assert (len(guard._records), len(guard._kept)) == (1, 1)
-
-
 async def test_memory_repr_shows_nothing_personal() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(approved(), timed_out(), step)
@@ -352,13 +302,3 @@ async def test_memory_is_not_shared_between_clients() -> None:
     shop = Shop(approved(), refused())
     assert isinstance(await shop.approve(), Approved)
     assert isinstance(await request(shop.script.client()), Refused)
-
-
-async def test_memory_decision_keeps_its_redirect() -> None:
-    shop = Shop(approved(redirect_url="https://pay.example.com/#t"))
-    await shop.approve()
-    again = await shop.approve()
-    assert isinstance(again, Approved)
-    assert again.redirect_url == "https://pay.example.com/#t"
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        again.redirect_url = None  # type: ignore[misc]

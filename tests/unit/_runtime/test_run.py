@@ -22,11 +22,10 @@ from loanasync import (
     RetryPolicy,
     SystemFaultError,
     Timeout,
-    TransportError,
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._protocol.messages import Request, Response
 from loanasync._runtime import run as call_in_progress
 from loanasync._runtime.retry import Quota
 from loanasync.testing import (
@@ -50,15 +49,6 @@ async def failure(run: Run, **policy: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
         await run.approve(**policy)  # type: ignore[arg-type]
     return caught.value
-
-
-async def test_approval_with_a_response_is_sent_once() -> None:
-    run = Run(approved())
-    decision = await run.approve()
-    assert isinstance(decision, Approved)
-    assert (decision.meta.status, decision.meta.attempts, len(run.transport.sent)) == (201, 1, 1)
-    assert decision.meta.trace_id is None
-    assert run.clock.slept == []
 
 
 @pytest.mark.parametrize(
@@ -93,63 +83,11 @@ async def test_connection_of_an_error_is_discarded(received: Response, calls: in
     assert discard.call_count == calls
 
 
-async def test_refusal_is_not_retried() -> None:
-    run = Run(refused(), approved())
-    assert isinstance(await run.approve(), Refused)
-    assert len(run.transport.sent) == 1
-
-
 async def test_system_fault_with_a_decision_is_not_retried() -> None:
     run = Run(system_error(), response(500, {"approved": True}), approved())
     error = await failure(run)
     assert (type(error), error.outcome) == (UnexpectedResponseError, "unknown")
     assert len(run.transport.sent) == 2
-
-
-async def test_system_fault_is_retried_and_its_decision_returned() -> None:
-    run = Run(system_error(), system_error(), approved())
-    decision = await run.approve()
-    assert isinstance(decision, Approved)
-    assert decision.meta.attempts == 3
-    assert decision.meta.elapsed == pytest.approx(sum(run.clock.slept))
-    assert len(run.clock.slept) == 2
-
-
-async def test_refusal_after_a_system_fault_is_returned() -> None:
-    run = Run(system_error(), refused(), approved())
-    assert isinstance(await run.approve(), Refused)
-    assert len(run.transport.sent) == 2
-
-
-@pytest.mark.parametrize(
-    "status", [200, 204, 301, 307, 400, 401, 403, 404, 408, 409, 425, 429, 502, 503, 504]
-)
-async def test_other_statuses_are_not_retried(status: int) -> None:
-    run = Run(response(status, {}, {"Retry-After": "0"}), approved())
-    await failure(run)
-    assert len(run.transport.sent) == 1
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [not_connected(), connection_lost(), timed_out()],
-    ids=lambda missing: missing.error.__name__,
-)
-async def test_transport_failures_are_not_retried(missing: NoResponse) -> None:
-    run = Run(missing, approved())
-    error = await failure(run)
-    assert isinstance(error, TransportError)
-    outcome = "unknown" if missing.is_sent else "not_sent"
-    assert (type(error), error.outcome, error.attempts) == (missing.error, outcome, 1)
-    assert error.repeatable is not missing.is_sent
-    assert error.cause_type == missing.cause_type
-    assert len(run.transport.sent) == 1
-
-
-async def test_connect_error_after_a_system_fault_is_unknown() -> None:
-    error = await failure(Run(system_error(), not_connected()))
-    assert isinstance(error, ConnectError)
-    assert (error.outcome, error.repeatable, error.attempts) == ("unknown", False, 2)
 
 
 async def test_already_evaluated_after_a_system_fault_has_after_retry() -> None:
@@ -159,21 +97,6 @@ async def test_already_evaluated_after_a_system_fault_has_after_retry() -> None:
     assert isinstance(after, AlreadyEvaluatedError)
     assert isinstance(at_once, AlreadyEvaluatedError)
     assert (after.after_retry, at_once.after_retry) == (True, False)
-
-
-async def test_number_of_attempts_limits_the_retries() -> None:
-    run = Run(system_error(), system_error(), system_error(), approved())
-    error = await failure(run)
-    assert isinstance(error, SystemFaultError)
-    assert (error.stopped_by, error.attempts, error.status) == ("attempts", 3, 500)
-    assert len(run.transport.sent) == 3
-
-
-async def test_policy_of_one_attempt_does_not_wait() -> None:
-    run = Run(system_error())
-    error = await failure(run, retry=RetryPolicy(attempts=1))
-    assert isinstance(error, SystemFaultError)
-    assert (error.stopped_by, error.attempts, run.clock.slept) == ("attempts", 1, [])
 
 
 async def test_deadline_stops_retries_before_a_wait_beyond_it() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, get_args
 
-import attrs
 import pytest
 
 import loanasync
@@ -14,16 +13,11 @@ from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
     approved,
-    conflict,
     connection_lost,
     denied,
-    domain_error,
     not_connected,
-    rejected,
     response,
     scripted_client,
-    system_error,
-    timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.response_reader import APPROVE, COMPLETE, read
@@ -139,53 +133,11 @@ def test_table_has_every_public_error() -> None:
     assert {type(make(1)).__name__ for make, *_ in TABLE} == set(errors.__all__)
 
 
-def test_errors_have_no_removed_attributes() -> None:
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        fields = {each.name for each in attrs.fields(kind)} if attrs.has(kind) else set()
-        assert not {"request_sent", "may_be_carried_out", "again"} & {*dir(kind), *fields}, name
-
-
 async def failure(*steps: ScriptedResponse, **options: Any) -> LoanError:
     client = ScriptedTransport(*steps).client(**options)
     with pytest.raises(LoanError) as caught:
         await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(attempts=2))
     return caught.value
-
-
-BLANK = {"lastname": ["This value should not be blank."]}
-
-
-@pytest.mark.parametrize(
-    ("step", "kind", "outcome", "repeatable"),
-    [
-        (not_connected(), errors.ConnectError, "not_sent", True),
-        (rejected(BLANK), errors.RejectedError, "not_evaluated", False),
-        (denied(), errors.AccessDeniedError, "not_evaluated", False),
-        (response(404), errors.UnexpectedStatusError, "not_evaluated", False),
-        (domain_error("User not found"), errors.UserNotFoundError, "not_evaluated", False),
-        (domain_error("Invalid fiscalCode."), errors.InvalidFiscalCodeError, "not_evaluated", False),
-        (domain_error("Something new"), errors.DomainError, "unknown", False),
-        (domain_error("User already evaluated"), errors.AlreadyEvaluatedError, "unknown", False),
-        (conflict(), errors.CannotCompleteError, "unknown", False),
-        (response(502), errors.UnexpectedStatusError, "unknown", False),
-        (response(201, b""), errors.UnexpectedResponseError, "unknown", False),
-        (timed_out(), errors.ReadTimeoutError, "unknown", False),
-        (connection_lost(), errors.ConnectionLostError, "unknown", False),
-    ],
-)
-async def test_approve_outcome_is_unknown_after_a_500(
-    step: ScriptedResponse, kind: type[LoanError], outcome: str, *, repeatable: bool
-) -> None:
-    error = await failure(step)
-    assert (type(error), error.outcome, error.repeatable) == (kind, outcome, repeatable)
-    after = await failure(system_error(), step)
-    assert (type(after), after.outcome, after.repeatable) == (kind, "unknown", False)
-
-
-async def test_approve_500_to_the_last_attempt_is_unknown() -> None:
-    error = await failure(system_error(), system_error())
-    assert (type(error), error.outcome, error.repeatable) == (errors.SystemFaultError, "unknown", False)
 
 
 async def test_approve_error_has_its_entry_with_a_ledger_only() -> None:
