@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from loanasync import ApprovalRequest, Decision, LoanClient, LoanError
+from loanasync import ApprovalRequest, Decision, LoanClient, LoanError, Timeout
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, Settlement, State, create_ledger
 from loanasync.ledger.header import Header
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
@@ -116,7 +116,8 @@ class Shop:
         await self.open_ledger()
         other = MemoryLedger()  # to find out the key and the payload
         await self.approve(
-            ScriptedTransport(approved()).client(**{**self.options, "ledger": other}), **options
+            ScriptedTransport(approved()).client(**{**self.options, "ledger": other, "timeout": Timeout()}),
+            **options,
         )
         (found,) = [entry async for entry in other.scan()]
         entry = await self.ledger.claim(found.key, token="another's", payload=found.payload, lease=3600)

@@ -47,7 +47,7 @@ async def busy_shop(**policy: Any) -> tuple[Shop, RecordingLedger]:
         ({}, {"wait": 20}, 20.0),
         ({"wait": 7.0}, {"wait": 1.0}, 1.0),
         ({"wait": math.inf}, {}, 20.0),
-        ({}, {"wait": 7.0, "timeout": SHORT}, 0.05),
+        ({}, {"wait": 7.0, "timeout": Timeout(total=1.5)}, 1.5),
     ],
 )
 async def test_wait_is_that_of_the_call_or_else_of_the_policy(
