@@ -1,15 +1,8 @@
 """Reading of input files: `read` returns the rows of a CSV file or of JSON lines, each with its problems."""
 
-import codecs
-import csv
-import gzip
-import json
 import re
 import shlex
-import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +21,20 @@ from loanasync.bulk.columns import (
     load_mapping,
     similar_field,
 )
-from loanasync.bulk.problems import InputError, InputProblem, input_error
+from loanasync.bulk.problems import InputError, InputProblem
+from loanasync.bulk.records import Records, is_like_value
 from loanasync.bulk.rows import FileRow
 
 # Columns or members in front of each row of a file of rejected rows. Of these, only the line is read.
 LINE_NAME, REASON_NAME = "loanasync_line", "loanasync_reason"
-_DELIMITERS = ";,\t|"
 _LINE_NUMBER = re.compile("([1-9][0-9]{0,11})(?:\\.0)?")  # pandas writes 5.0
-_LINE = re.compile("[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_LINE_END = re.compile("\r\n|\r|\n")
-_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel saves "Unicode text" as UTF-16
-_EXCEL = "cp1252"
-# In cp1252 these are signs that no Italian or English text has, and in other encodings of one byte they are
-# à, è or ù. So they mean another encoding.
-_NOT_IN_EXCEL = re.compile(b"[\x81-\x91\x93-\x9f]")
-_NOT_TEXT = {
-    b"PK\x03\x04": "a workbook (.xlsx, .ods) or another zip file",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook (.xls)",
-    b"PAR1": "a Parquet file",
-}
-_ITEMS_OF_FISCAL_CODE = "[a-z]{6}[0-9l-np-v]{2}[a-z][0-9l-np-v]{2}[a-z][0-9l-np-v]{3}[a-z]"
-_FISCAL_CODE = re.compile(_ITEMS_OF_FISCAL_CODE, re.IGNORECASE)  # some of its digits may be letters
-_MOST_DIGITS_OF_A_NAME = 5  # a telephone or card number has more
 _UNPRINTED = (
     "unknown members, not printed because their names may be values; write names such as fiscal_code, or map "
     "them: --column FIELD=NAME"
 )
 _ANY_FIELD = "FIELD"
-_CANNOT_BE_PARSED = "cannot be parsed as JSON: a number is too long, or brackets are nested too deeply"
 # Fields with an enumeration, whose values are often written in another language.
 _CHOICES = frozenset({"citizenship", "residence", "educational_qualification", "children", "salary_type"})
-
-
 Check = Callable[..., Iterable[Problem]]
 
 
@@ -109,12 +84,11 @@ def read(
         >>> [(row.line, row.request.amount, row.request.citizenship.value, row.problems) for row in rows]
         [(2, 45000, 'italian', ())]
     """
-    name = "standard input" if str(path) == "-" else str(path)
     if mapping is None or isinstance(mapping, Mapping):
         fields = field_mapping(mapping or {})
     else:
         fields = field_mapping(load_mapping(mapping), str(mapping))
-    return InputRows(name, _text(name, _content(str(path)), fields.encoding), fields, check)
+    return InputRows(Records(str(path), fields.encoding), fields, check)
 
 
 class InputRows:
@@ -124,7 +98,7 @@ class InputRows:
     ``columns`` the header of a CSV file, and ``delimiter`` its delimiter.
 
     Raises:
-        InputError: The file has no rows, or its header has problems.
+        InputError: The header has problems.
 
     Example:
         >>> import json
@@ -136,58 +110,33 @@ class InputRows:
         orders.jsonl: line 1: instalments: is required: a whole number between 3 and 60
     """
 
-    def __init__(self, name: str, text: str, mapping: FieldMapping, check: Check) -> None:
-        self.name = name
-        self.delimiter: str = ","
+    def __init__(self, records: Records, mapping: FieldMapping, check: Check) -> None:
+        self.name = records.name
+        self.delimiter: str = records.delimiter
         self.columns: Sequence[str] | None = None  # of a CSV file
-        self._text = text
+        self._records = records
         self._mapping = mapping
         self._check = check
-        first = next((line for line in self._lines() if line.strip()), "")
-        if not first:
-            raise input_error(name, "contains no rows")
-        if first.lstrip().startswith("["):
-            raise input_error(name, "contains a JSON array; write one object per line, as `jq -c '.[]'` does")
-        if not first.lstrip().startswith("{"):
-            self.columns = [*self._csv_reader()[0]]
-            self._check_header()
+        if records.columns is not None:
+            self.columns = [each for each in records.columns if each not in (LINE_NAME, REASON_NAME)]
+            found = {column: mapping.field_of(column) for column in self.columns}
+            records.check_header(found, "map the names: --column FIELD=NAME")
+            if problems := tuple(self._header_problems(self.columns, found)):
+                raise InputError(problems)
 
     def __iter__(self) -> Iterator[FileRow]:
         first_lines: dict[tuple[str, str], int] = {}
-        for line, members, problem in self._csv_rows() if self.columns is not None else self._json_rows():
+        for line, members, problem in self._records:
             yield self._convert(line, members, problem, first_lines)
 
-    def _check_header(self) -> None:
-        """Raise an error with all problems of a CSV header, which concern every row.
-
-        If the first line is not a header, it is not printed.
-        """
-        found = {column: self._mapping.field_of(column) for column in self._own_columns}
-        if not any(found.values()):
-            message = (
-                "no column name is known. If this line is a row, write the column names above it; otherwise "
-                "map the names: --column FIELD=NAME"
-            )
-            raise input_error(self.name, message, 1)
-        if any(name is None and is_like_value(column) for column, name in found.items()):
-            message = (
-                "this is not a header: a name contains @, a fiscal code or more than five digits; write the "
-                "column names above the first row"
-            )
-            raise input_error(self.name, message, 1)
-        if problems := tuple(self._header_problems(found)):
-            raise InputError(problems)
-
-    @property
-    def _own_columns(self) -> Sequence[str]:
-        return [each for each in self.columns or () if each not in (LINE_NAME, REASON_NAME)]
-
-    def _header_problems(self, found: Mapping[str, str | None]) -> Iterator[InputProblem]:
+    def _header_problems(
+        self, columns: Sequence[str], found: Mapping[str, str | None]
+    ) -> Iterator[InputProblem]:
         def problem(message: str, column: str = "", name: str = "") -> InputProblem:
             return InputProblem(self.name, 1, column and f"column {column!r}", name, message)
 
         for column in found:
-            if self._own_columns.count(column) > 1:
+            if columns.count(column) > 1:
                 yield problem("appears more than once", column)
         for column, name in found.items():
             if name is None and (message := self._unused_message(column, found.values())):
@@ -342,96 +291,6 @@ class InputRows:
         hint = f"; to translate the values of the file, use --mapping with [values.{name}]"
         return hint if is_other_text else ""
 
-    def _lines(self) -> Iterator[str]:
-        return (found[0] for found in _LINE.finditer(self._text))
-
-    def _json_rows(self) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        for number, line in enumerate(self._lines(), 1):
-            if line.strip():
-                members, problem = parse_object(line)
-                if problem and not number > 1 and not parse_object(self._text)[1]:
-                    yield number, parse_object(self._text)[0], ""  # one object on several lines
-                    return
-                if problem.startswith("invalid JSON") and not line.endswith(("\n", "\r")):
-                    problem = "incomplete: the file ends in the middle of this row"
-                yield number, members, problem
-
-    def _csv_reader(self) -> tuple[Sequence[str], Any, int]:
-        """Return the header, the reader of the rows, and the number of lines before the reader's first."""
-        lines = self._lines()
-        skipped = 0
-        first = ""
-        for first in lines:
-            if first.strip():
-                break
-            skipped += 1
-        if first.lower().startswith("sep=") and len(first.rstrip("\r\n")) == len("sep=;"):  # Excel's
-            self.delimiter = first[4]
-            first = next(lines, "")
-            skipped += 1
-        else:
-            self.delimiter = max(_DELIMITERS, key=first.count)
-        reader = csv.DictReader(chain([first], lines), delimiter=self.delimiter, strict=True)
-        try:
-            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
-        except csv.Error:
-            message = "the first line is not a CSV header; write the column names in it"
-            raise input_error(self.name, message) from None
-        return reader.fieldnames, reader, skipped
-
-    def _csv_rows(self) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        columns, reader, skipped = self._csv_reader()
-        while True:
-            line = reader.line_num + skipped + 1
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                is_open = "unexpected end" in str(error)
-                yield line, {}, "incomplete: the file ends inside a quoted cell" if is_open else "invalid CSV"
-                continue
-            if row is None:
-                return
-            extra = row.pop(None, ())  # cells beyond the header
-            cells = [cell for cell in (*row.values(), *extra) if cell is not None]
-            if not any(cell.strip() for cell in cells):
-                continue
-            line = reader.line_num + skipped - sum(len(_LINE_END.findall(cell)) for cell in cells)
-            problem = ""
-            if len(cells) != len(columns):
-                noun = "cell" if len(cells) == 1 else "cells"
-                problem = f"has {len(cells):,} {noun}, but the header has {len(columns):,}"
-            yield line, {name: cell.strip() for name, cell in row.items() if cell is not None}, problem
-
-
-def parse_object(text: str) -> tuple[dict[str, Any], str]:
-    """Return the members of a JSON object, or the problem of the text."""
-    try:
-        members = json.loads(text, object_pairs_hook=_unique_members)
-    except _RepeatedMemberError:
-        return {}, "a JSON member appears more than once"
-    except json.JSONDecodeError as error:
-        return {}, f"invalid JSON at character {error.pos + 1}"
-    except (ValueError, RecursionError):
-        return {}, _CANNOT_BE_PARSED
-    return (members, "") if isinstance(members, dict) else ({}, "must be a JSON object")
-
-
-class _RepeatedMemberError(ValueError):
-    """Two members have one name. Without the hook, the parser would keep the last one."""
-
-
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise _RepeatedMemberError
-    return members
-
-
-def is_like_value(name: str) -> bool:
-    """Return True if the name of a column or member looks like an e-mail address, a code or a number."""
-    digits = sum(each.isdigit() for each in name)
-    return "@" in name or digits > _MOST_DIGITS_OF_A_NAME or bool(_FISCAL_CODE.fullmatch(name.strip()))
-
 
 def _request_of(values: Mapping[str, object]) -> ApprovalRequest:
     """Return a request with None for missing fields, so that one check reports all problems."""
@@ -441,57 +300,3 @@ def _request_of(values: Mapping[str, object]) -> ApprovalRequest:
         additional: dict[str, Any] = {name: values.get(name) for name in ADDITIONAL_FIELDS}
         own["additional"] = AdditionalData(**additional)
     return ApprovalRequest(**own)
-
-
-def _content(path: str) -> bytes:
-    """Return the content of a file, a pipe or standard input, unzipped."""
-    name = "standard input" if path == "-" else path
-    try:
-        if path == "-":
-            if sys.stdin is None:
-                raise input_error(name, "closed; pipe the rows in, or name a file")
-            content = sys.stdin.buffer.read()
-        else:
-            content = Path(path).read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except IsADirectoryError:
-        message = "this is a directory; name a file"
-    except FileNotFoundError:
-        message = "file not found"
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        message = "the gzip data is incomplete or damaged; create or download the file again"
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-    raise input_error(name, message)
-
-
-def _text(name: str, content: bytes, encoding: str | None) -> str:
-    """Decode a file. Without an encoding, it is UTF-8, or what the byte order mark says, or Excel's."""
-    if kind := _NOT_TEXT.get(content[:4]):
-        message = (
-            f"this is {kind}, not text; open it in the program that wrote it, and save it as CSV (UTF-8)"
-        )
-        raise input_error(name, message)
-    if content.startswith(codecs.BOM_UTF8):  # it says more than a setting
-        encoding = "utf-8-sig"
-    used = encoding or ("utf-16" if content.startswith(_UTF_16_MARKS) else "utf-8-sig")
-    try:
-        text = content.decode(used)
-    except LookupError:
-        raise input_error(
-            name, f"unknown text encoding '{used}'; use a name such as utf-8 or cp1252"
-        ) from None
-    except UnicodeError as error:
-        is_utf_8 = encoding is None and used == "utf-8-sig"
-        if not is_utf_8 or _NOT_IN_EXCEL.search(content) or b"\0" in content:
-            line = content[: getattr(error, "start", 0)].count(b"\n") + 1
-            message = (
-                f"not valid {used.removesuffix('-sig').upper()} from about this line on; save the file as "
-                'UTF-8, or name its encoding in the mapping, such as encoding = "mac_roman"'
-            )
-            raise input_error(name, message, line) from None
-        text = content.decode(_EXCEL)
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise input_error(name, "contains NUL bytes; this is not a text file", line)
-    return text

@@ -12,11 +12,8 @@ from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.create import create
 from loanasync.cli.dead_letters import app as dead_letters
-from loanasync.cli.ledger import header as _header  # noqa: F401  (it adds commands)
 from loanasync.cli.ledger.commands import app as ledger
-from loanasync.cli.ledger.reconcile import reconcile
 from loanasync.cli.rows.orders import DialectName
-from loanasync.cli.schema import schema
 
 # The groups of the sandbox's options in the help.
 _ACCESS = "Address"
@@ -38,8 +35,6 @@ app.command()(approve)
 app.command()(complete)
 app.command()(create)
 app.command("approve-many")(approve_many)
-app.command()(reconcile)
-app.command()(schema)
 app.add_typer(ledger, name="ledger")
 app.add_typer(dead_letters, name="dead-letters")
 

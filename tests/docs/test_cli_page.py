@@ -86,8 +86,9 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     Path("outcomes.csv").write_text("cf;esito\nTSTXYZ00A00A000A;approvato\n", encoding="utf-8")
     exit_codes = {}
-    lines = "".join(commands for commands, _ in page_commands.steps(RESOLVE_PAGE)).splitlines()
-    for words in (shlex.split(line)[1:] for line in lines if line.startswith("loanasync ")):
+    lines = "".join(block for block, _ in page_commands.steps(RESOLVE_PAGE)).splitlines()
+    typed_lines = (line.partition(" > ")[0] for line in lines if line.startswith("loanasync "))
+    for words in (shlex.split(line)[1:] for line in typed_lines):
         typed = "TSTXYZ00A00A000A\n" if "--customer" in words else None
         done = CliRunner(env=PLAIN).invoke(app, words, input=typed)
         exit_codes[" ".join(words[:3])] = done.exit_code
@@ -97,13 +98,11 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger show --customer": 2,  # this ledger has no entry of the customer
         "ledger show 491687359f07": 0,
         "ledger resolve 491687359f07": 0,
-        "ledger resolve c7ee1cbfc005": 0,
         "ledger resolve --customer": 2,
         "ledger import-orphans": 0,
-        "reconcile outcomes.csv --dry-run": 2,
-        "reconcile outcomes.csv --source": 2,
+        "ledger resolve --from": 2,
         "ledger ls --state": 0,
         "ledger ls --without-redirect": 0,
-        "ledger export -o": 0,
+        "ledger ls --json": 0,
         "ledger purge --older-than": 0,
     }

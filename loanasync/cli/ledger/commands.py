@@ -1,4 +1,4 @@
-"""``loanasync ledger``: list and show entries, resolve unknown outcomes, sweep, purge and export."""
+"""``loanasync ledger``: list, show, resolve and delete entries, create a ledger and change its header."""
 
 import json
 import os
@@ -7,14 +7,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_hex, token_urlsafe
 from typing import Annotated, TypeAlias
 
 import typer
+from attrs import evolve
 
 from loanasync import ConfigurationError
+from loanasync._config import LEDGER_OLD_KEYS
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
@@ -25,25 +27,23 @@ from loanasync.cli.ledger.display import (
     entry_members,
     response_members,
 )
+from loanasync.cli.ledger.file import TO_RESOLVE, resolve_from
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
-    CipherName,
     NotFoundError,
     OpenLedger,
-    OrphanFolder,
     UnusableError,
     open_ledger,
     shop_from_environment,
 )
 from loanasync.cli.ledger.resolve import (
-    TO_RESOLVE,
     Resolution,
     checked_note,
     resolve_entry,
     resolve_interactively,
 )
-from loanasync.cli.rows.append import AppendFile
-from loanasync.ledger import Entry, Settlement, State
+from loanasync.ledger import Entry, Settlement, State, create_ledger
+from loanasync.ledger.administration import confirm, move_service, rotate_key
 from loanasync.ledger.keys import places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.model import PERSON
@@ -66,17 +66,11 @@ Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _KEY = typer.Argument(metavar="KEY", help="Key of an entry, or the beginning of a key.", show_default=False)
 Scope: TypeAlias = Annotated[
-    str, typer.Option(help="Scope of the customer's approval, if it was requested with one.")
+    str,
+    typer.Option(help="With --customer: scope of the approval, if it was requested with one."),
 ]
 Customer: TypeAlias = Annotated[
     bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
-]
-ByOrder: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--order-token",
-        help="With --customer: find the entry of an order token, from a prompt or the second line of input.",
-    ),
 ]
 _AGE = re.compile("([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -84,16 +78,16 @@ _OTHER_FOLDERS = (
     "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
     " name them with --orphan-folder"
 )
+_BASE_URL = "LOANASYNC_BASE_URL"
+_KEY_BYTES = 32
 _PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 @contextmanager
-def opened(
-    name: str, cipher: str | None = None, orphan_folder: Path | None = None, *, must_exist: bool = True
-) -> Iterator[OpenLedger]:
+def opened(name: str, *, must_exist: bool = True) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
     try:
-        with open_ledger(name, cipher, orphan_folder, must_exist=must_exist) as use:
+        with open_ledger(name, must_exist=must_exist) as use:
             yield use
     except (ConfigurationError, NotFoundError, UnusableError) as error:
         print_message(str(error))
@@ -121,10 +115,14 @@ def ls(
         typer.Option("--without-redirect", help="Only approvals whose redirect is missing in the ledger."),
     ] = False,
     as_json: Json = False,
+    responses: Annotated[
+        bool, typer.Option("--responses", help="With --json: include stored responses, with personal data.")
+    ] = False,
 ) -> None:
     """List entries, one per line: key, state, time of the last change, age and note.
 
-    The number of entries in each state is printed at the end.
+    The number of entries in each state is printed at the end. For a report or an audit, write all entries to
+    a file with --json.
 
     Example: loanasync ledger ls --ledger decisions.db --state unknown --state lost
     """
@@ -132,7 +130,10 @@ def ls(
         counts: Counter[str] = Counter()
         for entry in use.entries(*(state or ()), without_redirect=without_redirect):
             counts[entry.state.value] += 1
-            print(json.dumps(entry_members(entry)) if as_json else entry_line(entry))  # noqa: T201  (the output)
+            clear = decrypted(entry, use.policy.encrypt) if responses else entry
+            stored = {"response": response_members(clear, reveal=True)} if responses else {}
+            line = json.dumps(entry_members(entry) | stored) if as_json else entry_line(entry)
+            print(line)  # noqa: T201  (the output)
         if not as_json:
             numbers = ", ".join(f"{number:,} {each}" for each, number in sorted(counts.items()))
             print_message(numbers or "no entries")
@@ -143,10 +144,8 @@ def show(
     ledger: Name,
     key: Annotated[str | None, _KEY] = None,
     scope: Scope = "",
-    cipher: CipherName = None,
     *,
     customer: Customer = False,
-    order_token: ByOrder = False,
     reveal: Annotated[
         bool,
         typer.Option("--reveal", help="Show the masked values of the stored response, such as its redirect."),
@@ -156,16 +155,16 @@ def show(
     """Show everything about one entry, found by its key or by the customer's fiscal code.
 
     With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
-    LOANASYNC_AUTH_TOKEN. If the ledger has a key, set LOANASYNC_LEDGER_KEY, and LOANASYNC_LEDGER_OLD_KEYS for
-    earlier ones.
+    LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. A
+    ledger with an entry for each order needs the order token, too, on a second line.
 
     Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
     """
     if (key is None) != customer:
         raise typer.BadParameter("give either KEY or --customer")
 
-    with opened(ledger, cipher) as use:
-        entry = _entry_of_customer(use, scope, by_order=order_token) if key is None else use.entry(key)
+    with opened(ledger) as use:
+        entry = _entry_of_customer(use, scope) if key is None else use.entry(key)
         entry = decrypted(entry, use.policy.encrypt)
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
@@ -175,47 +174,41 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(
-    use: OpenLedger, scope: str, *, by_order: bool, hold_missing: str | None = None
-) -> Entry:
+def _entry_of_customer(use: OpenLedger, scope: str, *, hold_missing: str | None = None) -> Entry:
     """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
 
     Args:
         use: The ledger.
         scope: Scope of the approval.
-        by_order: Read an order token, too.
         hold_missing: Note of an entry that is HELD, to create if the customer has no entry.
 
     Raises:
-        NotFoundError: The fiscal code is invalid, or no single entry was found.
+        NotFoundError: The fiscal code is invalid, or there is no entry.
         ConfigurationError: The shop is not configured, or the ledger is not of this shop.
     """
     shop = shop_from_environment(os.environ)
     secrets = use.secrets(shop)
-    if use.policy.scope and not by_order:
-        raise NotFoundError("this ledger has an entry for each order of a customer: add --order-token")
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
-    order_token = _read_personal("Order token") if by_order else None
+    order_token = _read_personal("Order token") if use.policy.scope else None
+    if order_token == "":
+        raise NotFoundError(
+            "this ledger has an entry for each order of a customer: enter the order token, too"
+        )
     places = places_of(shop.shop_id, normalize_fiscal_code(code), secrets, use.policy, scope, order_token)
-    found = use.run(find_entry(use.ledger, places, by_order=by_order))
+    found = use.run(find_entry(use.ledger, places, by_order=order_token is not None))
     if isinstance(found, Entry):
         return found
-    if found == "missing" and hold_missing is not None:
-        settlement = Settlement(state=State.HELD, note=hold_missing, source=PERSON)
-        place, token = places[0], token_hex(16)
-        return use.run(
-            use.ledger.settle(
-                place.key, token=token, payload="", settlement=settlement, subject=place.subject
-            )
-        )
     if found == "ambiguous":
-        raise NotFoundError(
-            "entries in several scopes have this order token: name one of them with --scope, or omit "
-            "--order-token for the one without scope"
-        )
-    raise NotFoundError("no entry of this customer found: check LOANASYNC_SHOP_ID, --scope and --order-token")
+        raise NotFoundError("entries in several scopes have this order token: name one of them with --scope")
+    if hold_missing is None:
+        raise NotFoundError("no entry of this customer found: check LOANASYNC_SHOP_ID and --scope")
+    settlement = Settlement(state=State.HELD, note=hold_missing, source=PERSON)
+    place, token = places[0], token_hex(16)
+    return use.run(
+        use.ledger.settle(place.key, token=token, payload="", settlement=settlement, subject=place.subject)
+    )
 
 
 def _read_personal(label: str) -> str:
@@ -244,22 +237,35 @@ def resolve_entries(
         str, typer.Option(help="The source, such as a ticket number. It must not contain personal data.")
     ] = "",
     scope: Scope = "",
-    orphan_folder: OrphanFolder = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="File of outcomes, CSV or JSON lines; - is standard input."
+        ),
+    ] = None,
     *,
     customer: Customer = False,
-    order_token: ByOrder = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --from: print the results, and write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --from: print the results as JSON.")] = False,
 ) -> None:
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
-    Run `loanasync ledger import-orphans` on every machine first: a response may be in a file. Without KEY
-    and --customer, prompts for each entry that is unknown or lost. A decision of the service is never
+    Run `loanasync ledger import-orphans` on every machine first: a response may be in a file. Without KEY,
+    --customer and --from, prompts for each entry that is unknown or lost. A decision of the service is never
     overwritten. A correction keeps the earlier state in the history.
 
     --customer needs the same settings as `loanasync ledger show --customer`. With --as held, it creates an
     entry if the ledger has none, for example after a backup was restored.
 
-    Exit codes: 0 all entries are resolved, 1 an entry could not be resolved, 2 nothing was done, 3 an entry
-    was skipped.
+    --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused or
+    not_evaluated), and optionally scope, amount and note. It lists what the ledger has and the file lacks,
+    and amounts that differ. Rows that contradict each other or the ledger are not used. Running it again
+    changes nothing.
+
+    Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
+    unknown or lost, or were skipped.
 
     Example: loanasync ledger resolve 3f2a9c17d0b4 --as refused --note "ticket 17" --ledger decisions.db
     """
@@ -267,8 +273,12 @@ def resolve_entries(
         safe_note = checked_note(note)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--note") from None
-    if keys and customer:
-        raise typer.BadParameter("give either KEY or --customer")
+    if sum(map(bool, (keys, customer, from_file))) > 1:
+        raise typer.BadParameter("give only one of KEY, --customer and --from")
+    if from_file is not None and resolution is not None:
+        raise typer.BadParameter("the file of --from has the outcomes", param_hint="--as")
+    if from_file is None and (dry_run or as_json):
+        raise typer.BadParameter("needs --from", param_hint="--dry-run" if dry_run else "--json")
     if resolution is not None and not ((keys or customer) and safe_note):
         given = " ".join(keys or ["--customer" if customer else "KEY"])
         raise typer.BadParameter(
@@ -277,10 +287,12 @@ def resolve_entries(
             param_hint="--as",
         )
 
-    with opened(ledger, orphan_folder=orphan_folder) as use:
+    with opened(ledger) as use:
+        if from_file is not None:
+            raise typer.Exit(resolve_from(use, from_file, safe_note, dry_run=dry_run, as_json=as_json))
         if customer:
             held = safe_note if resolution is Resolution.HELD else None
-            entries = [_entry_of_customer(use, scope, by_order=order_token, hold_missing=held)]
+            entries = [_entry_of_customer(use, scope, hold_missing=held)]
         else:
             entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:
@@ -329,9 +341,6 @@ def purge(
         str, typer.Option(metavar="AGE", help="Minimum age since the last change, such as 52w, 400d, 12h.")
     ],
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the number of entries, delete nothing.")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without a confirmation prompt.")] = False,
 ) -> None:
     """Delete old approved, refused and released entries. Their approvals can then be requested again.
@@ -346,43 +355,15 @@ def purge(
         raise typer.BadParameter("must be an age such as 52w, 400d, 12h, 30m", param_hint="--older-than")
 
     with opened(ledger) as use:
-        if dry_run or not yes:
+        if not yes:
             before = time.time() - seconds
             number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
             print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
-            if dry_run or not number:
+            if not number:
                 return
             if not typer.confirm("Delete? These approvals can then be requested again", err=True):
                 raise typer.Exit(Exit.NOTHING_SENT)
         print_message(f"deleted: {counted(use.run(use.ledger.purge(float(seconds))), 'entry', 'entries')}")
-
-
-@app.command()
-def export(
-    ledger: Name,
-    out: Annotated[
-        str,
-        typer.Option(
-            "-o", "--out", metavar="OUT", help="File to write; its content is replaced; - is standard output."
-        ),
-    ] = "-",
-    cipher: CipherName = None,
-    *,
-    responses: Annotated[
-        bool, typer.Option("--responses", help="Include the stored responses, with personal data.")
-    ] = False,
-) -> None:
-    """Write all entries as JSON lines, for a report or an audit.
-
-    Example: loanasync ledger export -o entries.jsonl --ledger decisions.db
-    """
-    with opened(ledger, cipher) as use, closing(AppendFile(out, overwrite_with="")) as file:
-        number = 0
-        for number, stored in enumerate(use.entries(), 1):  # noqa: B007  (the number is printed below)
-            entry = decrypted(stored, use.policy.encrypt)
-            response = {"response": response_members(entry, reveal=True)} if responses else {}
-            file.add(json.dumps({**entry_members(entry), **response}) + "\n")
-        print_message(f"exported: {counted(number, 'entry', 'entries')}")
 
 
 @app.command("import-orphans")
@@ -424,3 +405,86 @@ def import_orphans(
 
 def _missing_note(folder: Path) -> str:
     return "" if folder.exists() else " (does not exist)"
+
+
+@app.command("create")
+def create(
+    ledger: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            envvar="LOANASYNC_LEDGER",
+            help=f"The ledger: {LEDGER_HELP}.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Create an empty ledger for the clients of the service LOANASYNC_BASE_URL.
+
+    Its key is LOANASYNC_LEDGER_KEY. Without that variable, a new key for a ledger on a server is printed to
+    standard output: store it with your secrets, and set the variable for all clients. A ledger file without a
+    key makes its own secret.
+
+    Example: loanasync ledger create decisions.db
+    """
+    with opened(ledger, must_exist=False) as use:
+        base_url = os.environ.get(_BASE_URL, "")
+        if not base_url:
+            raise ConfigurationError(_BASE_URL, "must be set in the environment")
+        key = None
+        policy = use.policy
+        if policy.key is None and use.ledger.driver:
+            key = token_urlsafe(_KEY_BYTES)
+            policy = evolve(policy, key=key.encode())
+        use.run(create_ledger(use.ledger, base_url=base_url, policy=policy))
+        if key is not None:
+            typer.echo(f"LOANASYNC_LEDGER_KEY={key}")
+        print_message("created")
+
+
+@app.command("move-service")
+def move(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="New base URL of the service.", show_default=False)
+    ],
+    ledger: Name,
+) -> None:
+    """Change the base URL that a ledger belongs to, after the service has moved.
+
+    Clients with the former URL send nothing from then on.
+
+    Example: loanasync ledger move-service https://loans.example.com/v2 --ledger decisions.db
+    """
+    with opened(ledger) as use:
+        use.run(move_service(use.ledger, url))
+        print_message(f"the ledger belongs to {use.run(use.ledger.header()).service}")
+
+
+@app.command("rotate-key")
+def rotate(ledger: Name) -> None:
+    """Give new entries the key LOANASYNC_LEDGER_KEY, or a new secret of the ledger's own.
+
+    First give all clients the new key in LOANASYNC_LEDGER_KEY and the present one in
+    LOANASYNC_LEDGER_OLD_KEYS. A client that lacks one of them sends nothing from then on.
+
+    Example: loanasync ledger rotate-key --ledger decisions.db
+    """
+    with opened(ledger) as use:
+        use.run(rotate_key(use.ledger, use.policy))
+        is_own = bool(use.run(use.ledger.header()).secrets)
+        former = "the ledger keeps the former one" if is_own else f"keep the former one in {LEDGER_OLD_KEYS}"
+        print_message(f"new entries have the new key; {former}")
+
+
+@app.command("confirm")
+def confirm_ledger(ledger: Name) -> None:
+    """Allow clients to send again after a ledger lost writes, for example in a restored copy.
+
+    First run `loanasync ledger import-orphans` on each machine, and block the customers that the copy lacks,
+    as the page on sharing a ledger shows.
+
+    Example: loanasync ledger confirm --ledger decisions.db
+    """
+    with opened(ledger) as use:
+        use.run(confirm(use.ledger))
+        print_message("clients send again")

@@ -215,16 +215,14 @@ async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
 
 
 @contextmanager
-def open_ledger(
-    name: str, cipher: str | None = None, orphan_folder: Path | None = None, *, must_exist: bool = True
-) -> Iterator[OpenLedger]:
+def open_ledger(name: str, *, must_exist: bool = True) -> Iterator[OpenLedger]:
     """Open a ledger, and close it afterwards. A ledger that does not exist is not created.
 
     Raises:
         ConfigurationError: An option or a variable is invalid.
         UnusableError: The ledger does not exist or is not available.
     """
-    settings = settings_of(name, cipher, orphan_folder)
+    settings = settings_of(name)
     ledger = settings.ledger
     with asyncio.Runner() as runner:
         use = OpenLedger(ledger, runner, settings.policy)

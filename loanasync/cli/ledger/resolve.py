@@ -15,8 +15,7 @@ from loanasync.ledger import Entry, State, resolve
 from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.resolution import problem_of_note
 
-TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
-_RESOLVABLE = frozenset({*TO_RESOLVE, State.HELD})
+_RESOLVABLE = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 _NOT_FINAL = (State.UNKNOWN, State.HELD)  # a response that arrives later is still recorded
 _RESPONSE_IN_FILE = (
     "its response may be in {file}. Run: loanasync ledger import-orphans. If the file is left there, move it "

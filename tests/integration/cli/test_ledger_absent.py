@@ -23,7 +23,6 @@ COMMANDS = {
     "sweep": (),
     "resolve": (),
     "purge": ("--older-than", "1d", "--yes"),
-    "export": (),
     "import-orphans": (),
 }
 

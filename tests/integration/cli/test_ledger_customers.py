@@ -77,12 +77,11 @@ def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None
     assert (code, states(file)) == (0, {"": "approved"})
 
 
-@pytest.mark.parametrize("scope", ["", "order_token"])
-def test_resolve_customer_finds_the_entry_of_an_order(tmp_path: Path, scope: str) -> None:
-    file = file_of(tmp_path, ("a", "A1"), ("b", "A2"), scope=scope)
-    code, _ = resolve(file, *AS_REFUSED, "--order-token", stdin=f"{FISCAL_CODE}\nA2\n")
+def test_resolve_customer_finds_the_entry_of_an_order(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("a", "A1"), ("b", "A2"), scope="order_token")
+    code, _ = resolve(file, *AS_REFUSED, stdin=f"{FISCAL_CODE}\nA2\n")
     assert (code, states(file)) == (0, {"a": "unknown", "b": "refused"})
-    shown = run_ledger("show", file, "--customer", "--order-token", stdin=f"{FISCAL_CODE}\nA2\n").stdout
+    shown = run_ledger("show", file, "--customer", stdin=f"{FISCAL_CODE}\nA2\n").stdout
     assert "ticket 17" in shown
 
 
@@ -90,7 +89,7 @@ def test_resolve_customer_of_a_ledger_for_orders_needs_the_order(tmp_path: Path)
     file = file_of(tmp_path, ("a", "A1"), scope="order_token")
     code, message = resolve(file, "--as", "held", "--note", "ticket 17")
     assert (code, states(file)) == (2, {"a": "unknown"})
-    assert "this ledger has an entry for each order of a customer: add --order-token" in message
+    assert "this ledger has an entry for each order of a customer: enter the order token, too" in message
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_resolve_customer_of_a_ledger_for_orders_needs_the_order(tmp_path: Path)
     [
         ({}, (), f"{FISCAL_CODE}\n", None),
         ({}, ("--scope", "spring"), f"{FISCAL_CODE}\n", None),
-        ({"scope": "order_token"}, ("--order-token",), f"{FISCAL_CODE}\nA1\n", "A1"),
+        ({"scope": "order_token"}, (), f"{FISCAL_CODE}\nA1\n", "A1"),
     ],
 )
 def test_resolve_as_held_blocks_a_customer_without_entry(
@@ -129,11 +128,10 @@ def test_resolve_as_held_blocks_a_customer_without_entry(
 
 @pytest.mark.parametrize("other", ["", "a"])
 def test_resolve_customer_of_an_order_in_two_scopes_needs_the_scope(tmp_path: Path, other: str) -> None:
-    file = file_of(tmp_path, (other, "A1"), ("b", "A1"))
-    order = ("--order-token",)
-    code, message = resolve(file, *AS_REFUSED, *order, stdin=f"{FISCAL_CODE}\nA1\n")
+    file = file_of(tmp_path, (other, "A1"), ("b", "A1"), scope="order_token")
+    code, message = resolve(file, *AS_REFUSED, stdin=f"{FISCAL_CODE}\nA1\n")
     assert (code, "name one of them with --scope" in message) == (2, True)
-    code, _ = resolve(file, *AS_REFUSED, *order, "--scope", "b", stdin=f"{FISCAL_CODE}\nA1\n")
+    code, _ = resolve(file, *AS_REFUSED, "--scope", "b", stdin=f"{FISCAL_CODE}\nA1\n")
     assert (code, states(file)) == (0, {other: "unknown", "b": "refused"})
 
 
@@ -141,10 +139,10 @@ def test_resolve_customer_of_an_order_in_two_scopes_needs_the_scope(tmp_path: Pa
     ("options", "stdin", "message"),
     [
         (AS_REFUSED, "TSTXYZ00A00A000B\n", "no entry of this customer found: check LOANASYNC_SHOP_ID"),
-        ((*AS_REFUSED, "--scope", "autumn"), f"{FISCAL_CODE}\n", "--scope and --order-token"),
+        ((*AS_REFUSED, "--scope", "autumn"), f"{FISCAL_CODE}\n", "check LOANASYNC_SHOP_ID and --scope"),
         (AS_REFUSED, "RSSMRA\n", "the fiscal code must be 16 letters and digits"),
         (("--as", "refused"), "", 'ledger resolve --customer --as refused --note "ticket 17"'),
-        ((*AS_REFUSED, "0123abcd"), "", "give either KEY or --customer"),
+        ((*AS_REFUSED, "0123abcd"), "", "give only one of KEY, --customer and --from"),
     ],
 )
 def test_resolve_customer_with_wrong_input_writes_nothing(
@@ -173,7 +171,7 @@ def test_commands_find_customers_of_a_ledger_beside_results(tmp_path: Path, serv
     assert "state               unknown" in run(served, *show, stdin=f"{customer}\n").stdout
     outcomes = tmp_path / "outcomes.csv"
     outcomes.write_text(f"cf,esito\n{customer},approvato\n", encoding="utf-8")
-    done = run(served, "reconcile", outcomes, "--ledger", ledger)
+    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", ledger)
     assert (done.returncode, done.stderr) == (0, "1 row settled\n")
     resolved = run(
         served, "ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", ledger, stdin=f"{customer}\n"

@@ -1,4 +1,4 @@
-"""``loanasync reconcile``: a file of outcomes settles the unknown entries of its customers, and no others."""
+"""``loanasync ledger resolve --from``: a file of outcomes settles the unknown entries of its customers."""
 
 import asyncio
 import json
@@ -48,8 +48,9 @@ class Simulation:
     Even customers are approved and odd ones refused, unless the response is lost.
     """
 
-    def __init__(self, lost: Iterable[int] = ()) -> None:
+    def __init__(self, lost: Iterable[int] = (), **policy: Any) -> None:
         self.lost = frozenset(lost)
+        self.policy = policy
 
     def _respond(self, sent: SentRequest) -> ScriptedResponse:
         number = int(str(sent.fiscal_code)[4:])
@@ -61,7 +62,9 @@ class Simulation:
         numbers = [*customers]
         async with SqliteLedger("decisions.db") as ledger:
             options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
-            shop = Shop(*[computed(self._respond)] * len(numbers), ledger=ledger, options=options)
+            shop = Shop(
+                *[computed(self._respond)] * len(numbers), ledger=ledger, options=options, **self.policy
+            )
             request = approval_request(order_token=order)
             for begin in range(0, len(numbers), 500):
                 chunk = numbers[begin : begin + 500]
@@ -85,20 +88,20 @@ def states() -> list[str]:
     return sorted(entry.state.value for entry in entries())
 
 
-def reconcile(text: str | bytes, *options: str) -> CompletedProcess[str]:
+def resolve(text: str | bytes, *options: str) -> CompletedProcess[str]:
     content = text.encode() if isinstance(text, str) else text
     Path("outcomes.csv").write_bytes(content)
-    done = run(None, "reconcile", "outcomes.csv", *options)
+    done = run(None, "ledger", "resolve", "--from", "outcomes.csv", *options)
     assert "TSTX" not in done.stdout + done.stderr
     return done
 
 
-def test_reconcile_settles_the_customers_of_the_file() -> None:
+def test_file_settles_the_customers_of_the_file() -> None:
     Simulation(lost=range(4)).approve(range(6))
-    done = reconcile(f"fiscal_code,outcome\n{code(0)},approved\n{code(1).lower()},refused\n")
+    done = resolve(f"fiscal_code,outcome\n{code(0)},approved\n{code(1).lower()},refused\n")
     assert done.returncode == 3
-    assert done.stderr == (
-        "2 rows settled\n"
+    assert done.stderr.startswith("2 rows settled\nin the ledger and not in the file: 1 approved: ")
+    assert done.stderr.endswith(
         "still unknown or lost in the ledger: 2 entries; list them with loanasync ledger sweep\n"
     )
     settled = [entry for entry in entries() if entry.source == "file"]
@@ -108,12 +111,12 @@ def test_reconcile_settles_the_customers_of_the_file() -> None:
     ]
 
 
-def test_reconcile_again_changes_nothing() -> None:
+def test_file_used_again_changes_nothing() -> None:
     Simulation(lost=[0]).approve(range(2))
     text = f"fiscal_code,outcome\n{code(0)},approved\n{code(1)},refused\n"
-    assert reconcile(text).returncode == 0
+    assert resolve(text).returncode == 0
     before = entries()
-    done = reconcile(text)
+    done = resolve(text)
     assert (done.returncode, done.stderr) == (0, "2 rows already had this outcome\n")
     assert entries() == before
 
@@ -122,71 +125,62 @@ def test_reconcile_again_changes_nothing() -> None:
     "text",
     [
         "Codice Fiscale;Esito\n{};Rifiutata\n",
-        "codice_fiscale\tApprovato\n{}\tno\n",
-        '{{"fiscalCode": "{}", "approved": false}}\n',
-        '{{"fiscal_code": " {} ", "outcome": "refused", "approved": null, "note": "ticket 17"}}\n',
+        "codice_fiscale\tNota\tESITO\n{}\tè vero\tRIFIUTATO\n",
+        '{{"fiscalCode": "{}", "outcome": "refused"}}\n',
+        '{{"fiscal_code": " {} ", "outcome": "refused", "scope": null, "note": "ticket 17"}}\n',
     ],
 )
-def test_reconcile_reads_each_kind_of_file(text: str) -> None:
+def test_file_reads_each_kind_of_file(text: str) -> None:
     Simulation(lost=[1]).approve([1])
-    assert reconcile(text.format(code(1))).returncode == 0
+    assert resolve(text.format(code(1))).returncode == 0
     assert states() == ["refused"]
 
 
-def test_reconcile_reads_named_columns_and_an_encoding() -> None:
-    Simulation(lost=[1]).approve([1])
-    text = f"Città;Cliente;Risposta\nForlì;{code(1)};refused\n".encode("cp1252")
-    options = ("--column", "fiscal_code=Cliente", "--column", "outcome=Risposta", "--encoding", "cp1252")
-    assert "column 'Città'" in reconcile(text, *options).stderr
-    assert reconcile(text, *options, "--ignore-unknown").returncode == 0
-    assert states() == ["refused"]
-
-
-def test_reconcile_with_scope_or_order_settles_only_that_approval() -> None:
-    simulation = Simulation(lost=[1])
-    for scope, order in (("", None), ("spring", "A1"), ("autumn", "A2")):
+@pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
+def test_file_with_a_scope_settles_only_that_approval(policy: dict[str, Any]) -> None:
+    """In a ledger with an entry for each order, the scope is the order token."""
+    simulation = Simulation(lost=[1], **policy)
+    for scope, order in (("", "A0"), ("spring", "A1"), ("autumn", "A2")):
         simulation.approve([1], scope, order)
-    done = reconcile(f"cf,outcome,scope,order_token\n{code(1)},refused,spring,\n")
-    assert done.returncode == 3
+    named = "A1" if policy else "spring"
+    assert resolve(f"cf,outcome,scope\n{code(1)},refused,{named}\n").returncode == 3
     assert {entry.scope: entry.state.value for entry in entries()} == {
         "": "unknown",
         "spring": "refused",
         "autumn": "unknown",
     }
-    assert reconcile(f"cf,outcome,order_token\n{code(1)},refused,A2\n").returncode == 3
-    assert {entry.scope for entry in entries() if entry.state is State.REFUSED} == {"spring", "autumn"}
 
 
-def test_reconcile_of_rows_that_name_one_entry_differently_uses_none() -> None:
-    Simulation(lost=[1]).approve([1], "spring", "A1")
-    done = reconcile(f"cf,outcome,scope,order_token\n{code(1)},refused,spring,\n{code(1)},approved,,A1\n")
+def test_file_lists_what_each_side_lacks_and_other_amounts() -> None:
+    Simulation(lost=[1]).approve(range(4))
+    rows = f"{code(0)};approved;€ 450,00\n{code(2)};approved;46000\n{code(9)};refused;\n"
+    done = resolve(f"fiscal_code;outcome;amount\n{rows}", "--json")
     assert done.returncode == 3
-    assert "2 rows contradicting each other: lines 2, 3; none of them was used" in done.stderr
-    assert states() == ["unknown"]
+    lines = done.stderr.splitlines()
+    assert lines[0] == "2 rows already had this outcome"
+    assert lines[1].startswith("1 row with another amount than the ledger: line 3; ")
+    assert lines[2].startswith("1 row without entry: line 4; check the fiscal code")
+    assert [line.rpartition(": ")[0] for line in lines[3:5]] == [
+        f"in the ledger and not in the file: 1 {state}" for state in ("refused", "unknown")
+    ]
+    lacking = {
+        entry.state.value: [entry.key] for entry in entries() if entry.state.value in ("refused", "unknown")
+    }
+    assert json.loads(done.stdout)["not_in_file"] == lacking
 
 
-@pytest.mark.parametrize("scope", ["", "a"])
-def test_reconcile_of_an_order_in_two_scopes_names_the_row(scope: str) -> None:
-    simulation = Simulation(lost=[1])
-    simulation.approve([1], scope, "A1")
-    simulation.approve([1], "b", "A1")
-    done = reconcile(f"cf,outcome,order_token\n{code(1)},refused,A1\n")
-    assert "1 row with an order token of several scopes: line 2; add the scope" in done.stderr
-    assert states() == ["unknown", "unknown"]
-
-
-def test_reconcile_keeps_the_decisions_of_the_service() -> None:
+def test_file_keeps_the_decisions_of_the_service() -> None:
     Simulation().approve(range(14))
     rows = "".join(f"{code(each)},{'approved' if each % 2 else 'refused'}\n" for each in range(14))
     before = entries()
-    done = reconcile("fiscal_code,outcome\n" + rows)
+    done = resolve("fiscal_code,outcome\n" + rows)
     assert done.returncode == 1
     assert "14 rows contradicting the ledger: lines 2, 3, 4," in done.stderr
     assert ", 10, 11 and 4 more lines; nothing was changed" in done.stderr
     assert entries() == before
 
 
-def test_reconcile_during_a_request_leaves_the_row_for_later() -> None:
+def test_file_during_a_request_leaves_the_row_for_later() -> None:
     async def claim() -> None:
         async with SqliteLedger("decisions.db") as ledger:
             [entry] = [each async for each in ledger.scan()]
@@ -194,80 +188,79 @@ def test_reconcile_during_a_request_leaves_the_row_for_later() -> None:
 
     Simulation(lost=[1]).approve([1])
     asyncio.run(claim())
-    done = reconcile(f"cf,outcome\n{code(1)},refused\n")
+    done = resolve(f"cf,outcome\n{code(1)},refused\n")
     assert done.returncode == 1
     assert done.stderr == "1 row with a request in progress: line 2; run the command again later\n"
 
 
 @pytest.mark.parametrize("outcome", ["approved", "refused"])
-def test_reconcile_imports_the_response_in_a_file_first(outcome: str, tmp_path: Path) -> None:
+def test_file_imports_the_response_in_a_file_first(outcome: str, tmp_path: Path) -> None:
     Simulation(lost=[1]).approve([1])
     [entry] = entries()
     settlement = Settlement(state=State.APPROVED, status=201, body=b'{"approved": true}')
     file = left_orphan(tmp_path / "state" / "loanasync" / "orphans", Path("decisions.db"), entry, settlement)
-    assert reconcile(f"cf,outcome\n{code(1)},{outcome}\n", "--dry-run").returncode == 0
+    assert resolve(f"cf,outcome\n{code(1)},{outcome}\n", "--dry-run").returncode == 0
     assert file.exists()
-    done = reconcile(f"cf,outcome\n{code(1)},{outcome}\n")
+    done = resolve(f"cf,outcome\n{code(1)},{outcome}\n")
     assert done.returncode == (0 if outcome == "approved" else 1)
     [entry] = entries()
     assert (entry.state, entry.source, entry.body) == (State.APPROVED, "service", settlement.body)
     assert not file.exists()
 
 
-def test_reconcile_releases_a_request_only_once() -> None:
+def test_file_releases_a_request_only_once() -> None:
     simulation = Simulation(lost=[1])
     simulation.approve([1])
     text = f"cf,outcome\n{code(1)},not_evaluated\n"
-    assert reconcile(text).returncode == 0
+    assert resolve(text).returncode == 0
     assert states() == ["released"]
     simulation.approve([1])  # the next request, whose outcome is unknown, too
-    done = reconcile(text)
+    done = resolve(text)
     assert "1 row may be about an earlier request of the customer: line 2; if" in done.stderr
     assert states() == ["unknown"]
     for export in (  # the next export has other rows above the same one, or a note
         f"cf,outcome\n{code(9)},refused\n{code(1)},not_evaluated\n",
         f"cf,outcome,note\n{code(9)},refused,ticket 17\n{code(1)},not_evaluated,ticket 18\n",
     ):
-        done = reconcile(export, "--source", "back office")
+        done = resolve(export, "--note", "back office")
         assert "may be about an earlier request of the customer: line 3" in done.stderr
         assert states() == ["unknown"]
 
 
-def test_reconcile_with_dry_run_writes_nothing() -> None:
+def test_file_with_dry_run_writes_nothing() -> None:
     Simulation(lost=range(2)).approve(range(3))
     before = entries()
-    done = reconcile(f"cf,outcome\n{code(0)},approved\n{code(2)},approved\n", "--dry-run")
+    done = resolve(f"cf,outcome\n{code(0)},approved\n{code(2)},approved\n", "--dry-run")
     assert done.returncode == 3
     assert done.stderr.startswith(
-        "1 row to settle\n1 row already had this outcome\nstill unknown or lost in the ledger: 1 entry"
+        "1 row to settle\n1 row already had this outcome\nin the ledger and not in the file: 1 unknown: "
     )
+    assert "still unknown or lost in the ledger: 1 entry" in done.stderr
     assert entries() == before
 
 
-def test_reconcile_writes_a_report_with_line_numbers() -> None:
+def test_file_with_json_prints_line_numbers() -> None:
     Simulation(lost=range(2)).approve(range(3))
     rows = [(0, "approved"), (0, "approved"), (2, "refused"), (9, "refused"), (1, "yes")]
     text = "cf,outcome\n" + "".join(f"{code(each)},{outcome}\n" for each, outcome in rows)
-    done = reconcile(text, "--report", "report.json")
+    done = resolve(text, "--json")
     assert done.returncode == 3
-    report = json.loads(Path("report.json").read_text(encoding="utf-8"))
-    assert report == {
+    [unknown] = [entry.key for entry in entries() if entry.state is State.UNKNOWN]
+    assert json.loads(done.stdout) == {
         "dry_run": False,
-        "rows": 5,
         "results": {"settled": 1, "repeats": 1, "contradicts": 1, "missing": 1, "invalid": 1},
-        "lines": {"repeats": [3], "contradicts": [4], "missing": [5], "invalid": [6]},
+        "lines": {"contradicts": [4], "missing": [5], "invalid": [6]},
         "disagreeing": [],
-        "problems": [
-            {"line": 6, "field": "outcome", "message": "must be approved, refused or not_evaluated"}
-        ],
+        "problems": {"outcome: must be approved, refused or not_evaluated": [6]},
+        "not_in_file": {"unknown": [unknown]},
         "still_unknown": 1,
     }
 
 
 @pytest.mark.parametrize("outcome", ["NOT_EVALUATED", " not evaluated", "notEvaluated", "Non-valutato"])
-def test_reconcile_reads_an_outcome_of_two_words(outcome: str) -> None:
+def test_file_reads_an_outcome_of_two_words(outcome: str) -> None:
     Simulation(lost=[1]).approve([1])
-    assert reconcile(f"cf,outcome\n{code(1)},{outcome}\n").returncode == 0
+    assert resolve(f"cf,outcome\n{code(1)},{outcome}\n").returncode == 0
     assert states() == ["released"]
 
 
@@ -275,25 +268,11 @@ def test_reconcile_reads_an_outcome_of_two_words(outcome: str) -> None:
     "outcome",
     ["approved?", "≠ approved", "¬approved", "(approved)", "-approved", "approved*", "not approved"],
 )
-def test_reconcile_of_a_doubtful_outcome_settles_nothing(outcome: str) -> None:
+def test_file_of_a_doubtful_outcome_settles_nothing(outcome: str) -> None:
     Simulation(lost=[1]).approve([1])
-    done = reconcile(f"cf,outcome\n{code(1)},{outcome}\n")
+    done = resolve(f"cf,outcome\n{code(1)},{outcome}\n")
     assert "outcome: must be approved, refused or not_evaluated: line 2" in done.stderr
     assert states() == ["unknown"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-@pytest.mark.parametrize(("lost", "code_of_results"), [([1], 1), ([1, 3], 3)])
-def test_reconcile_report_write_failure_keeps_the_results(lost: list[int], code_of_results: int) -> None:
-    Simulation(lost=lost).approve(lost)
-    done = reconcile(f"cf,outcome\n{code(1)},refused\n", "--report", "/dev/full")
-    assert done.returncode == code_of_results
-    assert done.stderr.startswith("1 row settled\n")
-    assert done.stderr.endswith(
-        "the report /dev/full could not be written (No space left on device); "
-        "the results above are complete\n"
-    )
-    assert "refused" in states()
 
 
 INVALID = {
@@ -301,17 +280,17 @@ INVALID = {
     ",refused": "fiscal_code: is missing",
     f"{code(1)},": "outcome: must be approved, refused or not_evaluated",
     f"{code(1)},refused,anna@example.com": "note: must not contain personal data",
-    f"{code(1)},refused,,true": "outcome: the row has both outcome and approved",
-    f"{code(1)},,,perhaps": "outcome: must be true or false",
-    f"{code(1)},refused,,,": "has 5 cells, but the header has 4",
+    f"{code(1)},refused,,450,00": "has 5 cells, but the header has 4",
+    f"{code(1)},refused,,a lot": "amount: must be whole euro cents, or an amount such as € 450,00",
+    f"{code(1)},refused,,450.00": "amount: must be whole euro cents",
 }
 
 
 @pytest.mark.parametrize("row", INVALID)
-def test_reconcile_of_an_invalid_row_names_line_and_field(row: str) -> None:
+def test_file_of_an_invalid_row_names_line_and_field(row: str) -> None:
     Simulation(lost=[1, 3]).approve([1, 3])
     filled = row if row.count(",") > 3 else row + "," * (3 - row.count(","))
-    done = reconcile(f"cf,outcome,note,approved\n{code(3)},refused,,\n{filled}\n")
+    done = resolve(f"cf,outcome,note,amount\n{code(3)},refused,,\n{filled}\n")
     assert done.returncode == 3
     assert "1 row settled" in done.stderr
     message = INVALID[row]
@@ -324,27 +303,25 @@ def test_reconcile_of_an_invalid_row_names_line_and_field(row: str) -> None:
     "member",
     [
         '"scope": 7',
-        '"order_token": 7',
         '"note": 7',
-        '"approved": 1',
+        '"amount": true',
         '"outcome": true',
         '"ambto": "a"',
         f'"cf": "{code(3)}"',
     ],
 )
-def test_reconcile_of_an_invalid_member_writes_nothing(member: str) -> None:
+def test_file_of_an_invalid_member_writes_nothing(member: str) -> None:
     Simulation(lost=[1]).approve([1])
-    outcome = "" if "approved" in member or "outcome" in member else '"outcome": "refused", '
-    done = reconcile(f'{{"fiscal_code": "{code(1)}", {outcome}{member}}}\n')
+    outcome = "" if "outcome" in member else '"outcome": "refused", '
+    done = resolve(f'{{"fiscal_code": "{code(1)}", {outcome}{member}}}\n')
     assert (done.returncode, states()) == (2, ["unknown"])
     assert "1 row invalid: line 1" in done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--ignore-unknown",)])
 @pytest.mark.parametrize("header", ["{code};approvato", "{code};rifiutato", "Anna;Prova", "Anna;x@y;esito"])
-def test_reconcile_of_a_file_without_header_prints_no_cell(header: str, options: tuple[str, ...]) -> None:
+def test_file_without_header_prints_no_cell(header: str) -> None:
     Simulation(lost=[1]).approve([1])
-    done = reconcile(f"{header.format(code=code(1))}\n", *options)
+    done = resolve(f"{header.format(code=code(1))}\n")
     assert (done.returncode, states()) == (2, ["unknown"])
     assert done.stderr.startswith("outcomes.csv: line 1: ")
     assert "above" in done.stderr
@@ -360,12 +337,12 @@ def test_reconcile_of_a_file_without_header_prints_no_cell(header: str, options:
         {"fiscal_code": code(1), "outcome": "refused", "anna@example.com": 1},
     ],
 )
-def test_reconcile_of_members_that_look_like_values_prints_none(row: dict[str, object]) -> None:
+def test_file_with_members_like_values_prints_none(row: dict[str, object]) -> None:
     Simulation(lost=[1]).approve([1])
-    done = reconcile(json.dumps(row) + "\n", "--report", "report.json")
+    done = resolve(json.dumps(row) + "\n", "--json")
     assert (done.returncode, states()) == (2, ["unknown"])
-    assert "1 row: unknown members, not printed because their names may be values" in done.stderr
-    shown = done.stderr + Path("report.json").read_text(encoding="utf-8")
+    assert "1 row: a member, not printed because its name may be a value, is unknown" in done.stderr
+    shown = done.stderr + done.stdout
     assert [name for name in ("TSTX", "Anna", "anna@") if name in shown] == []
 
 
@@ -374,22 +351,29 @@ def test_reconcile_of_members_that_look_like_values_prints_none(row: dict[str, o
     [
         ("", (), "outcomes.csv: contains no rows"),
         ("cf,outcome\n", (), "the file has a header, but no rows"),
-        ("cf,scope\na,b\n", (), "line 1: outcome: no column for this field"),
-        ("outcome\nrefused\n", (), "line 1: fiscal_code: no column for this field"),
-        ("cf,outcome,ambto\na,b,c\n", (), "line 1, column 'ambto': unknown column. Map it, for example"),
-        ("cf,codice_fiscale,esito\na,b,c\n", (), "column 'cf': fiscal_code: this field has two columns"),
-        ("cf,outcome\n", ("--column", "scope=ambito x"), "there is no column 'ambito x'"),
-        ("cf,Cliente,outcome\n", ("--column", "fiscal_code=Cliente"), "column 'cf': unknown column"),
-        ("cf,outcome\n", ("--column", "name=cf"), "unknown field 'name'; the fields are approved"),
-        ("cf,outcome\n", ("--source", "service"), "must name the source"),
-        ("cf,outcome\n", ("--report", "outcomes.csv"), "is also the file of outcomes or the ledger"),
-        ("cf,outcome\n", ("--report", "./decisions.db"), "is also the file of outcomes or the ledger"),
+        (
+            "cf,scope\na,b\n",
+            (),
+            "line 1: the columns are fiscal_code, outcome, scope, amount and note: there is",
+        ),
+        ("outcome\nrefused\n", (), "there is no column fiscal_code"),
+        (
+            "cf,outcome,ambto\na,b,c\n",
+            (),
+            "line 1: the columns are fiscal_code, outcome, scope, amount and note",
+        ),
+        ("cf,outcome,ambto\na,b,c\n", (), ": remove 'ambto'"),
+        ("cf,codice_fiscale,esito\na,b,c\n", (), ": remove 'cf', 'codice_fiscale'"),
+        ("cf,esito,esito\na,b,c\n", (), ": remove a repeated name"),
         ("cf,outcome\n", ("--ledger", "other.db"), "other.db does not exist"),
+        ("cf,outcome\n", ("--as", "refused"), "the file of --from has the outcomes"),
+        ("cf,outcome\n", ("--customer",), "give only one of KEY, --customer and --from"),
+        ("cf,outcome\n", ("--note", "anna@example.com"), "must not contain personal data"),
     ],
 )
-def test_reconcile_with_wrong_input_writes_nothing(text: str, options: tuple[str, ...], message: str) -> None:
+def test_file_with_wrong_input_writes_nothing(text: str, options: tuple[str, ...], message: str) -> None:
     Simulation(lost=[1]).approve([1])
-    done = reconcile(text, *options)
+    done = resolve(text, *options)
     assert (done.returncode, states()) == (2, ["unknown"])
     assert message in " ".join(done.stderr.replace("│", " ").split())
 
@@ -408,24 +392,24 @@ def test_reconcile_with_wrong_input_writes_nothing(text: str, options: tuple[str
         ("LOANASYNC_LEDGER_KEY", "another key of the shop", "the ledger decisions.db has another key: set"),
     ],
 )
-def test_reconcile_with_settings_of_another_shop_says_so(
+def test_file_with_settings_of_another_shop_says_so(
     setting: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Simulation(lost=[1]).approve([1])
     monkeypatch.setenv(setting, value)
-    done = reconcile(f"cf,outcome\n{code(1)},refused\n")
+    done = resolve(f"cf,outcome\n{code(1)},refused\n")
     assert (done.returncode, states()) == (2, ["unknown"])
     assert message in done.stderr
 
 
-def test_reconcile_reads_standard_input() -> None:
+def test_file_reads_standard_input() -> None:
     Simulation(lost=[1]).approve([1])
-    done = run(None, "reconcile", "-", stdin=f"cf,outcome\n{code(1)},refused\n")
+    done = run(None, "ledger", "resolve", "--from", "-", stdin=f"cf,outcome\n{code(1)},refused\n")
     assert (done.returncode, states()) == (0, ["refused"])
 
 
 @pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.scheduled)])
-def test_reconcile_settles_every_named_approval_and_none_wrongly(number: int) -> None:
+def test_file_settles_every_named_approval_and_none_wrongly(number: int) -> None:
     """3 % of the approvals are unknown. Plant rows and events that could settle an entry wrongly."""
     lost = [each for each in range(number) if each % 33 == 0]
     asyncio.run(record(range(number), lost))
@@ -450,10 +434,10 @@ def test_reconcile_settles_every_named_approval_and_none_wrongly(number: int) ->
     expected |= {(code(each), ""): other[truth[each]] for each in groups["late"]}
     expected |= {(code(each), "spring"): "unknown" for each in lost[::5]}
     started = time.monotonic()
-    done = reconcile(text, "--report", "report.json")
+    done = resolve(text, "--json")
     print(f"{len(rows):,} rows in {time.monotonic() - started:.1f} s")  # noqa: T201  (shown with -s)
     assert asyncio.run(states_by_customer([*expected])) == expected
-    results: dict[str, Any] = json.loads(Path("report.json").read_text(encoding="utf-8"))["results"]
+    results: dict[str, Any] = json.loads(done.stdout)["results"]
     assert results == {
         "settled": len(groups["named"]) + len(groups["twice"]),
         "repeats": len(groups["twice"]),

@@ -1,0 +1,341 @@
+"""``loanasync ledger resolve --from``: resolve entries with a file of outcomes from the service."""
+
+import asyncio
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from attrs import define, field, frozen
+
+from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
+from loanasync.bulk import InputError
+from loanasync.bulk.cells import CellError, normalized, to_cents
+from loanasync.bulk.problems import input_error
+from loanasync.bulk.records import Records, is_like_value
+from loanasync.cli.console import counted, print_message
+from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.display import decrypted, response_members
+from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
+from loanasync.ledger import Entry, State
+from loanasync.ledger.keys import places_of
+from loanasync.ledger.resolution import (
+    STATES,
+    Statement,
+    find_entry,
+    problem_of_note,
+    result_without_writing,
+    settle_as_stated,
+)
+
+TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
+_AT_ONCE = 256  # operations of the ledger that are in progress; an SQLite ledger commits them together
+_SHOWN = 10  # line numbers, messages and keys of each kind that are printed
+_COLUMNS = "fiscal_code, outcome, scope, amount and note"
+# Fields by the normalized names of their columns.
+_FIELDS: Mapping[str, str] = {
+    **dict.fromkeys(("fiscalcode", "codicefiscale", "cf"), "fiscal_code"),
+    **dict.fromkeys(("outcome", "esito"), "outcome"),
+    **dict.fromkeys(("scope", "ambito"), "scope"),
+    **dict.fromkeys(("amount", "importo"), "amount"),
+    **dict.fromkeys(("note", "nota"), "note"),
+}
+_OUTCOMES: Mapping[str, State] = {
+    **{outcome.replace("_", ""): state for outcome, state in STATES.items()},
+    **dict.fromkeys(("approvato", "approvata"), State.APPROVED),
+    **dict.fromkeys(("rifiutato", "rifiutata"), State.REFUSED),
+    **dict.fromkeys(("nonvalutato", "nonvalutata"), State.RELEASED),
+}
+_BETWEEN_WORDS = re.compile("(?<=[a-z])[ _-](?=[a-z])")  # another character, such as "?", may mean a doubt
+_DONE = ("settled", "unchanged", "repeats")
+# By result: the end of a sentence that begins with the number of rows, and advice.
+_TEXTS: Mapping[str, tuple[str, str]] = {
+    "settled": ("settled", ""),
+    "unchanged": ("already had this outcome", ""),
+    "repeats": ("repeated, with the same outcome", ""),
+    "contradicts": (
+        "contradicting the ledger",
+        "nothing was changed; look at each entry with loanasync ledger show --customer",
+    ),
+    "other amount": ("with another amount than the ledger", "the outcome was compared, not the amount"),
+    "disagrees": ("contradicting each other", "none of them was used; correct the file"),
+    "requested again": (
+        "may be about an earlier request of the customer",
+        "if the last request was not evaluated, release it with loanasync ledger resolve --customer",
+    ),
+    "inflight": ("with a request in progress", "run the command again later"),
+    "missing": ("without entry", "check the fiscal code and the scope of the row"),
+    "ambiguous": ("with an order token of several scopes", "resolve each entry by its key"),
+    "invalid": ("invalid", "correct these rows, and run the command again"),
+}
+T = TypeVar("T")
+_NO_ENTRY_AT_ALL = "the ledger has no entry of any customer in the file: check --ledger and LOANASYNC_SHOP_ID"
+
+
+@frozen
+class _Row:
+    """The outcome that one row of the file states about a customer's approval."""
+
+    line: int
+    fiscal_code: str
+    scope: str
+    amount: int | None
+    statement: Statement
+
+
+@define
+class _Results:
+    """The line numbers of each result, and what the file and the ledger lack of each other."""
+
+    lines: dict[str, list[int]] = field(factory=lambda: defaultdict(list))
+    problems: dict[str, list[int]] = field(factory=lambda: defaultdict(list))  # lines by message
+    pairs: list[list[int]] = field(factory=list)  # lines that contradict each other, by customer
+    not_in_file: dict[str, list[str]] = field(factory=lambda: defaultdict(list))  # keys by state
+    left: int = 0  # entries that are unknown or lost
+
+    @property
+    def matched_nothing(self) -> bool:
+        return all(result in ("missing", "ambiguous", "invalid") for result in self.lines)
+
+    @property
+    def exit_code(self) -> Exit:
+        if self.matched_nothing:
+            return Exit.NOTHING_SENT
+        if self.left:
+            return Exit.UNKNOWN
+        return Exit.DECIDED if set(self.lines) <= {*_DONE} else Exit.FAILED
+
+    def members(self, *, dry_run: bool) -> dict[str, Any]:
+        """Return the JSON members of the results. They contain no value of the file."""
+        return {
+            "dry_run": dry_run,
+            "results": {result: len(lines) for result, lines in self.lines.items()},
+            "lines": {result: sorted(lines) for result, lines in self.lines.items() if result not in _DONE},
+            "disagreeing": sorted(self.pairs),
+            "problems": self.problems,
+            "not_in_file": self.not_in_file,
+            "still_unknown": self.left,
+        }
+
+
+def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool, as_json: bool) -> Exit:
+    """Resolve the entries of a file's customers, print the results, and return the exit code.
+
+    Args:
+        use: The ledger.
+        file: Path of the file; ``-`` is standard input.
+        note: Note for rows without one, in front of the line.
+        dry_run: Write nothing.
+        as_json: Print the results as JSON, too.
+    """
+    shop = shop_from_environment(os.environ)
+    secrets, results = use.secrets(shop), _Results()
+    try:
+        rows = [*_read(Records(file), note, results)]
+    except InputError as error:
+        print_message(str(error), "bold")
+        return Exit.NOTHING_SENT
+
+    use.run(_Run(use, shop.shop_id, secrets, results, dry_run).run(rows))
+    _print(results, dry_run=dry_run)
+    if as_json:
+        print(json.dumps(results.members(dry_run=dry_run), indent=2))  # noqa: T201  (the output)
+    return results.exit_code
+
+
+@define
+class _Run:
+    """Matches the rows with the entries of the ledger, settles them, and adds all to the results."""
+
+    use: OpenLedger
+    shop_id: str
+    secrets: Sequence[bytes]
+    results: _Results
+    dry_run: bool
+    folders: Sequence[Path] = ()  # of orphan files
+
+    async def run(self, rows: Sequence[_Row]) -> None:
+        if not self.dry_run:
+            self.folders = await asyncio.to_thread(lambda: self.use.policy.orphan_folders)
+        matches: dict[str, list[_Match]] = defaultdict(list)
+        for batch in _batches(rows):
+            for match in await asyncio.gather(*map(self._match, batch)):
+                if match.key:
+                    matches[match.key].append(match)
+        to_settle = [*self._without_contradictions(matches)]
+        for settled in _batches(to_settle):
+            await asyncio.gather(*map(self._settle, settled))
+        to_write = {match.key for match in to_settle if match.result is None} if self.dry_run else set()
+        async for entry in self.use.ledger.scan():
+            self.results.left += entry.state in TO_RESOLVE and entry.key not in to_write
+            if entry.key not in matches and entry.state is not State.RELEASED:
+                self.results.not_in_file[entry.state.value].append(entry.key)
+
+    async def _match(self, row: _Row) -> "_Match":
+        by_order = bool(self.use.policy.scope)
+        names = ("", row.scope) if by_order else (row.scope, None)
+        places = places_of(self.shop_id, row.fiscal_code, self.secrets, self.use.policy, *names)
+        entry = await find_entry(self.use.ledger, places, by_order=by_order)
+        if not isinstance(entry, Entry):
+            self.results.lines[entry].append(row.line)
+            return _Match("", row)
+        members = response_members(decrypted(entry, self.use.policy.encrypt), reveal=True) or {}
+        if row.amount is not None and members.get("amount", row.amount) != row.amount:
+            self.results.lines["other amount"].append(row.line)
+        result = result_without_writing(entry, row.statement)
+        # 100,000 decided entries are large, and need no writing.
+        return _Match(entry.key, row, result, entry if result in (None, "inflight") else None)
+
+    def _without_contradictions(self, matches: Mapping[str, Sequence["_Match"]]) -> Iterator["_Match"]:
+        """Yield one match of each entry, in the order of their lines."""
+        for first, *others in matches.values():
+            lines = [match.row.line for match in others]
+            if any(match.row.statement.state is not first.row.statement.state for match in others):
+                self.results.pairs.append([first.row.line, *lines])
+                self.results.lines["disagrees"] += self.results.pairs[-1]
+                continue
+            if lines:
+                self.results.lines["repeats"] += lines
+            yield first
+
+    async def _settle(self, match: "_Match") -> None:
+        result: str | None = match.result
+        if match.entry is not None and not self.dry_run:
+            result, _ = await settle_as_stated(
+                self.use.ledger, match.entry, match.row.statement, orphan_folders=self.folders
+            )
+        self.results.lines[result or "settled"].append(match.row.line)
+
+
+@frozen
+class _Match:
+    """A row and the entry that it names: the key, the result, and the entry itself if it is written."""
+
+    key: str
+    row: _Row
+    result: str | None = None
+    entry: Entry | None = None
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(items), _AT_ONCE):
+        yield items[begin : begin + _AT_ONCE]
+
+
+def _read(records: Records, note: str, results: _Results) -> Iterator[_Row]:
+    """Yield the valid rows, and add the problems of the others to the results.
+
+    Raises:
+        InputError: The header is wrong.
+    """
+    if records.columns is not None:
+        found = {column: _FIELDS.get(normalized(column)) for column in records.columns}
+        records.check_header(found, f"rename the columns: {_COLUMNS}")
+        missing = {"fiscal_code", "outcome"} - {*found.values()}
+        wrong = [
+            column for column, name in found.items() if name is None or [*found.values()].count(name) > 1
+        ]
+        if missing or wrong or len(found) < len(records.columns):
+            named = ", ".join(map(repr, wrong)) or "a repeated name"
+            reason = f"there is no column {' and '.join(sorted(missing))}" if missing else f"remove {named}"
+            raise input_error(records.name, f"the columns are {_COLUMNS}: {reason}", 1)
+    name = Path(records.name).name
+    origin = name if problem_of_note(name) is None else "the file"
+    for line, members, problem in records:
+        row = [problem] if problem else _row_of(line, members, f"line {line} of {origin}", note)
+        if isinstance(row, _Row):
+            yield row
+        else:
+            for message in row:
+                results.problems[message].append(line)
+            results.lines["invalid"].append(line)
+
+
+def _row_of(line: int, members: Mapping[str, object], origin: str, note: str) -> _Row | list[str]:
+    """Return a row, or the messages of its problems."""
+    values, messages = _values_of(members)
+    if (wrong := problem_of_note(values["note"])) is not None:
+        messages.append(f"note: {wrong}")
+    code = values.get("fiscal_code", "")
+    messages += [
+        f"fiscal_code: {'is missing' if code == '' else problem.message}"
+        for problem in check_fiscal_code(code)
+    ]
+    outcome = values.get("outcome")
+    text = outcome.strip().casefold() if isinstance(outcome, str) else ""
+    state = _OUTCOMES.get(_BETWEEN_WORDS.sub("", text))
+    if state is None:
+        messages.append("outcome: must be approved, refused or not_evaluated")
+    try:
+        amount = to_cents(values["amount"], euro=False) if "amount" in values else None
+    except CellError:
+        amount = ""
+    if not (amount is None or type(amount) is int):
+        messages.append("amount: must be whole euro cents, or an amount such as € 450,00")
+    if messages or state is None:
+        return messages
+    own_note = values["note"].strip() or " ".join(filter(None, (note, origin)))
+    statement = Statement(state, "file", own_note)
+    return _Row(line, normalize_fiscal_code(code), values["scope"], cast("int | None", amount), statement)
+
+
+def _values_of(members: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a row by field, and the messages of members that cannot be read."""
+    values: dict[str, Any] = {"scope": "", "note": ""}
+    messages: list[str] = []
+    for member, value in members.items():
+        name = _FIELDS.get(normalized(member))
+        if name is None:
+            is_hidden = is_like_value(member) or not any(normalized(each) in _FIELDS for each in members)
+            shown = "a member, not printed because its name may be a value," if is_hidden else member
+            messages.append(f"{shown} is unknown; the members are {_COLUMNS}")
+        elif values.get(name):
+            messages.append(f"{name}: appears twice, under two names")
+        elif value is not None and value != "":
+            values[name] = value
+            if name in ("scope", "note") and not isinstance(value, str):
+                messages.append(f"{name}: must be text")
+                values[name] = ""
+    return values, messages
+
+
+def _print(results: _Results, *, dry_run: bool) -> None:
+    """Print the number of rows of each result, with the lines of those that need a person."""
+    for result, (text, advice) in _TEXTS.items():
+        if lines := results.lines.get(result):
+            label = "to settle" if dry_run and result == "settled" else text
+            groups = [f"lines {', '.join(map(str, pair))}" for pair in sorted(results.pairs)]
+            where = f"{'; '.join(groups[:_SHOWN])}{_more(len(groups), 'customer')}"
+            where = where if result == "disagrees" else _listed("line", sorted(lines))
+            print_message(
+                f"{counted(len(lines), 'row')} {label}" + (f": {where}; {advice}" if advice else "")
+            )
+    for message, lines in sorted(results.problems.items(), key=lambda each: -len(each[1]))[:_SHOWN]:
+        print_message(f"  {counted(len(lines), 'row')}: {message}: {_listed('line', lines)}")
+    if not results.lines:
+        print_message("the file has a header, but no rows")
+    elif results.matched_nothing and "missing" in results.lines:
+        print_message(_NO_ENTRY_AT_ALL)
+        return
+    for state, keys in sorted(results.not_in_file.items()):
+        shown = ", ".join(map(short, keys[:_SHOWN])) + _more(len(keys), "entry", "entries")
+        print_message(f"in the ledger and not in the file: {len(keys):,} {state}: {shown}")
+    if results.left:
+        print_message(
+            f"still unknown or lost in the ledger: {counted(results.left, 'entry', 'entries')}; "
+            "list them with loanasync ledger sweep"
+        )
+
+
+def _listed(noun: str, lines: Sequence[int]) -> str:
+    plural = noun if len(lines) == 1 else f"{noun}s"
+    return f"{plural} {', '.join(map(str, lines[:_SHOWN]))}{_more(len(lines), noun)}"
+
+
+def _more(number: int, noun: str, plural: str = "") -> str:
+    if number <= _SHOWN:
+        return ""
+    return f" and {counted(number - _SHOWN, f'more {noun}', plural and f'more {plural}')}"
