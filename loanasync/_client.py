@@ -29,7 +29,7 @@ from loanasync._protocol.endpoints import (
     Call,
     prepare_options,
 )
-from loanasync._results import Decision, Problem, Problems
+from loanasync._results import Decision, Problems
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import Flights
 from loanasync._runtime.guard import ProcessGuard
@@ -443,7 +443,7 @@ class LoanClient(Closing):
         request: ApprovalRequest | UserData,
         *,
         additional_data_needed: bool = False,
-    ) -> tuple[Problem, ...]:
+    ) -> Problems:
         """Return all rules that a request breaks (spec §2, §8), without any I/O.
 
         Use it to validate a checkout form.

@@ -1,7 +1,7 @@
 """Results of calls: decisions, problems, and metadata of responses."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NoReturn, Self, TypeAlias, cast, get_args
 
 import attrs
@@ -129,6 +129,29 @@ class Problems(tuple[Problem, ...]):
     """
 
     __slots__ = ()
+
+    def for_fields(self, names: Collection[str]) -> "tuple[dict[str, Problems], Problems]":
+        """Return the problems to show beside the fields of a form, and those that need the shop's attention.
+
+        The latter concern fields that the form does not have, such as ``privacy``, ``loan_finality`` or a
+        setting. The shopper cannot correct them: log them together with `LoanError.entry`.
+
+        Args:
+            names: Names of the fields in the form, in Python or in the specification.
+
+        Example:
+            >>> import attrs
+            >>> problems = client.check("RSSMRA", attrs.evolve(request, loan_finality=""))
+            >>> beside, for_the_shop = problems.for_fields(["fiscal_code", "email"])
+            >>> [*beside], [problem.field for problem in for_the_shop]
+            (['fiscal_code'], ['loan_finality'])
+        """
+        beside: dict[str, list[Problem]] = {}
+        others: list[Problem] = []
+        for problem in self:
+            name = next((each for each in (problem.field, problem.wire_name) if each in names), None)
+            (others if name is None else beside.setdefault(name, [])).append(problem)
+        return {name: Problems(found) for name, found in beside.items()}, Problems(others)
 
     def _repr_html_(self) -> str:
         return problems_table("problems" if self else "no problems", self)

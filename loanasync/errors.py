@@ -35,11 +35,12 @@
         ├── NotResolvedError             the entry does not permit the outcome that `resolve` states
         └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
-Each error has the attributes `outcome`, `repeatable` and `entry` of `LoanError`. A refusal is not an error:
-`approve` returns `Refused`. `str()` and `repr()` never contain a token, a fiscal code or other personal
-data. Three attributes may: `decision` of a `DecisionNotRecordedError`, `response` of an
-`UnexpectedResponseError`, `UnexpectedStatusError`, `AlreadyEvaluatedError` or `OutcomeUnknownError`, and
-`message` of the problems that the service found. A pickle contains them.
+Each error has the attributes `outcome`, `repeatable`, `operation`, `entry` and `advice` of `LoanError`, and
+its `text` is a sentence for the shopper. A refusal is not an error: `approve` returns `Refused`. `str()` and
+`repr()` never contain a token, a fiscal code or other personal data. Three attributes may: `decision` of a
+`DecisionNotRecordedError`, `response` of an `UnexpectedResponseError`, `UnexpectedStatusError`,
+`AlreadyEvaluatedError` or `OutcomeUnknownError`, and `message` of the problems that the service found. A
+pickle contains them.
 
 Errors can be pickled.
 """
@@ -47,10 +48,11 @@ Errors can be pickled.
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from attrs import define
+from attrs import define, field
 
+from loanasync._display.texts import Advice, advice_text
 from loanasync._public import name_by_package
-from loanasync._results import Meta, Problem, RawResponse, problems_table
+from loanasync._results import Meta, Problem, Problems, RawResponse, problems_table
 
 if TYPE_CHECKING:
     from loanasync._results import Decision
@@ -72,7 +74,8 @@ class LoanError(Exception):
             the service has decided. ``done``: the service carried out an operation other than `approve`.
         repeatable: True if a program may send the same call again unchanged.
         operation: Name of the call, such as ``approve``; None for an error without a call.
-        entry: Key of the call's entry in the ledger, None without a ledger.
+        entry: Key of the call's entry in the ledger, None without a ledger. Store it with
+            the order, and log it.
 
     Example:
         >>> from loanasync.testing import denied, scripted_client
@@ -80,8 +83,8 @@ class LoanError(Exception):
         >>> try:
         ...     run(shop.approve(fiscal_code, request))
         ... except LoanError as error:
-        ...     print(type(error).__name__, error.outcome, error.repeatable)
-        AccessDeniedError not_evaluated False
+        ...     print(type(error).__name__, error.outcome, error.repeatable, error.advice)
+        AccessDeniedError not_evaluated False fix_setup
     """
 
     # Class attributes, not properties: subclasses define attrs fields of these names.
@@ -89,6 +92,37 @@ class LoanError(Exception):
     repeatable: bool = False
     operation: str | None = None
     entry: str | None = None
+
+    @property
+    def advice(self) -> Advice:
+        """The page that a shop shows.
+
+        ``correct_form``: the form, with its problems. ``wait``: still being decided; the same call again
+        returns the decision. ``ask_service``: the service may have decided; a person asks it.
+        ``try_later``: the shopper may try again. ``already_decided``: the service has decided, or carried out
+        the call. ``other_data``: the customer applied before with other data. ``fix_setup``: not available
+        until the shop corrects a setting.
+
+        Example:
+            >>> InFlightError("approve", "c0ffee").advice
+            'wait'
+        """
+        return _advice_of(self)
+
+    def text(self, language: str = "en") -> str:
+        """Return a sentence for the shopper. It contains no personal data; `str` is for developers.
+
+        Args:
+            language: ``en`` or ``it``, also with a region, such as ``it-IT``.
+
+        Raises:
+            ValueError: The language has no texts.
+
+        Example:
+            >>> InFlightError("approve", "c0ffee").text("it")
+            'La richiesta è ancora in valutazione. Controllare di nuovo tra qualche secondo.'
+        """
+        return advice_text(self.advice, self.operation, language)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args
@@ -182,7 +216,7 @@ class InvalidRequestError(LoanError):
         ['fiscal_code']
     """
 
-    problems: tuple[Problem, ...]
+    problems: Problems = field(converter=Problems)
     operation: str | None = None
 
     def __str__(self) -> str:
@@ -225,7 +259,12 @@ NOT_PROCESSED = frozenset(
     {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
 )
 
-_ASK_FIRST = "ask the service for the outcome before repeating the call"
+
+def _before_repeating(operation: str, service: str = "the service") -> str:
+    """Return the next step after an unknown outcome. Only an approval decides."""
+    if operation == "approve":
+        return f"ask {service} for the outcome before repeating the call"
+    return "the call decides nothing and may be repeated"
 
 
 @define(slots=False, repr=False)
@@ -251,7 +290,7 @@ class ServiceError(LoanError):
     """
 
     operation: str
-    problems: tuple[Problem, ...]
+    problems: Problems = field(converter=Problems)
     meta: Meta
 
     _advice = "see the problems of this error"
@@ -287,10 +326,12 @@ class ServiceError(LoanError):
         if self.attempts > 1:  # only a 500 is retried
             effect = "evaluated the customer" if self.operation == "approve" else "carried out the call"
             advice = advice_after_500 or (
-                f"an earlier attempt of this call failed with status 500 and may have {effect}; {_ASK_FIRST}"
+                f"an earlier attempt of this call failed with status 500 and may have {effect}; "
+                f"{_before_repeating(self.operation)}"
             )
         elif self.meta.after_unknown and self._proves_no_evaluation:
-            advice = f"an earlier call for this approval has an unknown outcome; {_ASK_FIRST}"
+            next_step = _before_repeating(self.operation)
+            advice = f"an earlier call for this approval has an unknown outcome; {next_step}"
         return f"{self.operation} failed with status {self.status}{problems}: {advice}"
 
     def __str__(self) -> str:
@@ -344,7 +385,7 @@ class UserNotFoundError(DomainError):
         >>> run(client.approve("TSTBRN00A00A000B", request))
         Traceback (most recent call last):
             ...
-        loanasync.UserNotFoundError: approve failed with status 400 (domain: User not found): check t...
+        loanasync.UserNotFoundError: approve failed with status 400 (fiscal_code: User not found): ch...
     """
 
     _proves_no_evaluation = True
@@ -487,7 +528,7 @@ class SystemFaultError(ServiceError):
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         advice = (
             f"gave up after {times}, stopped by {self.stopped_by}; "
-            f"{self._possible_effect}; ask it for the outcome before repeating the call"
+            f"{self._possible_effect}; {_before_repeating(self.operation, 'it')}"
         )
         return self._message(advice, advice_after_500=advice)
 
@@ -521,10 +562,8 @@ class UnexpectedStatusError(ServiceError):
     def __str__(self) -> str:
         advice = "the specification does not list this status; check base_url and any proxy"
         if self.outcome == "unknown":
-            advice += (
-                "; the service may have processed the request; "
-                "ask it for the outcome before repeating the call"
-            )
+            next_step = _before_repeating(self.operation, "it")
+            advice += f"; the service may have processed the request; {next_step}"
         return self._message(advice)
 
 
@@ -557,7 +596,7 @@ class UnexpectedResponseError(LoanError):
     reasons: tuple[str, ...]
     outcome: UnexpectedOutcome
     meta: Meta
-    problems: tuple[Problem, ...] = ()
+    problems: Problems = field(default=Problems(), converter=Problems)
     response: RawResponse | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -571,7 +610,7 @@ class UnexpectedResponseError(LoanError):
     def __str__(self) -> str:
         reasons = "; ".join((*self.reasons, *map(str, self.problems)))
         advice = {
-            "unknown": "the outcome is unknown; ask the service for it before repeating the call",
+            "unknown": f"the outcome is unknown; {_before_repeating(self.operation)}",
             "done": "the service has carried out the call; do not repeat it",
         }[self.outcome]
         return (
@@ -647,7 +686,7 @@ class TransportError(LoanError):
         advice = (
             "request not sent; the call may be repeated"
             if self.outcome == "not_sent"
-            else "the service may have received the request; ask it for the outcome before repeating the call"
+            else f"the service may have received the request; {_before_repeating(self.operation, 'it')}"
         )
         return f"{self.operation}: {summary} ({self.cause_type}): {advice}"
 
@@ -1074,6 +1113,50 @@ class DecisionNotRecordedError(LedgerError):
             f"{self._entry}: the service has decided ({self.outcome}), but the ledger could not be written "
             f"({self.cause_type}); {advice}; do not request approval again"
         )
+
+
+# Advice by class and outcome. A class without a row has that of its base class; `LoanError` has all outcomes.
+_ADVICE: dict[type[LoanError], dict[Outcome, Advice]] = {
+    LoanError: {
+        "not_sent": "fix_setup",
+        "not_evaluated": "fix_setup",
+        "unknown": "ask_service",
+        "approved": "already_decided",
+        "refused": "already_decided",
+        "done": "already_decided",
+    },
+    InvalidRequestError: {"not_sent": "correct_form"},
+    CircuitOpenError: {"not_sent": "try_later"},
+    RejectedError: {"not_evaluated": "correct_form"},
+    UserNotFoundError: {"not_evaluated": "correct_form"},
+    InvalidFiscalCodeError: {"not_evaluated": "correct_form"},
+    AlreadyEvaluatedError: {"unknown": "already_decided"},
+    TransportError: {"not_sent": "try_later"},
+    LedgerUnavailableError: {"not_sent": "try_later"},
+    InFlightError: {"unknown": "wait"},
+    PayloadMismatchError: {"approved": "other_data", "refused": "other_data"},
+}
+
+
+def _advice_of(error: LoanError) -> Advice:
+    outcome = error.outcome
+    if error.operation != "approve" and outcome == "unknown":  # the other calls decide nothing
+        match error:
+            case ServiceError() if error._proves_no_evaluation:  # noqa: SLF001  (after a 500)
+                outcome = "not_evaluated"
+            case TransportError() | SystemFaultError() | UnexpectedStatusError() | UnexpectedResponseError():
+                return "try_later"
+    match error:
+        case UnexpectedStatusError(status=429) if outcome == "not_evaluated":
+            return "try_later"  # RFC 6585: too many requests
+        case PayloadMismatchError(state="inflight"):
+            return "other_data"
+        case OutcomeUnknownError(state="lost"):
+            return "already_decided"
+        case DeadlineExceededError(outcome="unknown") if error.entry is not None:
+            return "wait"  # the response is still awaited, and the ledger will have it
+    rows = (_ADVICE.get(kind, {}) for kind in type(error).__mro__)
+    return next(row[outcome] for row in rows if outcome in row)
 
 
 __all__ = [

@@ -5,14 +5,15 @@ Run `python docs/_generate/errors_page.py --write`.
 
 import argparse
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import attrs
 from attrs import frozen
 
 from loanasync import Meta, Refused, errors
 from loanasync.errors import NOT_PROCESSED, LoanError
 
-__all__ = ["ABSTRACT", "GROUPS", "PAGE", "Row", "with_table"]
+__all__ = ["ABSTRACT", "GROUPS", "PAGE", "ROWS", "Row", "for_operation", "with_table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 BEGIN, END = "<!-- the table of errors begins -->", "<!-- the table of errors ends -->"
@@ -67,6 +68,7 @@ def not_recorded(outcome: Literal["approved", "refused"]) -> LoanError:
     return errors.DecisionNotRecordedError("approve", "c0ffee", outcome, decision, None, "OSError")
 
 
+OPERATIONS = ("approve", "create_request", "upload_documents", "complete")
 UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED))
 
 GROUPS: dict[str, list[Row]] = {
@@ -95,11 +97,16 @@ GROUPS: dict[str, list[Row]] = {
             f'a status that means "not processed" in HTTP: {UNPROCESSED}',
             min(NOT_PROCESSED),
         ),
+        responded(errors.UnexpectedStatusError, "429, one of these statuses: too many requests", 429),
         responded(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400; "
-            "any other status with a boolean `approved`",
+            "any other status with a boolean `approved`; a body that is not JSON",
             errors.UnexpectedResponseError("approve", (), "unknown", Meta(201, 1, 0.1)),
+        ),
+        Row(
+            "from `complete` only: 200, but the body cannot be read; the data are saved",
+            errors.UnexpectedResponseError("complete", (), "done", Meta(200, 1, 0.1)),
         ),
     ],
     "no response": [
@@ -107,7 +114,11 @@ GROUPS: dict[str, list[Row]] = {
         unsent(errors.ConnectError, "a function `auth_token` raised an exception or returned no valid token"),
         unsent(errors.PoolTimeoutError, "no free slot or connection in time"),
         unsent(errors.DeadlineExceededError, "`Timeout.total` ran out before the request was sent"),
-        sent(errors.DeadlineExceededError, "`Timeout.total` ran out later"),
+        sent(errors.DeadlineExceededError, "`Timeout.total` ran out later, without a ledger"),
+        Row(
+            "`Timeout.total` ran out later, with a ledger: the response is still awaited",
+            errors.DeadlineExceededError("approve", "TimeoutError", "unknown", 1, entry="c0ffee"),
+        ),
         unsent(errors.ReadTimeoutError, "`Timeout.attempt` ran out before the request was sent"),
         sent(errors.ReadTimeoutError, "`Timeout.attempt` ran out later"),
         sent(errors.ConnectionLostError, "the connection broke after the request was sent"),
@@ -126,7 +137,11 @@ GROUPS: dict[str, list[Row]] = {
             errors.InFlightError("approve", "c0ffee"),
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),
-        Row("requested before with other data, without a known decision", mismatch("inflight")),
+        Row(
+            "the service has decided on an earlier request, but its decision did not arrive", blocked("lost")
+        ),
+        Row("requested before with other data, and still being decided", mismatch("inflight")),
+        Row("requested before with other data, with an unknown outcome", mismatch("unknown")),
         Row("requested before with other data, and approved", mismatch("approved")),
         Row("requested before with other data, and refused", mismatch("refused")),
         Row(
@@ -155,22 +170,44 @@ GROUPS: dict[str, list[Row]] = {
 }
 
 
+ROWS = [row for rows in GROUPS.values() for row in rows]
+
+
+def for_operation(row: Row, operation: str) -> tuple[LoanError, ...]:
+    """Return the examples of a row as errors of another call; none if that call does not raise them."""
+    made_for = row.error.operation
+    if made_for is None or made_for == operation:
+        return row.examples
+    is_general = made_for == "approve" and isinstance(row.error, errors.ServiceError | errors.TransportError)
+    is_general |= made_for == "approve" and isinstance(row.error, errors.UnexpectedResponseError)
+    if not is_general or row.error.entry is not None:
+        return ()
+    changed: Any = attrs.evolve  # mypy does not know that these classes are attrs classes
+    return tuple(changed(each, operation=operation) for each in row.examples)
+
+
 def cell(values: list[str]) -> str:
-    [value, *others] = values
+    [value, *others] = values or ["-"]
     return value if set(others) <= {value} else f"{value}; after a 500 {others[0]}"
 
 
 def line(row: Row) -> str:
     outcome = cell([f"`{each.outcome}`" for each in row.examples])
     repeatable = cell(["yes" if each.repeatable else "no" for each in row.examples])
-    return f"| `{type(row.error).__name__}` | {row.when} | {outcome} | {repeatable} |"
+    pages = [cell([f"`{each.advice}`" for each in for_operation(row, name)]) for name in OPERATIONS]
+    if pages[1:] != [pages[1]] * 3:
+        pages[1] = "; ".join(dict.fromkeys(page for page in pages[1:] if page != "-"))
+    return (
+        f"| `{type(row.error).__name__}` | {row.when} | {outcome} | {repeatable} | {pages[0]} | {pages[1]} |"
+    )
 
 
 def table() -> str:
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title[0].upper()}{title[1:]}", ""]
-        lines += ["| error | when | outcome | repeatable |", "|---|---|---|---|", *map(line, rows), ""]
+        lines += ["| error | when | outcome | repeatable | page of `approve` | page of the other calls |"]
+        lines += ["|---|---|---|---|---|---|", *map(line, rows), ""]
     return "\n".join(lines)
 
 

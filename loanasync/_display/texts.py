@@ -1,10 +1,13 @@
-"""Texts of problems for shoppers, in English and Italian."""
+"""Texts of problems and errors for shoppers, in English and Italian."""
 
 import re
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+Advice: TypeAlias = Literal[
+    "correct_form", "wait", "ask_service", "try_later", "already_decided", "other_data", "fix_setup"
+]
 Param: TypeAlias = int | str | tuple[str, ...] | None
 
 
@@ -97,6 +100,40 @@ _ITALIAN: Mapping[str, str] = {
 }
 CATALOGUES: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH, "it": _ITALIAN}
 
+# Texts of errors, by advice. After "data.": of calls that decide nothing, where they differ.
+_ENGLISH_ERRORS: Mapping[str, str] = {
+    "already_decided": "Your request has already been decided. We will contact you about the decision.",
+    "ask_service": (
+        "We have not received the decision on your request yet. Please do not send it again. We will contact "
+        "you as soon as we know it."
+    ),
+    "correct_form": "Please correct your data.",
+    "fix_setup": "Payment in instalments is not available now. Please choose another payment method.",
+    "other_data": "You have already sent a request with other data. Send those data to see its decision.",
+    "try_later": "We could not send your request. Please try again in a few minutes.",
+    "wait": "Your request is still being decided. Please check again in a few seconds.",
+    "data.already_decided": "We already have your data. You need not send them again.",
+    "data.ask_service": "We could not process your data. We will contact you.",
+    "data.fix_setup": "We cannot process your data now. We will contact you.",
+    "data.try_later": "We could not process your data. Please try again in a few minutes.",
+}
+_ITALIAN_ERRORS: Mapping[str, str] = {
+    "already_decided": "La richiesta è già stata valutata. La contatteremo per comunicarle l'esito.",
+    "ask_service": (
+        "Non abbiamo ancora ricevuto l'esito della richiesta. Non la invii di nuovo: la contatteremo noi."
+    ),
+    "correct_form": "Correggere i dati inseriti.",
+    "fix_setup": "Il pagamento a rate non è disponibile al momento. Scegliere un altro metodo di pagamento.",
+    "other_data": "È già stata inviata una richiesta con altri dati. Inviare quei dati per vederne l'esito.",
+    "try_later": "Non è stato possibile inviare la richiesta. Riprovare tra qualche minuto.",
+    "wait": "La richiesta è ancora in valutazione. Controllare di nuovo tra qualche secondo.",
+    "data.already_decided": "I dati sono già stati ricevuti. Non occorre inviarli di nuovo.",
+    "data.ask_service": "Non è stato possibile elaborare i dati. La contatteremo noi.",
+    "data.fix_setup": "Al momento non è possibile elaborare i dati. La contatteremo noi.",
+    "data.try_later": "Non è stato possibile elaborare i dati. Riprovare tra qualche minuto.",
+}
+_ERRORS: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH_ERRORS, "it": _ITALIAN_ERRORS}
+
 
 def text_of(
     code: str, params: Mapping[str, Param], message: str, language: str, catalogue: Mapping[str, str] | None
@@ -106,6 +143,27 @@ def text_of(
     Raises:
         ValueError: There are no texts in this language, or a template has a wrong form.
     """
+    for templates in (catalogue or {}, CATALOGUES[_known(language)]):
+        for key in (code, code.rpartition(".")[2]):
+            if (text := _filled(key, templates.get(key), params)) is not None:
+                return text
+    return message
+
+
+def advice_text(advice: Advice, operation: str | None, language: str) -> str:
+    """Return the text of an error with this advice.
+
+    Raises:
+        ValueError: There are no texts in this language.
+    """
+    texts = _ERRORS[_known(language)]
+    concerns_data = operation in ("upload_documents", "complete") or (
+        operation == "create_request" and advice == "ask_service"  # no decision is missing
+    )
+    return texts.get(f"data.{advice}", texts[advice]) if concerns_data else texts[advice]
+
+
+def _known(language: str) -> str:
     # Browsers send language tags with a region, such as it-IT.
     name = _REGION.sub("", language).lower() if isinstance(language, str) else ""
     if name not in CATALOGUES:
@@ -113,11 +171,7 @@ def text_of(
             "there are no texts in this language: pass 'en' or 'it', and texts of your own as the catalogue, "
             'such as problem.text("en", {"amount.range": "..."})'
         )
-    for templates in (catalogue or {}, CATALOGUES[name]):
-        for key in (code, code.rpartition(".")[2]):
-            if (text := _filled(key, templates.get(key), params)) is not None:
-                return text
-    return message
+    return name
 
 
 def _filled(key: str, template: str | None, params: Mapping[str, Param]) -> str | None:

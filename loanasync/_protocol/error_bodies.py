@@ -89,8 +89,8 @@ def _problem(name: str, message: str) -> Problem:
     message = " ".join(message[:_MAX_READ_LENGTH].split())  # the same part is compared and shown
     text = _normalized(message)
     is_domain = _is_domain(name)
-    # spec §7: an invalid fiscal code is reported as a validation error or as a domain error.
-    is_code = is_domain and _LOCALIZED.get(text) is InvalidFiscalCodeError
+    # spec §7: "User not found" means that the fiscal code is incorrect or omitted.
+    is_code = is_domain and _LOCALIZED.get(text) in (InvalidFiscalCodeError, UserNotFoundError)
     wire_name = _cut(name, _MAX_NAME_LENGTH)
     field = "fiscal_code" if is_code else field_name(wire_name)
     is_known = is_domain or name in _KNOWN_NAMES or name == _SYSTEM

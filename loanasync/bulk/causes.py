@@ -35,7 +35,7 @@ class FailureGroup:
         ...         return [result async for result in results] and results.summary
         >>> (group,) = run(summarize([("TSTBRN00A00A000B", request), ("TSTBRN00A00A000C", request)])).failures
         >>> print(group)
-        2 × UserNotFoundError: approve failed with status 400 (domain: User not found): check the fiscal...
+        2 × UserNotFoundError: approve failed with status 400 (fiscal_code: User not found): check the fi...
         >>> group.outcome, group.rows
         ('not_evaluated', (0, 1))
     """

@@ -9,7 +9,7 @@ from loanasync import (
     Decision,
     Dialect,
     LoanClient,
-    Problem,
+    Problems,
     Refused,
     RetryPolicy,
     Timeout,
@@ -32,7 +32,7 @@ from loanasync.testing import (
 
 
 async def calls(client: LoanClient, request: ApprovalRequest, data: UserData) -> None:
-    assert_type(client.check("code", request), tuple[Problem, ...])
+    assert_type(client.check("code", request), Problems)
     assert_type(await client.approve("code", request), Approved | Refused)
     assert_type(await client.complete("code", data), UserData)
     created = await client.create_request({"fiscalCode": "code", "nested": [{"a": None}]})
@@ -89,7 +89,7 @@ def attributes(decision: Decision, error: AlreadyEvaluatedError, service: Servic
     assert_type(kind.from_dict(decision.to_dict()), Approved | Refused)
     assert_type(error.after_retry, bool)
     assert_type(service.status, int)
-    assert_type(service.problems, tuple[Problem, ...])
+    assert_type(service.problems, Problems)
 
 
 async def respond(sent: SentRequest) -> ScriptedResponse:

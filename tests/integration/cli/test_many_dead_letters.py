@@ -15,7 +15,7 @@ from loanasync.cli.rows.source import Source
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, statuses, write
 
-NOT_CREATED = "UserNotFoundError: domain: User not found"
+NOT_CREATED = "UserNotFoundError: fiscal_code: User not found"
 OWN = ("loanasync_line", "loanasync_reason")
 
 

@@ -151,13 +151,14 @@ def test_error_text_of_other_calls_does_not_mention_evaluation(operation: str, a
 @pytest.mark.parametrize("operation", OTHERS)
 def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -> None:
     first, later = (Meta(500, attempts, 0.1) for attempts in (1, 2))
-    advice = "ask it for the outcome before repeating the call"
-    assert f"the service may have carried out the call; {advice}" in str(
-        errors.SystemFaultError(operation, (), first)
-    )
-    assert "may have carried out the call; ask the service" in str(
-        errors.AccessDeniedError(operation, (), later)
-    )
+    advice = "may have carried out the call; the call decides nothing and may be repeated"
+    found = [
+        errors.SystemFaultError(operation, (), first),
+        errors.AccessDeniedError(operation, (), later),
+    ]
+    assert all(str(error).endswith(advice) for error in found)
+    lost = errors.ConnectionLostError(operation, "x", "unknown", 1)
+    assert str(lost).endswith("received the request; the call decides nothing and may be repeated")
     again = str(errors.AlreadyEvaluatedError(operation, (), later, after_retry=True))
     assert "this customer was evaluated before" in again
 
