@@ -91,14 +91,17 @@ class Records:
 
     def _json_rows(self) -> Iterator[tuple[int, Mapping[str, object], str]]:
         for number, line in enumerate(self._lines(), 1):
-            if line.strip():
-                members, problem = parse_object(line)
-                if problem and not number > 1 and not parse_object(self._text)[1]:
-                    yield number, parse_object(self._text)[0], ""  # one object on several lines
+            if not line.strip():
+                continue
+            members, problem = parse_object(line)
+            if problem and number == 1:
+                whole = parse_object(self._text)
+                if not whole[1] or line.strip() == "{":  # one object on several lines
+                    yield 0, *whole
                     return
-                if problem.startswith("invalid JSON") and not line.endswith(("\n", "\r")):
-                    problem = "incomplete: the file ends in the middle of this row"
-                yield number, members, problem
+            if problem.startswith("invalid JSON") and not line.endswith(("\n", "\r")):
+                problem = "incomplete: the file ends in the middle of this row"
+            yield number, members, problem
 
     def _csv_reader(self) -> tuple[Sequence[str], Any, int]:
         """Return the header, the reader of the rows, and the number of lines before the reader's first."""
@@ -154,7 +157,8 @@ def parse_object(text: str) -> tuple[dict[str, Any], str]:
     except _RepeatedMemberError:
         return {}, "a JSON member appears more than once"
     except json.JSONDecodeError as error:
-        return {}, f"invalid JSON at character {error.pos + 1}"
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        return {}, f"invalid JSON at {line}character {error.colno}"
     except (ValueError, RecursionError):
         return {}, _CANNOT_BE_PARSED
     return (members, "") if isinstance(members, dict) else ({}, "must be a JSON object")

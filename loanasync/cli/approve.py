@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, cast
 
 import attrs
 import typer
@@ -14,31 +14,32 @@ import typer
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
 from loanasync._models import USER_DATA_NAMES
 from loanasync._results import described
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.bulk import FileRow, InputError, InputProblem
+from loanasync.bulk.cells import CONVERTERS, CellError, normalized
+from loanasync.bulk.columns import FieldMapping
+from loanasync.bulk.input import InputRows
+from loanasync.bulk.problems import input_error
+from loanasync.bulk.records import Records
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
     SANDBOX_WITHOUT_LEDGER,
-    CipherName,
-    OrphanFolder,
     client_without_ledger,
     settings_of,
 )
-from loanasync.cli.rows.convert import CONVERTERS, CellError
-from loanasync.cli.rows.mapping import FieldMapping, normalize_name
-from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, offline_client
-from loanasync.cli.rows.parse import CANNOT_BE_PARSED, ParsedRow, Table, unique_members
-from loanasync.cli.rows.source import InputProblem, Source, UnreadableError
+from loanasync.cli.rows.orders import DialectName, dialect_of, offline_client
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
 _EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
 _DIALECT = typer.Option(help="Which description the service follows, named after its street number field.")
 
 _USER_DATA = {
-    **{normalize_name(wire): name for name, wire in USER_DATA_NAMES.items()},
+    **{normalized(wire): name for name, wire in USER_DATA_NAMES.items()},
     # `unread` exists in responses only.
-    **{normalize_name(name): name for name in attrs.fields_dict(UserData) if name != "unread"},
+    **{normalized(name): name for name in attrs.fields_dict(UserData) if name != "unread"},
 }
 # A member of these names shows that a file contains the data of a completion, and not an approval.
 _COMPLETION_ONLY = frozenset(_USER_DATA) - {"iban", "paymentdayofmonth", "extra"}
@@ -62,11 +63,13 @@ def check(
 
     Example: loanasync check order.json --euro
     """
-    with _opened(file) as (table, members):
-        if any(normalize_name(name) in _COMPLETION_ONLY for name in members):
-            problems = _parse_completion(table, members)[2]
+    with _nothing_sent():
+        records = _one_record(file)
+        _, members, _ = next(iter(records))
+        if any(normalized(name) in _COMPLETION_ONLY for name in members):
+            problems: Sequence[InputProblem] = _parse_completion(records.name, members)[2]
         else:
-            problems = _parse_order(table, members, dialect, euro=euro).problems
+            problems = _parse_order(records, dialect, euro=euro).problems
         if not problems:
             print_message("valid")
         raise typer.Exit(_print_problems(problems))
@@ -84,8 +87,6 @@ def approve(
             help=f"Ledger in which the request is recorded: {LEDGER_HELP}.",
         ),
     ] = None,
-    cipher: CipherName = None,
-    orphan_folder: OrphanFolder = None,
     euro: Annotated[bool, _EURO] = False,
     sandbox: Annotated[
         bool,
@@ -105,22 +106,20 @@ def approve(
 
     Example: loanasync approve order.json --sandbox
     """
-    with _opened(file) as (table, members):
-        order = _parse_order(table, members, dialect, euro=euro)
-        if order.row is None:
+    with _nothing_sent():
+        order = _parse_order(_one_record(file), dialect, euro=euro)
+        if order.problems:
             raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
             print_message(SANDBOX_WITHOUT_LEDGER, "bold")
-        client = None if sandbox else _client(dialect_of(dialect), ledger, cipher, orphan_folder)
+        client = None if sandbox else _client(dialect_of(dialect), ledger)
         raise typer.Exit(asyncio.run(_request_approval(client, order)))
 
 
-def _client(
-    dialect: Dialect, ledger: str | None, cipher: str | None, orphan_folder: Path | None
-) -> LoanClient:
+def _client(dialect: Dialect, ledger: str | None) -> LoanClient:
     if ledger is None:
         return LoanClient.from_env(dialect=dialect)
-    settings = settings_of(ledger, cipher, orphan_folder)
+    settings = settings_of(ledger)
     return LoanClient.from_env(dialect=dialect, ledger=settings.ledger, ledger_policy=settings.policy)
 
 
@@ -134,8 +133,9 @@ def complete(file: Annotated[str, _FILE]) -> None:
 
     Example: loanasync complete data.json
     """
-    with _opened(file) as (table, members):
-        code, data, problems = _parse_completion(table, members)
+    with _nothing_sent():
+        records = _one_record(file)
+        code, data, problems = _parse_completion(records.name, next(iter(records))[1])
         if problems:
             raise typer.Exit(_print_problems(problems))
         client = client_without_ledger()
@@ -156,54 +156,51 @@ def _print_json(members: Mapping[str, object]) -> None:
     typer.echo(text.encode(errors="backslashreplace"))  # a lone surrogate is escaped as in JSON
 
 
-def _print_problems(problems: tuple[InputProblem, ...]) -> Exit:
+def _print_problems(problems: Sequence[InputProblem]) -> Exit:
     for problem in problems:
         print_message(str(problem))
     return Exit.NOTHING_SENT if problems else Exit.DECIDED
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[tuple[Table, dict[str, object]]]:
-    """Open a file with one JSON object. Errors are printed, and end the command with an exit code."""
+def _nothing_sent() -> Iterator[None]:
+    """Print an error of the file or of the settings, and end the command with an exit code."""
     try:
-        with closing(Source(file)) as source:
-            yield Table(source), _parse_object(source)
-    except UnreadableError as error:
-        print_message(f"{'standard input' if file == '-' else file}: {error.location}{error}")
-        raise typer.Exit(Exit.NOTHING_SENT) from None
-    except ConfigurationError as error:
+        yield
+    except (InputError, ConfigurationError) as error:
         print_message(str(error))
         raise typer.Exit(Exit.NOTHING_SENT) from None
 
 
-def _parse_object(source: Source) -> dict[str, object]:
-    try:
-        members = json.loads("".join(source.lines()), object_pairs_hook=unique_members)
-    except json.JSONDecodeError as error:
-        raise UnreadableError(f"invalid JSON at column {error.colno}", error.lineno) from None
-    except (ValueError, RecursionError):
-        raise UnreadableError(CANNOT_BE_PARSED) from None
-    if not isinstance(members, dict):
-        raise UnreadableError("must be one JSON object; for several customers use loanasync approve-many")
-    return members
+def _one_record(file: str) -> Records:
+    records = Records(file)
+    first, *others = islice(records, 2)
+    if others:
+        raise input_error(
+            records.name, "must be one JSON object; for several customers use loanasync approve-many"
+        )
+    if first[2]:
+        raise input_error(records.name, first[2], first[0])
+    return records
 
 
-def _parse_order(table: Table, members: Mapping[str, object], dialect: DialectName, *, euro: bool) -> Order:
-    orders = Orders(table, offline_client(dialect_of(dialect)), FieldMapping(), euro, ignore_unknown=False)
-    return orders.convert(ParsedRow(0, members, ""))
+def _parse_order(records: Records, dialect: DialectName, *, euro: bool) -> FileRow:
+    mapping = FieldMapping(amounts="euro" if euro else "cents")
+    rows = InputRows(records, mapping, offline_client(dialect_of(dialect)).check)
+    return attrs.evolve(next(iter(rows)), line=0)  # the result has no line
 
 
 def _parse_completion(
-    table: Table, members: Mapping[str, object]
-) -> tuple[str, UserData, tuple[InputProblem, ...]]:
+    file: str, members: Mapping[str, object]
+) -> tuple[str, UserData, Sequence[InputProblem]]:
     code: Any = None
     values: dict[str, Any] = {}
     messages: dict[str, str] = {}
     for member, value in members.items():
-        if normalize_name(member) == "fiscalcode":
+        if normalized(member) == "fiscalcode":
             code = value
             continue
-        name = _USER_DATA.get(normalize_name(member))
+        name = _USER_DATA.get(normalized(member))
         if name is None:
             messages[member] = "unknown member; put members that this version does not know into 'extra'"
             continue
@@ -214,11 +211,10 @@ def _parse_completion(
     data = UserData(**values)
     found = offline_client(Dialect.street_number()).check(code, data)
     messages.update({each.field: described(each) for each in found if each.field not in messages})
-    return code, data, tuple(table.problem(message, field=name) for name, message in messages.items())
+    return code, data, [InputProblem(file, 0, "", name, message) for name, message in messages.items()]
 
 
-async def _request_approval(client: LoanClient | None, order: Order) -> Exit:
-    assert order.row is not None  # noqa: S101  (for the type checkers)
+async def _request_approval(client: LoanClient | None, order: FileRow) -> Exit:
     async with AsyncExitStack() as stack:
         if client is not None and client.ledger is not None:
             stack.push_async_callback(
@@ -229,10 +225,10 @@ async def _request_approval(client: LoanClient | None, order: Order) -> Exit:
 
             sandbox = await stack.enter_async_context(Sandbox())
             client = await stack.enter_async_context(sandbox.client())
-            await client.create_request({"fiscalCode": order.code})
+            await client.create_request({"fiscalCode": normalize_fiscal_code(order.fiscal_code)})
         else:
             await stack.enter_async_context(client)
-        results = client.approve_many([order.row], concurrency=1)
+        results = client.approve_many([order], concurrency=1)
         is_aborted = False
 
         def abort() -> None:
@@ -246,7 +242,7 @@ async def _request_approval(client: LoanClient | None, order: Order) -> Exit:
             if result is None:  # aborted before the request was sent
                 return Exit.INTERRUPTED
             # Print the result first: closing takes time, and this may be the only copy.
-            _print_json(record_of(order, result))
+            _print_json(record_of(cast("Any", order), result))
             if is_aborted:
                 await client.with_options(timeout=ABORT_TIMEOUT).aclose()
     return _EXIT_CODES.get(result.status, Exit.FAILED)

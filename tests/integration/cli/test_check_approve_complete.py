@@ -134,11 +134,12 @@ def test_complete_saves_the_data_or_prints_the_error(tmp_path: Path, served: San
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"a": ', "line 1: invalid JSON at column 7"),
-        ("{}\n{}\n", "line 2: invalid JSON at column 1"),
+        ('{"a": ', "line 1: incomplete: the file ends in the middle of this row"),
+        ('{"a": }\n', "line 1: invalid JSON at character 7"),
+        ('{\n "a": }', "invalid JSON at line 2, character 7"),
+        ("{}\n{}\n", "must be one JSON object; for several customers use loanasync approve-many"),
         ("", "contains no rows"),
         ("[]", "contains a JSON array"),
-        ('"text"', "must be one JSON object; for several customers use loanasync approve-many"),
         ('{"amount": 45000, "amount": 99000}', "a JSON member appears more than once"),
         (f'{{"amount": {"1" * 5000}}}', "cannot be parsed as JSON"),
         (f'{{"amount": {"[" * 100_000}{"]" * 100_000}}}', "cannot be parsed as JSON"),
