@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Owner = TypeVar("Owner")
+Waiter: TypeAlias = "asyncio.Future[None]"  # in which a caller waits for the end of a flight
 
+GRACE = 0.05  # seconds in which a flight ends by the limits of its steps, whose errors say more
 _MOST_REMOVED = 100  # limits that a timer keeps although they were removed, and as many as it has
 
 
@@ -135,3 +137,18 @@ class SharedTimer(Generic[Owner]):
         finally:  # an error of one owner must not keep the others from expiring
             if self._heap and self._heap[0][0] < self._next:
                 self._start(self._heap[0][0])
+
+
+def wake(waiter: Waiter) -> None:
+    """Wake a caller, unless it was cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def end_wait(waiter: Waiter, due: float) -> None:
+    """Wake a caller whose time is over. If the event loop was blocked, its flight may end in this moment."""
+    loop = waiter.get_loop()
+    if loop.time() > due + GRACE:
+        loop.call_later(GRACE, wake, waiter)
+    else:
+        wake(waiter)

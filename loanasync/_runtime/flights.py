@@ -19,8 +19,8 @@ from loanasync._protocol.json import sort_members
 from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.run import Run, copy_error, returned
-from loanasync._runtime.waiters import GRACE, Waiter, wake
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync._waits import GRACE, Waiter, wake
 from loanasync.errors import (
     DeadlineExceededError,
     DecisionNotRecordedError,

@@ -1,6 +1,8 @@
 """The state that the calls of a client and its copies share: transports, slots, quota, breaker, telemetry."""
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -9,12 +11,53 @@ from loanasync._protocol.endpoints import APPROVE
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep
-from loanasync._runtime.slots import Slots
-from loanasync._runtime.waiters import Waiter, end_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Transport
-from loanasync._waits import SharedTimer, Waits
+from loanasync._waits import SharedTimer, Waiter, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
+
+
+class Slots:
+    """The number of free slots, and the calls that wait for one, in the order in which they arrived.
+
+    A released slot is given to the first waiting call, so that no later call takes it. `asyncio.Semaphore`
+    does the same, but takes seven function calls for a slot that is free.
+
+    Args:
+        count: The number of slots. None: as many as needed.
+    """
+
+    __slots__ = ("_waiters", "free")
+
+    def __init__(self, count: int | None) -> None:
+        self.free: float = math.inf if count is None else count  # 0 while a call waits
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        """Take a slot; wait until one is free."""
+        if self.free:
+            self.free -= 1
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():  # the slot was given to this call at the same time
+                self.release()
+            else:
+                with suppress(ValueError):  # `release` has removed it
+                    self._waiters.remove(waiter)
+            raise
+
+    def release(self) -> None:
+        """Give a slot to the first waiting call, or make it free."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # not cancelled
+                waiter.set_result(None)
+                return
+        self.free += 1
 
 
 class LoopResources:

@@ -16,12 +16,11 @@ from loanasync._results import Approved, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
-from loanasync._runtime.waiters import Waiter
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptRecord, CallRecord
 from loanasync._transport.base import Transport
 from loanasync._transport.failures import drop_frames
-from loanasync._waits import SharedTimer, was_cancelled
+from loanasync._waits import SharedTimer, Waiter, was_cancelled
 from loanasync.errors import (
     TOKEN_FAILED,
     CircuitOpenError,

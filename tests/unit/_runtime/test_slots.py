@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from loanasync._runtime.slots import Slots
+from loanasync._runtime.pipeline import Slots
 
 
 async def waiting(slots: Slots, count: int) -> list[asyncio.Task[None]]:
