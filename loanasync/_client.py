@@ -342,7 +342,8 @@ class LoanClient(Closing):
         if problems:
             del fiscal_code, order_token  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
-        from loanasync.ledger.resolution import Approval, entry_key  # noqa: PLC0415  (only with a ledger)
+        from loanasync.ledger.keys import Approval  # noqa: PLC0415  (only with a ledger)
+        from loanasync.ledger.resolution import entry_key  # noqa: PLC0415  (only with a ledger)
 
         code = rules.normalize_fiscal_code(fiscal_code)
         key = await entry_key(self._ledger_guard, Approval(self._options.shop, code, scope, order_token))
@@ -413,11 +414,8 @@ class LoanClient(Closing):
         if self._ledger_guard is None:
             del fiscal_code, order_token, note  # personal: must not be in a traceback
             raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
-        from loanasync.ledger.resolution import (  # noqa: PLC0415  (loaded only with a ledger)
-            Approval,
-            resolve_customer,
-            statement_problems,
-        )
+        from loanasync.ledger.keys import Approval  # noqa: PLC0415  (only with a ledger)
+        from loanasync.ledger.resolution import resolve_customer, statement_problems  # noqa: PLC0415  (likewise)
 
         problems = (
             *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from attrs import field, frozen
 
-from loanasync._config import Shop
 from loanasync._display.masking import mask
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
@@ -34,7 +33,7 @@ from loanasync.errors import (
 )
 from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.header import Header, check_cipher, check_scope, keys_of
-from loanasync.ledger.keys import Place, places_of, places_of_call, scope_parts
+from loanasync.ledger.keys import Approval, Place, places_of, places_of_call, scope_parts
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
@@ -71,8 +70,7 @@ class _Keys:
 class Unwritten:
     """A settlement that could not be written, or that undoes a claim which may still be written."""
 
-    key: str
-    payload: str
+    at: Place
     state: State
     settlement: Callable[[], Settlement]  # may raise an error of the user's cipher
     until: float  # monotonic time after which the claim is not written any more
@@ -187,16 +185,16 @@ class LedgerGuard:
         result = await claim.begin()
         return result if isinstance(result, Claim) else await claim.end(result)
 
-    async def places(
-        self, shop: Shop, fiscal_code: str, scope: str, order_token: str | None
-    ) -> tuple[Place, ...]:
+    async def places(self, approval: Approval) -> tuple[Place, ...]:
         """Return the places of an approval's entry with each key of the ledger, the present key first.
 
         Raises:
             Exception: The ledger does not fit this client, or cannot be used.
         """
-        keys = await self.keys()
-        return places_of(shop.shop_id, fiscal_code, keys.secrets, self.policy, scope, order_token)
+        await self.ledger.refresh()  # the key may have been rotated
+        secrets, shop = (await self.keys()).secrets, approval.shop.shop_id
+        code, scope, order_token = approval.fiscal_code, approval.scope, approval.order_token
+        return places_of(shop, code, secrets, self.policy, scope, order_token)
 
     def order_token_problems(self, order_token: object) -> tuple[Problem, ...]:
         """Return a problem if an order token is not a str, or is missing and required."""
@@ -223,21 +221,21 @@ class LedgerGuard:
             Exception: The ledger cannot be used. A later call writes the settlement.
         """
         claim, now = self.unwritten[token], time.monotonic()
-        entry = await self.ledger.get(claim.key)
+        key, payload = claim.at.key, claim.at.payload
+        entry = await self.ledger.get(key)
         if claim.state.is_decided or (entry is not None and self.is_unwritten(entry)):
-            entry = await self.ledger.settle(
-                claim.key, token=token, payload=claim.payload, settlement=claim.settlement()
-            )
-            self.unwritten.pop(token, None)
-        elif claim.until < now:
-            self.unwritten.pop(token, None)
+            settlement = claim.settlement()
+            entry = await self.ledger.settle(key, token=token, payload=payload, settlement=settlement)
+        elif claim.until >= now:
+            return entry
+        self.unwritten.pop(token, None)
         return entry
 
-    def error_of(self, key: str, payload: str) -> LoanError | None:
+    def error_of(self, at: Place) -> LoanError | None:
         """Return the error with the decision about an approval, if it is not written yet."""
         unwritten = tuple(self.unwritten.values())  # other threads may add some meanwhile
-        found = [each for each in unwritten if (each.key, each.payload) == (key, payload)]
-        return next((copy_error(each.error) for each in found if each.error is not None), None)
+        errors = [each.error for each in unwritten if each.at == at and each.error is not None]
+        return copy_error(errors[0]) if errors else None
 
     @property
     def needs_care(self) -> bool:
@@ -333,7 +331,7 @@ class LedgerClaim(Claim):
         while True:
             if isinstance(found, LoanError):
                 run.record.set_ledger_result("unavailable")
-                return self._guard.error_of(self._at.key, self._at.payload) or found
+                return self._guard.error_of(self._at) or found
             if found is not None and self._guard.is_unwritten(found):
                 found = await self._in_time(partial(self._guard.write, found.token))
                 continue
@@ -597,8 +595,7 @@ class LedgerClaim(Claim):
         until: float = 0.0,
         error: DecisionNotRecordedError | None = None,
     ) -> None:
-        unwritten = Unwritten(self._at.key, self._at.payload, state, settlement, until, error)
-        self._guard.remember(self._token, unwritten)
+        self._guard.remember(self._token, Unwritten(self._at, state, settlement, until, error))
 
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""

@@ -7,12 +7,23 @@ from json.encoder import encode_basestring_ascii
 
 from attrs import frozen
 
+from loanasync._config import Shop
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
 from loanasync.ledger.model import Subject
 from loanasync.ledger.policy import LedgerPolicy
 
 _SORTING_ENCODER = JSONEncoder(sort_keys=True)
+
+
+@frozen
+class Approval:
+    """The approval of a customer, as `LoanClient.resolve` and `LoanClient.entry_key` name it."""
+
+    shop: Shop
+    fiscal_code: str
+    scope: str
+    order_token: str | None
 
 
 @frozen

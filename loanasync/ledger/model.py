@@ -1,7 +1,9 @@
 """Entries of a ledger, their states and settlements, and the stored format that all backends share."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 from attrs import field, frozen
 
@@ -45,6 +47,7 @@ FORMAT = 4  # of all ledgers, orphan files and OUT.resume; no other format is re
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
+_COLUMNS = ("key", "state", "revision", "customer", "order", "claimed", "changed", "expires")
 _DOCUMENT = ("token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
@@ -209,36 +212,12 @@ def dump_entry(entry: Entry) -> str:
     return json.dumps(members)
 
 
-def load_entry(
-    key: str,
-    state: str,
-    revision: str,
-    customer: str,
-    order: str,
-    claimed: float,
-    changed: float,
-    expires: float,
-    document: str | bytes,
-    body: bytes | None = None,
-    *,
-    left: float,
-) -> Entry:
-    """Return the entry that a store keeps in these columns."""
-    members = {"payload": "", **json.loads(document)}
+def load_entry(columns: Sequence[Any], document: str | bytes, body: bytes | None, *, left: float) -> Entry:
+    """Return the entry for the columns `_COLUMNS` of a store, its document and its body."""
+    members = {**dict(zip(_COLUMNS, columns, strict=True)), "payload": "", **json.loads(document)}
+    members["state"] = State(members["state"])
     members["history"] = tuple(
         Change(state=State(state), changed=changed, note=note, source=source)
         for state, changed, note, source in members.get("history", ())
     )
-    return Entry(
-        key=key,
-        state=State(state),
-        revision=revision,
-        customer=customer,
-        order=order,
-        claimed=claimed,
-        changed=changed,
-        expires=expires,
-        body=body,
-        left=left,
-        **members,
-    )
+    return Entry(**members, body=body, left=left)

@@ -38,16 +38,8 @@ class Orphan:
 
     def as_json(self) -> bytes:
         """Return the content of the orphan's file."""
-        settlement = asdict(self.settlement)
-        body = None if self.settlement.body is None else b64encode(self.settlement.body).decode()
-        claim = {
-            "format": FORMAT,
-            "ledger": self.ledger,
-            "key": self.key,
-            "token": self.token,
-            "payload": self.payload,
-        }
-        return json.dumps({**claim, "subject": asdict(self.subject), **settlement, "body": body}).encode()
+        members = {"format": FORMAT, **asdict(self)}
+        return json.dumps(members, default=lambda body: b64encode(body).decode()).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> "Orphan":
@@ -62,12 +54,11 @@ class Orphan:
             number = members.pop("format")
             if number != FORMAT:
                 raise EarlierFormatError if 1 <= number < FORMAT else ValueError("another format")
-            subject = Subject(**members.pop("subject"))
-            ids = {name: members.pop(name) for name in ("ledger", "key", "token", "payload")}
-            body = members.pop("body")
-            members["body"] = None if body is None else b64decode(body, validate=True)
-            settlement = Settlement(**{**members, "state": State(members["state"])})
-            return cls(**ids, subject=subject, settlement=settlement)
+            settlement, subject = members.pop("settlement"), members.pop("subject")
+            if settlement["body"] is not None:
+                settlement["body"] = b64decode(settlement["body"], validate=True)
+            settlement["state"] = State(settlement["state"])
+            return cls(**members, subject=Subject(**subject), settlement=Settlement(**settlement))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
 

@@ -414,8 +414,8 @@ def _transaction_error(action: str) -> ConfigurationError:
 
 def _entry(row: Row) -> Entry | None:
     """Return the entry in a row, None if it does not exist."""
-    now, _, _, _, *columns = row
-    return None if row["key"] is None else load_entry(*columns, left=row["expires"] - now)
+    now, _, _, _, *columns, document, body = row
+    return None if row["key"] is None else load_entry(columns, document, body, left=row["expires"] - now)
 
 
 _COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}

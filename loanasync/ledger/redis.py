@@ -281,9 +281,8 @@ def _entry(stored: ScriptResult, now: float) -> Entry | None:
     if len(stored) == 1:
         return None
     key, revision, state, customer, order, *times, document = [each.decode() for each in stored[:9]]
-    claimed, changed, expires = map(float, times)
-    columns = (key, state, revision, customer, order, claimed, changed, expires, document, *stored[9:])
-    return load_entry(*columns, left=expires - now)
+    columns = (key, state, revision, customer, order, *map(float, times))
+    return load_entry(columns, document, next(iter(stored[9:]), None), left=columns[-1] - now)
 
 
 # Storage layout. The header is a hash. An entry is a string: a MessagePack list of what scripts read or

@@ -14,11 +14,10 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from loanasync._config import Shop
 from loanasync._results import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
 from loanasync.ledger.guard import LedgerGuard
-from loanasync.ledger.keys import Place
+from loanasync.ledger.keys import Approval, Place
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
@@ -179,29 +178,11 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     return None if is_first else "requested again"
 
 
-@frozen
-class Approval:
-    """The approval of a customer, as `LoanClient.resolve` and `LoanClient.entry_key` name it."""
-
-    shop: Shop
-    fiscal_code: str
-    scope: str
-    order_token: str | None
-
-
 async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
     """Return the key of an approval's entry under the present key of the ledger, or an error."""
-    policy = guard.policy
-    return await guard.attempt(lambda: _first_key(guard, approval), policy.patience, operation="entry_key")
-
-
-async def _first_key(guard: LedgerGuard, approval: Approval) -> str:
-    await guard.ledger.refresh()  # the key may have been rotated
-    return (await _places(guard, approval))[0].key
-
-
-async def _places(guard: LedgerGuard, approval: Approval) -> tuple[Place, ...]:
-    return await guard.places(approval.shop, approval.fiscal_code, approval.scope, approval.order_token)
+    finding = partial(guard.places, approval)
+    places = await guard.attempt(finding, guard.policy.patience, operation="entry_key")
+    return places if isinstance(places, LoanError) else places[0].key
 
 
 async def resolve_customer(
@@ -222,8 +203,7 @@ async def resolve_customer(
 async def _resolve(
     guard: LedgerGuard, approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
-    await guard.ledger.refresh()  # the key may have been rotated
-    policy, places = guard.policy, await _places(guard, approval)
+    policy, places = guard.policy, await guard.places(approval)
     by_order = approval.order_token is not None and policy.scope != "order_token"
     found = await find_entry(guard.ledger, places, by_order=by_order)
     if not isinstance(found, Entry):

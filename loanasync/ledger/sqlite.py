@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Protocol, TypeAlias, TypeVar
-from weakref import WeakValueDictionary, finalize
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet, finalize
 
 from attrs import define
 
@@ -262,8 +262,8 @@ def _page(
 
 
 def _entry(row: Sequence[Any], now: float) -> Entry:
-    *columns, lease_end = row
-    return load_entry(*columns, left=lease_end - now)
+    *columns, document, body, lease_end = row
+    return load_entry(columns, document, body, left=lease_end - now)
 
 
 def _swap(write: Write, transaction: _Transaction) -> Swapped:
@@ -549,13 +549,6 @@ def _uptime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class _FileUser(Protocol):
-    """An object that keeps a file open."""
-
-    def close_file(self) -> None:
-        """Close the file. The object opens it again on the next use."""
-
-
 class _ForkGuard:
     """Prevents forks while SQLite files are in use, and closes the files before a fork.
 
@@ -571,14 +564,14 @@ class _ForkGuard:
         self._condition = threading.Condition(self._lock)
         self._in_use = 0
         self._is_forking = False
-        self._users: WeakValueDictionary[int, _FileUser] = WeakValueDictionary()
+        self._users: WeakSet[_DatabaseThread] = WeakSet()
         if hasattr(os, "register_at_fork"):  # Windows does not fork
             after = {"after_in_parent": self._after_fork, "after_in_child": self._after_fork}
             os.register_at_fork(before=self._before_fork, **after)
 
-    def register(self, user: _FileUser) -> None:
+    def register(self, user: _DatabaseThread) -> None:
         """Close the user's file before each fork."""
-        self._users[id(user)] = user
+        self._users.add(user)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -596,9 +589,8 @@ class _ForkGuard:
         self._condition.acquire()  # held across the fork, so that no other thread holds it in the child
         self._is_forking = True
         self._condition.wait_for(lambda: not self._in_use)
-        for reference in self._users.valuerefs():
-            if (user := reference()) is not None:
-                user.close_file()
+        for user in tuple(self._users):
+            user.close_file()
 
     def _after_fork(self) -> None:
         self._is_forking = False

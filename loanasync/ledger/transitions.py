@@ -7,6 +7,7 @@ entry: `changed`, `claimed` if it is 0, and `expires` of a claim.
 from attrs import evolve
 
 from loanasync.ledger.model import (
+    DECIDED,
     HISTORY_LENGTH,
     NO_SUBJECT,
     SERVICE,
@@ -96,7 +97,7 @@ def settle(
     if entry is None:
         entry = claim(None, key, token=token, payload=payload, over=None, subject=subject, revision=revision)
         assert entry is not None  # noqa: S101  (the first claim is always allowed)
-    corrects = entry.is_correctable and _is_correction(entry, token, settlement, over)
+    corrects = over is not None and _is_correction(entry, token, settlement, over)
     if not (corrects or _is_accepted(entry, token, settlement)):
         return None
     is_left = corrects or entry.state is not settlement.state
@@ -123,20 +124,20 @@ def settle(
     )
 
 
-def _is_correction(entry: Entry, token: str, settlement: Settlement, over: str | None) -> bool:
+def _is_correction(entry: Entry, token: str, settlement: Settlement, over: str) -> bool:
     """Return True if a settlement names the entry to correct, and has a note and another source.
 
     A correction has a new token, so that repeating it has no effect.
     """
     is_noted = settlement.source != SERVICE and bool(settlement.note.strip())
-    return is_noted and over not in (None, token) and entry.token == over
+    return is_noted and entry.is_correctable and entry.token == over != token
 
 
 def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
     """Return True if a settlement that is not a correction is allowed."""
-    if entry.state.is_decided:
+    if entry.state in DECIDED:
         return False
-    return entry.token == token or (settlement.state.is_decided and settlement.source == SERVICE)
+    return entry.token == token or (settlement.state in DECIDED and settlement.source == SERVICE)
 
 
 def _keeps_response(entry: Entry, settlement: Settlement) -> bool:

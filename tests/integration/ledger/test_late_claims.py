@@ -63,34 +63,6 @@ async def test_claim_that_arrives_late_is_not_written(store: HangingLedger) -> N
     assert (entry.state, entry.takeovers, entry.history) == (State.APPROVED, 0, ())
 
 
-async def test_hanging_store_does_not_lengthen_the_wait_for_an_owner(
-    store: HangingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = store.ledger
-    shop = Shop(approved(), ledger=ledger, patience=3600.0)
-    await shop.put(State.INFLIGHT)
-    assert isinstance(await shop.result(wait=0), InFlightError)
-    blocked: list[asyncio.Task[Entry]] = []
-    wait = ledger.wait
-
-    async def hang_and_wait(key: str, within: float) -> Entry | None:
-        await store.hang()
-        # In SQLite, a read waits for a write of the same process, and not for one of another process.
-        writing = ledger.claim("of another", token="t", payload="p", lease=60)
-        blocked.append(asyncio.create_task(writing))
-        await asyncio.sleep(0)
-        return await wait(key, within)
-
-    monkeypatch.setattr(ledger, "wait", hang_and_wait)
-    async with asyncio.timeout(30):  # less than `patience`, and much more than the wait
-        assert isinstance(await shop.result(wait=0.05), InFlightError)
-    [writing] = blocked
-    assert not writing.done()
-    await store.resume()
-    await asyncio.wait([writing])
-    assert shop.script.left == 1
-
-
 class LosingLedger(FailingLedger):
     """A ledger that can be down: it writes claims, but their responses are lost, and all else fails."""
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from loanasync import Approved, LoanClient, OutcomeUnknownError, RetryPolicy
-from loanasync.ledger import MemoryLedger, SqliteLedger, State
-from support.canned_server import APPROVAL, FAULT, serving
+from loanasync import Approved, LoanClient, RetryPolicy
+from loanasync.ledger import MemoryLedger, State
+from support.canned_server import APPROVAL, serving
 from support.memory_clients import SESSIONS, cancelled, held_server, request
 from support.raw_server import until
 
@@ -51,56 +51,6 @@ async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: s
             assert states == [State.APPROVED] if was_sent else states in ([], [State.RELEASED])
             if was_sent:
                 return
-
-
-@each_session
-async def test_approve_cancelled_before_a_500_is_not_retried(session: str) -> None:
-    ledger = MemoryLedger()
-    async with held_server(session, retry=AT_ONCE, ledger=ledger) as (server, client):
-        call = asyncio.create_task(request(client))
-        await server.wait_for_requests(1)
-        await cancelled(call)
-        server.script = lambda _: APPROVAL
-        server.respond_to_all(FAULT)
-        await until(lambda: not client._flights._in_flight)
-        assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
-        assert isinstance(await request(client), OutcomeUnknownError)
-        assert server.requests == 1
-        assert isinstance(await request(client, repeat_unknown=True), Approved)
-
-
-@each_session
-async def test_approve_cancelled_during_a_retry_is_not_retried(session: str) -> None:
-    ledger = MemoryLedger()
-    async with held_server(session, FAULT, APPROVAL, ledger=ledger) as (server, client):
-        pausing, forever = asyncio.Event(), asyncio.Event()
-
-        async def sleep(_: float) -> None:
-            pausing.set()
-            await forever.wait()
-
-        client._pipeline.sleep = sleep
-        call = asyncio.create_task(request(client))
-        await pausing.wait()
-        await cancelled(call)
-        forever.set()
-        await until(lambda: not client._flights._in_flight)
-        assert [entry.state async for entry in ledger.scan()] == [State.UNKNOWN]
-        assert server.requests == 1
-
-
-@each_session
-async def test_approve_cancelled_after_sending_is_settled(session: str, tmp_path: object) -> None:
-    async with (
-        SqliteLedger(f"{tmp_path}/decisions.db") as ledger,
-        held_server(session, ledger=ledger) as (server, client),
-    ):
-        call = asyncio.create_task(request(client))
-        await server.wait_for_requests(1)
-        await cancelled(call)
-        server.respond_to_all(APPROVAL)
-        await client.aclose()
-        assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
 
 
 async def test_call_cancelled_while_connecting_is_released(monkeypatch: pytest.MonkeyPatch) -> None:

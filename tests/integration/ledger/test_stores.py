@@ -392,7 +392,7 @@ async def test_page_returns_the_entries_of_a_customer_or_an_order(
         assert await of(each, header, "customer", "carla") == await of(each, header, "order", "3") == []
     assert await other.page("customer", "anna", "b", "", header) == [await entry_of(store, header, "b")]
     ledger = MemoryLedger()
-    ledger._store, ledger._header = other, header
+    ledger._store, ledger.known_header = other, header
     assert [each.key for each in await ledger.find(customer="bea", order="2")] == ["c"]
     assert await ledger.find(customer="anna", order="3") == await ledger.find() == []
 

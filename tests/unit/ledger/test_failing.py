@@ -301,15 +301,19 @@ async def test_import_leaves_invalid_and_contradicting_files(
     await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result()
     (orphan,) = tmp_path.iterdir()
     members = json.loads(orphan.read_text())
-    assert json.loads(b64decode(members["body"]))["approved"] is True
+    assert json.loads(b64decode(members["settlement"]["body"]))["approved"] is True
+
+    def other(**changes: object) -> str:
+        return json.dumps({**members, "settlement": {**members["settlement"], **changes}})
+
     for name, content in {
         "a.json": "{}",
         "b.json": "[]",
         "c.json": "no JSON",
         "d.json": json.dumps({**members, "format": 5}),
-        "e.json": json.dumps({**members, "state": "inflight"}),
-        "f.json": json.dumps({**members, "body": "?"}),
-        "g.json": json.dumps({**members, "key": "another", "state": "refused"}),
+        "e.json": other(state="inflight"),
+        "f.json": other(body="?"),
+        "g.json": other(state="refused").replace(members["key"], "another"),
         "h.json": json.dumps({**members, "key": "another"}),
         "i.part": json.dumps(members),
     }.items():
@@ -406,7 +410,7 @@ class TestEncryption:
         shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, encrypt=cipher)
         await shop.result()
         (orphan,) = tmp_path.iterdir()
-        body = b64decode(json.loads(orphan.read_text())["body"])
+        body = b64decode(json.loads(orphan.read_text())["settlement"]["body"])
         assert b"redirectUrl" not in body
         assert b"redirectUrl" in cipher.decrypt(body)
 

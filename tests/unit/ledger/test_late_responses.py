@@ -36,7 +36,7 @@ async def test_guard_late_response_of_lost_claim_becomes_an_orphan(tmp_path: Pat
     error = await call
     assert getattr(error, "outcome", None) == "unknown"
     [file] = tmp_path.glob("*.json")
-    assert json.loads(file.read_bytes())["state"] == "unknown"
+    assert json.loads(file.read_bytes())["settlement"]["state"] == "unknown"
 
 
 @pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED])
@@ -52,7 +52,7 @@ async def test_guard_decision_after_a_persons_becomes_an_orphan(state: State, tm
     go.set()
     assert isinstance(await call, Approved)
     [file] = tmp_path.glob("*.json")
-    assert json.loads(file.read_bytes())["body"]
+    assert json.loads(file.read_bytes())["settlement"]["body"]
 
 
 @frozen
