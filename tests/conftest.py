@@ -1,15 +1,12 @@
-"""Fixtures of all tests, and a repair of aioresponses."""
+"""Fixtures of all tests."""
 
 import gc
-import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
-from unittest import mock
 
 import aiohttp
 import pytest
-from aioresponses import aioresponses, core
+from aioresponses import aioresponses
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 from opentelemetry.sdk.metrics import MeterProvider
@@ -21,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import loanasync
 from loanasync import LoanClient, RetryPolicy, Telemetry
 from loanasync.sandbox import Sandbox
+from loanasync.testing import repaired_aioresponses
 from support.failing_telemetry import fail
 from support.raw_shop import Raw
 
@@ -39,27 +37,6 @@ def pytest_collection_finish() -> None:
     """Leave modules and tests out of garbage collections, each of which would visit them all."""
     gc.collect()
     gc.freeze()
-
-
-_REQUIRED = "stream_writer"  # parameter
-
-
-class RepairedResponse(aiohttp.ClientResponse):
-    """A response with the stream writer that aiohttp 3.14 requires and aioresponses 0.7.9 does not pass."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault(_REQUIRED, mock.Mock())
-        super().__init__(*args, **kwargs)
-
-
-@pytest.fixture(scope="session")
-def repaired_aioresponses() -> Iterator[None]:
-    """aioresponses, repaired if the installed aiohttp needs it. Tests that use aioresponses request this."""
-    assert _REQUIRED not in inspect.getsource(core), "aioresponses passes it: remove this repair"
-    is_required = _REQUIRED in inspect.signature(aiohttp.ClientResponse.__init__).parameters
-    response = RepairedResponse if is_required else aiohttp.ClientResponse
-    with mock.patch.object(core, "ClientResponse", response):
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -144,9 +121,9 @@ def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def mocked_http(repaired_aioresponses: None) -> Iterator[aioresponses]:  # noqa: ARG001  (repairs)
+def mocked_http() -> Iterator[aioresponses]:
     """Mocked responses for aiohttp; no request leaves the process."""
-    with aioresponses() as mocked:
+    with repaired_aioresponses(), aioresponses() as mocked:
         yield mocked
 
 

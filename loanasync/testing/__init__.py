@@ -7,6 +7,7 @@ service, use `loanasync.sandbox`.
 from loanasync._display.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
 from loanasync._public import name_by_package
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
+from loanasync.testing.mocked_aiohttp import repaired_aioresponses
 from loanasync.testing.responses import (
     ScriptedResponse,
     approved,
@@ -46,6 +47,7 @@ __all__ = [
     "not_connected",
     "refused",
     "rejected",
+    "repaired_aioresponses",
     "response",
     "scripted_client",
     "system_error",

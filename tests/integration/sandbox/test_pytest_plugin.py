@@ -99,9 +99,38 @@ def body(misuse: str) -> str:
     return f"\n    s = loan_sandbox; {misuse}\n"
 
 
+NAME = "loanasync.pytest_plugin"
+
+
 def test_pytest_loads_the_plugin() -> None:
-    [plugin] = entry_points(group="pytest11", name="loanasync")
-    assert plugin.value == "loanasync.pytest_plugin"
+    [plugin] = entry_points(group="pytest11", name=NAME)
+    assert plugin.value == NAME
+
+
+@pytest.mark.parametrize(
+    ("autoload", "options", "conftest", "passed"),
+    [
+        (True, (), f"pytest_plugins = [{NAME!r}]", 1),
+        (False, ("-p", "no:asyncio"), f"pytest_plugins = [{NAME!r}]", 1),
+        (False, ("-p", "no:asyncio", "-p", NAME), "", 1),
+        (True, ("-p", f"no:{NAME}"), "", 0),
+    ],
+)
+def test_plugin_works_with_and_without_its_entry_point(
+    run: Run,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    autoload: bool,  # noqa: FBT001  (a parameter)
+    options: tuple[str, ...],
+    conftest: str,
+    passed: int,
+) -> None:
+    if not autoload:
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest(conftest)
+    test = "@pytest.mark.loan_sandbox(seed=7)\ndef test_buying(loan_client): assert loan_client\n"
+    result = run(test.replace("@pytest.mark", "@pytest.mark" if passed else "#"), *options, apart=True)
+    result.assert_outcomes(passed=passed, errors=1 - passed)
 
 
 ASYNC = """
@@ -371,8 +400,8 @@ def test_examples_of_the_page_pass(run: Run) -> None:
     run(examples, "--asyncio-mode=auto").assert_outcomes(passed=examples.count("def test_"))
 
 
-def test_page_lists_all_rules() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+def test_page_of_the_sandbox_lists_all_rules() -> None:
+    page = PAGE.with_name("sandbox.md").read_text(encoding="utf-8")
     assert re.findall("^\\| `([a-z0-9]+(?:-[a-z0-9]+)+)` \\|", page, re.MULTILINE) == list(RULES)
 
 

@@ -23,6 +23,7 @@ from loanasync._transport import aiohttp_internals, pool
 from loanasync._transport.aiohttp_internals import is_direct_possible
 from loanasync._transport.pool import DirectTransport
 from loanasync._transport.session import SessionTransport
+from loanasync.testing import repaired_aioresponses
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
@@ -133,11 +134,10 @@ async def test_write_error_has_no_frame_with_the_request(
         assert FISCAL_CODE not in variables
 
 
-@pytest.mark.usefixtures("repaired_aioresponses")
 async def test_mocked_session_receives_the_request() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Approved)
-        with aioresponses() as mocked:
+        with repaired_aioresponses(), aioresponses() as mocked:
             mocked.post(
                 f"{server.base_url}/api/shops/shop/requests/{FISCAL_CODE}",
                 status=201,
