@@ -1,17 +1,25 @@
 """Sphinx configuration: MyST pages, and the API reference from docstrings."""
 
 import re
+from pathlib import Path
+from types import MemberDescriptorType
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.transforms import SphinxTransform
 
 import loanasync
 
+loanasync.LoanClient  # noqa: B018  (loads all names, whose types then have their public module)
+
 project = "loanasync"
 author = "The loanasync authors"
-release = loanasync.__version__
+version = release = loanasync.__version__
+# The address of the repository, for links from a page to its source and to an editor, such as
+# "https://example.com/shop/loanasync". Empty: pages have no such links.
+repository = ""
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "tasklist"]
@@ -22,6 +30,11 @@ html_css_files = ["site.css", "notebooks.css"]
 html_favicon = "_static/mark.svg"
 html_logo = "_static/mark.svg"
 html_title = f"loanasync {release}"
+html_theme_options = (
+    {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
+    if repository
+    else {}
+)
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
@@ -30,7 +43,7 @@ highlight_language = "none"
 myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False  # the source of an attrs class has no defaults
 python_maximum_signature_line_length = 80
 autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
@@ -52,7 +65,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"MeterProvider|ReadableSpan|TracerProvider"),
     (r"py:.*", r"AuthToken|Decision|JSON|Progress|Propagate|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Computed|NoResponse|Response)"),
-    (r"py:.*", r"(loanasync\.(\w+\.)*)?(ClientOptions|Header|HeaderChangedError|Store)"),
+    (r"py:.*", r"(loanasync\.(\w+\.)*)?(ClientOptions|FieldMapping|Header|HeaderChangedError|Store)"),
 ]
 
 
@@ -90,6 +103,27 @@ class CitationLinks(SphinxTransform):
         return pending_xref("", nodes.inline("", part), refdoc=self.env.docname, reftarget=target, **kind)
 
 
+# Sphinx does not search for numbers: it removes them from a query.
+NUMBERS = re.compile(r"\s*\|\|\s*queryTerm\.match\(/\^\\d\+\$/\)")
+
+
+def search_numbers(app: Sphinx, error: Exception | None) -> None:
+    """Let the search of the site find numbers, such as the status 403."""
+    script = Path(app.outdir) / "_static" / "searchtools.js"
+    if error is None:
+        changed, places = NUMBERS.subn("", script.read_text(encoding="utf-8"))
+        if places != 1:
+            raise ExtensionError("searchtools.js has changed: adapt NUMBERS in docs/conf.py")
+        script.write_text(changed, encoding="utf-8")
+
+
+def skip_member(_: Sphinx, __: str, ___: str, member: object, *____: object) -> bool | None:
+    """Skip the attributes of attrs classes: the section "Args" of the class describes them."""
+    return True if isinstance(member, MemberDescriptorType) else None
+
+
 def setup(app: Sphinx) -> None:
-    """Register the transform of this file."""
+    """Register the functions of this file."""
     app.add_transform(CitationLinks)
+    app.connect("autodoc-skip-member", skip_member)
+    app.connect("build-finished", search_numbers)

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 
@@ -45,6 +46,7 @@ BROKEN = {
     "<svg width='60'><text y='15' fill='currentColor'>Longer than it is wide.</text></svg>": (
         "text is cut off by its drawing: Longer than it is wide."
     ),
+    "<span class='default_value'>attr_dict['wait']</span>": "default value: attr_dict['wait']",
     "<a href='gone.html'>Gone</a>": "broken link: gone.html",
     "<a href='other.html#here'>Elsewhere</a>": "missing anchor: other.html#here",
     "<a href='#nowhere'>Here</a>": "missing anchor: #nowhere",
@@ -73,7 +75,9 @@ def findings(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> li
     """
     widest, *others = BROKEN
     broken = site(tmp_path_factory.mktemp("site"), GOOD, GOOD + widest, GOOD + "".join(others))
-    found: list[str] = script.look(broken, program(*CHROMIUM))
+    (broken / "search.html").write_text("<p id='search-results'>Nothing.</p>", encoding="utf-8")
+    with mock.patch.object(script, "SEARCH_TIMEOUT", 100):
+        found: list[str] = script.look(broken, program(*CHROMIUM))
     return found
 
 
@@ -88,6 +92,11 @@ def test_broken_page_has_the_finding(findings: list[str], broken: str, expected:
     found = [each for each in findings if each.startswith(page)]
     assert [each for each in found if expected in each], found
     assert not [each for each in findings if expected in each and not each.startswith(page)]
+
+
+def test_search_without_a_result_is_a_finding(findings: list[str]) -> None:
+    found = [each for each in findings if each.startswith("search.html")]
+    assert "search.html: 403 does not find reference/errors.html" in found
 
 
 def test_command_fails_if_there_are_findings(
