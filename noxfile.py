@@ -288,11 +288,10 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def fleet(session: nox.Session) -> None:
-    """Kill workers at every step, with every queue and ledger, and run fleets (`-- --write`)."""
+    """Kill workers at every step, with every queue and ledger."""
     install(session, "tests", EVERYTHING)
     paths = ["tests/integration/queues", "tests/integration/ledger", "tests/unit/ledger"]
-    session.run("pytest", *paths, "tests/stress/test_fleet.py", *PARALLEL, env=TEST_ENV)
-    session.run("python", "-m", "support.fleet.run", *session.posargs, env=SUPPORT)
+    session.run("pytest", *paths, *session.posargs, *PARALLEL, env=TEST_ENV)
 
 
 @nox.session(python=ONE_PYTHON)

@@ -8,7 +8,6 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Callable
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
@@ -96,89 +95,6 @@ def test_only_cases_with_a_remedy_have_personal_data() -> None:
     assert personal == {("ddtrace", shop.EVERYTHING), ("logfire", shop.EVERYTHING)}
 
 
-@pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Outcome]:
-    """The outcome of the runs of each session, instead of those of the agent; the record is a copy.
-
-    All runs with the older aiohttp have the same outcome.
-    """
-    by_session = {**dict.fromkeys(SESSIONS, GOOD), session.OLDER: GOOD}
-    record = tmp_path / "agents.json"
-    record.write_bytes(privacy_page.AGENTS.read_bytes())
-    page = tmp_path / "privacy.md"
-    page.write_bytes(privacy_page.PAGE.read_bytes())
-    monkeypatch.setattr(privacy_page, "AGENTS", record)
-    monkeypatch.setattr(privacy_page, "PAGE", page)
-    monkeypatch.setattr(session, "environment", lambda _, __, version="python": Path(version))
-    monkeypatch.setattr(session, "versions", lambda *_: {"sentry-sdk": "9.9"})
-    monkeypatch.setattr(
-        session,
-        "play",
-        lambda python, _, __, kind, ___: by_session[session.OLDER if python.name == session.OLDER else kind],
-    )
-    return by_session
-
-
 def status(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     monkeypatch.setattr("sys.argv", ["agents", ".", "sentry", *options])
     return session.main()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (GOOD, "each result is as recorded"),
-        (evolve(GOOD, sent=MARKED + CODE), "sentry: the results differ from the record"),
-        (evolve(GOOD, headers={"baggage"}), "sentry: the results differ from the record"),
-        (evolve(GOOD, sent=""), "sentry, default, yours: the agent did not send the URL"),
-    ],
-)
-def test_session_fails_if_a_result_differs_from_the_record(
-    outcome: Outcome,
-    expected: str,
-    outcomes: dict[str, Outcome],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    outcomes[shop.USERS] = outcome
-    assert status(monkeypatch) == int(outcome is not GOOD)
-    assert expected in capsys.readouterr().out
-
-
-def test_session_fails_if_results_with_an_older_aiohttp_differ(
-    outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outcomes[session.OLDER] = evolve(GOOD, headers={"baggage"})
-    assert status(monkeypatch) == 1
-    assert "sentry, aiohttp==3.13.3: the results differ" in capsys.readouterr().out
-    outcomes[session.OLDER] = evolve(GOOD, sent="")
-    assert status(monkeypatch) == 1
-    assert "aiohttp==3.13.3: sentry, default, its own: the agent did not" in capsys.readouterr().out
-
-
-def test_older_aiohttp_has_the_results_without_direct_connections(
-    outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for kind in (shop.THROUGH_AIOHTTP, shop.USERS_THROUGH_AIOHTTP, session.OLDER):
-        outcomes[kind] = evolve(GOOD, headers={"tracestate"})
-    assert status(monkeypatch, "--write") == 0
-    assert status(monkeypatch) == 0
-
-
-def test_session_writes_the_record_and_the_table(
-    outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes[shop.USERS] = evolve(GOOD, sent=MARKED + CODE)
-    assert status(monkeypatch, "--write") == 0
-    assert status(monkeypatch) == 0
-    text = privacy_page.PAGE.read_text(encoding="utf-8")
-    assert "| sentry-sdk 9.9 | default | nothing | nothing | **personal data** |" in text
-
-
-def test_session_writes_no_record_of_a_run_that_proves_nothing(
-    outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = privacy_page.AGENTS.read_bytes()
-    outcomes[shop.USERS] = evolve(GOOD, sent="")
-    assert status(monkeypatch, "--write") == 1
-    assert privacy_page.AGENTS.read_bytes() == before

@@ -27,9 +27,6 @@ from loanasync.testing import (
     TelemetryRecorder,
     approved,
     connection_lost,
-    denied,
-    not_connected,
-    rejected,
     system_error,
 )
 from support.builders import FISCAL_CODE
@@ -157,44 +154,10 @@ async def test_repeat_of_an_unknown_outcome_is_refused_and_stays_unknown() -> No
     assert entry.state is State.UNKNOWN
 
 
-async def test_other_calls_neither_ask_nor_inform_the_breaker() -> None:
-    shop = Shop(*[system_error()] * 2, connection_lost(), approved(), breaker=ONCE)
-    once = RetryPolicy(attempts=1)
-    for _ in range(2):
-        with pytest.raises(LoanError):
-            await shop.client.create_request({"fiscalCode": OTHER}, retry=once)
-    await shop.approve()
-    await shop.client.create_request({"fiscalCode": OTHER})
-    assert isinstance(await shop.approve(OTHER), CircuitOpenError)
-
-
-async def test_copies_share_the_breaker_and_denials_count_per_shop() -> None:
-    shop = Shop(denied(), approved(), connection_lost(), breaker=ONCE)
-    copy = shop.client.with_options(timeout=Timeout(total=10))
-    other_shop = shop.client.with_options(shop_id="other", auth_token="other-token")
-    await shop.approve()
-    refused = await request(copy, OTHER)
-    assert isinstance(refused, CircuitOpenError)
-    assert refused.reason == "denied"
-    assert isinstance(await request(other_shop, OTHER), Approved)
-    await request(other_shop, THIRD)
-    refused = await request(other_shop, FOURTH)
-    assert isinstance(refused, CircuitOpenError)
-    assert refused.reason == "unknown"
-
-
 async def test_client_without_breaker_sends_every_call() -> None:
     shop = Shop(*[connection_lost()] * 8, breaker=None)
     for code in codes(8):
         assert isinstance(await shop.approve(code), ConnectionLostError)
-
-
-async def test_rejected_and_unsent_requests_do_not_open_the_breaker() -> None:
-    blank = rejected({"city": ["This value should not be blank."]})
-    shop = Shop(blank, not_connected(), approved(), breaker=ONCE)
-    await shop.approve()
-    await shop.approve(OTHER)
-    assert isinstance(await shop.approve(THIRD), Approved)
 
 
 async def test_call_in_flight_may_retry_while_the_breaker_is_open() -> None:
@@ -219,41 +182,6 @@ class OpenShop(Shop):
     async def open(self) -> None:
         await self.approve(FOURTH)
         self.script.clock.time += 30
-
-
-@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
-async def test_one_call_at_a_time_tries(ledger: Ledgers) -> None:
-    step, arrived, leave = held_response(approved())
-    shop = OpenShop(step, approved(), **ledger())
-    await shop.open()
-    trial = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    refused = await shop.approve(OTHER)
-    assert isinstance(refused, CircuitOpenError)
-    assert refused.retry_after == 1
-    leave.set()
-    assert isinstance(await trial, Approved)
-    assert isinstance(await shop.approve(OTHER), Approved)
-
-
-@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
-async def test_failed_trial_opens_the_breaker_again(ledger: Ledgers) -> None:
-    shop = OpenShop(connection_lost(), approved(), **ledger())
-    await shop.open()
-    assert isinstance(await shop.approve(), ConnectionLostError)
-    refused = await shop.approve(OTHER)
-    assert isinstance(refused, CircuitOpenError)
-    assert refused.retry_after == 30
-    shop.script.clock.time += 30
-    assert isinstance(await shop.approve(OTHER), Approved)
-
-
-@pytest.mark.parametrize("ledger", [WITHOUT, WITH], ids=["no ledger", "ledger"])
-async def test_unsent_trial_lets_the_next_call_try(ledger: Ledgers) -> None:
-    shop = OpenShop(not_connected(), approved(), **ledger())
-    await shop.open()
-    assert getattr(await shop.approve(), "outcome", None) == "not_sent"
-    assert isinstance(await shop.approve(OTHER), Approved)
 
 
 async def test_trial_that_claims_no_entry_lets_the_next_call_try() -> None:

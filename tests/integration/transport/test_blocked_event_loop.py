@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
@@ -142,19 +142,6 @@ def test_call_after_a_blocked_loop_is_sent_once_on_another_connection(
             assert isinstance(runner.run(approve(client)), Refused)
             assert server.requests == number
             server.close_connections()  # the event loop does not run meanwhile
-        runner.run(client.aclose())
-
-
-def test_concurrent_calls_after_a_blocked_loop_use_new_connections() -> None:
-    async def eight() -> list[object]:
-        return list(await asyncio.gather(*(approve(client) for _ in range(8))))
-
-    with closing_server("http") as server, asyncio.Runner() as runner:
-        client = client_of(server)
-        for number in (8, 16):
-            assert {type(each) for each in runner.run(eight())} == {Refused}
-            assert server.requests == number
-            server.close_connections(8)
         runner.run(client.aclose())
 
 
@@ -316,16 +303,3 @@ async def test_unread_data_check_without_an_open_socket_is_false() -> None:
     assert not unread_data_check(writer.transport)()
     assert not unread_data_check(None)()
     there.close()
-
-
-async def test_read_pending_ends_although_data_stays_unread() -> None:
-    here, there = socket.socketpair()
-    _, writer = await asyncio.open_connection(sock=here)
-    cast("asyncio.Transport", writer.transport).pause_reading()
-    there.sendall(b"x")
-    has_unread_data = unread_data_check(writer.transport)
-    await read_pending(has_unread_data)
-    assert has_unread_data()
-    there.close()
-    writer.close()
-    await writer.wait_closed()

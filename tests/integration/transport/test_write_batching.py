@@ -1,9 +1,8 @@
 """Concurrent requests on the direct path are queued and written together."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 from unittest import mock
@@ -11,7 +10,6 @@ from unittest import mock
 import pytest
 
 from loanasync import ConnectError, ConnectionLostError, LoanClient, Refused
-from loanasync._transport import connection as direct_connection
 from loanasync._transport.connection import DirectConnection, Scheduler
 from support.canned_server import APPROVAL, REFUSAL, Canned, approve, serving
 from support.direct_path import needs_direct_path
@@ -49,58 +47,6 @@ async def queued(client: LoanClient, call: Coroutine[Any, Any, object]) -> Queue
                 return task, connection
 
 
-async def test_concurrent_requests_are_written_together() -> None:
-    order: list[str] = []
-
-    def recording(name: str) -> Any:
-        original = getattr(DirectConnection, name)
-
-        def recorded(self: DirectConnection, *args: Any) -> Any:
-            order.append(name)
-            return original(self, *args)
-
-        return mock.patch.object(DirectConnection, name, recorded)
-
-    async with serving(REFUSAL) as server, server.client() as client:
-        await asyncio.gather(*(approve(client) for _ in range(4)))
-        with recording("exchange"), recording("send"):
-            await asyncio.gather(*(approve(client) for _ in range(4)))
-        assert order == ["exchange", "send", *["exchange"] * 3, *["send"] * 3]
-        assert (server.requests, server.most_open) == (8, 4)
-
-
-async def test_bytes_written_per_loop_iteration_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(REFUSAL) as server, server.client() as client:
-        await asyncio.gather(*(approve(client) for _ in range(9)))
-        loop, turns, turn = asyncio.get_running_loop(), Counter[int](), 0
-        size = 0
-
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            ticking = loop.call_soon(tick)
-            if server.requests == 19:
-                ticking.cancel()
-
-        def recorded(
-            connection: DirectConnection, send: Callable[[DirectConnection], int] = DirectConnection.send
-        ) -> int:
-            nonlocal size
-            turns[turn] += 1
-            size = send(connection)
-            return size
-
-        monkeypatch.setattr(DirectConnection, "send", recorded)
-        await approve(client)
-        turns.clear()
-        monkeypatch.setattr(direct_connection, "_BYTES_PER_TURN", 2 * size + 1)
-        loop.call_soon(tick)
-        await asyncio.gather(*(approve(client) for _ in range(9)))
-        assert max(turns.values()) == 3
-        assert sorted(turns.values()) == [1, 2, 3, 3]
-        assert server.requests == 19
-
-
 def test_system_exit_in_one_send_keeps_the_others_queued() -> None:
     loop = mock.Mock(time=mock.Mock(side_effect=count(1.0)))
     scheduler = Scheduler(loop)
@@ -116,18 +62,6 @@ def test_system_exit_in_one_send_keeps_the_others_queued() -> None:
     callback(again)
     assert loop.call_soon.call_count == 2
     good.send.assert_called_once_with()
-
-
-async def test_single_call_is_written_at_once() -> None:
-    async with serving(REFUSAL, None, REFUSAL) as server, server.client() as client:
-        for _ in range(2):  # after a response and after a cancellation
-            await approve(client)
-            call = asyncio.create_task(client.create_request({}))
-            await asyncio.sleep(0)
-            assert not [each for each in connections_of(client) if each._unsent_bytes is not None]
-            call.cancel()
-            with suppress(asyncio.CancelledError):
-                await call
 
 
 async def test_queued_call_that_is_cancelled_keeps_its_connection_usable() -> None:

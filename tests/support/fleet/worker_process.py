@@ -13,7 +13,7 @@ from taskiq.cli.worker.args import WorkerArgs
 from taskiq.cli.worker.run import start_listen
 
 from loanasync import LoanClient, RetryPolicy, Timeout
-from loanasync.ledger import Entry, Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
+from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.worker import register
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
@@ -58,25 +58,6 @@ def append_line(file: Path, members: dict[str, Any]) -> None:
         os.close(handle)
 
 
-class RecordingMixin:
-    """Mixin for ledgers that writes the begin of each claim and the end of each settlement to a file."""
-
-    claims_file: Path
-
-    async def claim(self, key: str, **options: Any) -> Entry:
-        append_line(self.claims_file, {"pid": os.getpid(), "has": key})
-        entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
-        return entry
-
-    async def settle(self, key: str, **options: Any) -> Entry:
-        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # see `claim`
-        append_line(self.claims_file, {"pid": os.getpid(), "had": key})
-        return entry
-
-
-MIXINS = {"Stopping": stopping_worker.StoppingMixin, "Recording": RecordingMixin}
-
-
 def results(file: Path) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [json.loads(line) for line in lines]
@@ -88,8 +69,8 @@ def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> 
     return RedisStreams(url, queue_name=queue, redelivery=redelivery)
 
 
-def ledger_of(settings: dict[str, Any], **mixins: dict[str, Any]) -> Ledger:
-    """Return the ledger of a fleet, with mixins of `MIXINS` by name and their attributes."""
+def ledger_of(settings: dict[str, Any], point: str = "") -> Ledger:
+    """Return the ledger of a fleet. It stops its process at a point."""
     where, own = settings["ledger"], settings["queue"]
     kind: type[Any] = SqliteLedger
     options = {}
@@ -97,8 +78,8 @@ def ledger_of(settings: dict[str, Any], **mixins: dict[str, Any]) -> Ledger:
         kind, options = RedisLedger, {"prefix": f"{own}:"}
     elif where.startswith("postgresql"):
         kind, options = PostgresLedger, {"table": own}
-    for name, attributes in mixins.items():
-        kind = type(f"{name}{kind.__name__}", (MIXINS[name], kind), attributes)
+    if point:
+        kind = type(f"Stopping{kind.__name__}", (stopping_worker.StoppingMixin, kind), {"point": point})
     ledger: Ledger = kind(where, **options)
     return ledger
 
@@ -120,15 +101,10 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
     times = {**TIMES, **settings.get("times", {})}
     broker = broker_of(settings["broker"], settings["queue"], times["redelivery"])
     broker = broker.with_result_backend(FileResultBackend(Path(settings["results"])))
-    mixins: dict[str, dict[str, Any]] = {}
     point = settings.get("point", "")
     if point == "before ack":
         stop_before_ack(broker)
-    elif point:
-        mixins["Stopping"] = {"point": point}
-    if "claims_file" in settings:
-        mixins["Recording"] = {"claims_file": Path(settings["claims_file"])}
-    ledger = ledger_of(settings, **mixins)
+    ledger = ledger_of(settings, "" if point == "before ack" else point)
     total = times["total"]
     client = LoanClient(
         settings["base_url"],

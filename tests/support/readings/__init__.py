@@ -1,7 +1,7 @@
 """The SDK against every reading of the specification, in memory: `nox -s readings`.
 
-docs/contributing/spec-coverage.md lists the points that the specification leaves open ("Not shown"). Flows,
-planted faults and tests/contract refer to them by number:
+docs/contributing/spec-coverage.md lists the points that the specification leaves open ("Not shown"). Flows
+and tests/contract refer to them by number:
 
 - R1: a refusal with 201, or a 201 without a readable decision (spec §3, §4.1).
 - R2: a 422 without `approved: false` (spec §7).

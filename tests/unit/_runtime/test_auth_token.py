@@ -1,7 +1,6 @@
 """Functions that return the auth token: when they are called, and what ends a call."""
 
 import asyncio
-import logging
 import traceback
 from collections.abc import Awaitable
 from functools import partial
@@ -188,11 +187,6 @@ async def test_function_that_returns_no_token_ends_the_call_unsent(value: object
         assert script.sent == []
 
 
-async def test_function_with_a_parameter_ends_the_call_unsent() -> None:
-    error, _ = await raised_by(lambda _: SECRET)
-    assert error == ConnectError("approve", "auth_token: TypeError", "not_sent", 0)
-
-
 async def test_token_that_fails_after_a_system_fault_is_unknown() -> None:
     error, script = await raised_by(Vault("first", VaultError(SECRET)), system_error())
     assert type(error) is ConnectError
@@ -277,32 +271,6 @@ async def test_cancelled_approval_sends_nothing_and_releases_its_claim(*, suppre
     assert isinstance(await shop.approve(), Approved)
 
 
-async def test_cancelled_completion_is_cancelled() -> None:
-    held = Held()
-    shop = Shop(auth_token=held, max_concurrency=1)
-    call = asyncio.create_task(shop.client.complete(FISCAL_CODE, UserData()))
-    await held.called.wait()
-    await cancelled(call)
-    assert shop.sent == 0
-    assert shop.client._pipeline._per_loop.current().slots.free == 1
-
-
-async def test_second_caller_gets_the_decision_if_the_first_leaves() -> None:
-    go = asyncio.Event()
-
-    async def function() -> str:
-        await go.wait()
-        return "token"
-
-    shop = Shop(approved(), auth_token=function)
-    first, second = (asyncio.create_task(shop.approve()) for _ in range(2))
-    await asyncio.sleep(0)
-    await cancelled(first)
-    go.set()
-    assert isinstance(await second, Approved)
-    assert shop.sent == 1
-
-
 @pytest.mark.parametrize("suppresses", [False, True])
 async def test_closing_the_client_ends_the_wait(*, suppresses: bool) -> None:
     held = Held(suppresses=suppresses)
@@ -335,15 +303,6 @@ async def test_failed_token_is_no_failure_of_the_service() -> None:
     other = "TSTXYZ00A00A000B"
     assert isinstance(await shop.approve(other), ConnectError)
     assert isinstance(await shop.approve(other), Approved)
-
-
-async def test_token_and_exception_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    shop = Shop(denied(), auth_token=Vault(SECRET, VaultError(SECRET)))
-    for _ in range(2):
-        await shop.approve()
-    assert len(caplog.records) >= 2
-    assert not [record for record in caplog.records if SECRET in f"{record.getMessage()} {vars(record)}"]
 
 
 def test_repr_masks_the_function() -> None:

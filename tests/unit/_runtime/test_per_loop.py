@@ -17,15 +17,6 @@ async def close(value: Value, _: float) -> None:
     value.closed_in = asyncio.get_running_loop()
 
 
-async def test_current_returns_one_value_per_loop() -> None:
-    values = PerLoop(Value, close)
-    value = values.current()
-    assert values.current() is value
-    await values.aclose(0)
-    assert value.closed_in is asyncio.get_running_loop()
-    assert values.current() is not value
-
-
 def test_value_of_a_closed_loop_is_discarded() -> None:
     values = PerLoop(Value, close)
 
@@ -35,18 +26,6 @@ def test_value_of_a_closed_loop_is_discarded() -> None:
     first, second = asyncio.run(open_value()), asyncio.run(open_value())
     assert first is not second
     assert [entry.value for entry in values._values.values()] == [second]
-
-
-def test_aclose_leaves_the_value_of_a_loop_that_does_not_run() -> None:
-    values = PerLoop(Value, close)
-
-    async def open_value() -> Value:
-        return values.current()
-
-    with asyncio.Runner() as idle:
-        value = idle.run(open_value())
-        asyncio.run(values.aclose(0))
-        assert value.closed_in is None
 
 
 async def test_forked_child_does_not_close_values_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

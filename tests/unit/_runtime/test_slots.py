@@ -1,7 +1,6 @@
 """Slots are given in order, and no cancelled call keeps one."""
 
 import asyncio
-import math
 
 import pytest
 
@@ -26,14 +25,6 @@ async def test_released_slot_is_given_to_the_first_waiting_call() -> None:
     await second
     slots.release()
     assert slots.free == 1
-
-
-async def test_slots_without_a_limit_are_never_used_up() -> None:
-    slots = Slots(None)
-    await slots.acquire()
-    assert slots.free == math.inf
-    slots.release()
-    assert slots.free == math.inf
 
 
 @pytest.mark.parametrize("is_released", [False, True], ids=["before", "together"])
@@ -65,16 +56,5 @@ async def test_release_skips_a_call_that_is_being_cancelled() -> None:
     await second
     with pytest.raises(asyncio.CancelledError):
         await first
-    slots.release()
-    assert slots.free == 1
-
-
-async def test_dropped_waiting_call_takes_no_slot() -> None:
-    """An event loop that is closed without cancelling its tasks drops their coroutines."""
-    slots = Slots(1)
-    await slots.acquire()
-    dropped = slots.acquire()
-    dropped.send(None)
-    dropped.close()
     slots.release()
     assert slots.free == 1

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
 from loanasync import (
     Approved,
@@ -36,12 +35,10 @@ from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
 from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
 from loanasync.testing import approved, connection_lost, refused, response, system_error
-from support.builders import FISCAL_CODE, approval_request
 from support.scripted_pipeline import Run, Step
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 SHOP = configure("https://loans.example.com", "shop", "token")
-SCOPE = ("loanasync", metadata.version("loanasync"), "https://opentelemetry.io/schemas/1.40.0")
 
 
 @pytest.fixture
@@ -60,81 +57,6 @@ async def spans_of(run: Run, exporter: InMemorySpanExporter, *responses: Step) -
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
-
-
-async def test_a_call_is_one_internal_span_with_a_client_span_for_each_attempt(
-    run: Run, exporter: InMemorySpanExporter
-) -> None:
-    first, second, call = await spans_of(run, exporter, system_error(), approved())
-    assert (call.name, call.kind, call.status.status_code) == (
-        "loanasync.approve",
-        SpanKind.INTERNAL,
-        StatusCode.UNSET,
-    )
-    assert attributes(call) == {
-        "loanasync.operation": "approve",
-        "loanasync.outcome": "approved",
-        "loanasync.approved": True,
-        "loanasync.attempts": 2,
-    }
-    shown = {
-        "http.request.method": "POST",
-        "server.address": "loans.example.com",
-        "server.port": 443,
-        "url.template": TEMPLATE,
-        "url.full": "https://loans.example.com/api/shops/REDACTED/requests/REDACTED",
-    }
-    assert attributes(first) == {**shown, "http.response.status_code": 500, "error.type": "500"}
-    assert attributes(second) == {
-        **shown,
-        "http.response.status_code": 201,
-        "http.request.resend_count": 1,
-    }
-    assert [first.status.status_code, second.status.status_code] == [StatusCode.ERROR, StatusCode.UNSET]
-    for span in (first, second, call):
-        assert span.instrumentation_scope is not None
-        scope = span.instrumentation_scope
-        assert (scope.name, scope.version, scope.schema_url) == SCOPE
-    for attempt in (first, second):
-        assert (attempt.name, attempt.kind) == (f"POST {TEMPLATE}", SpanKind.CLIENT)
-        assert attempt.parent is not None
-        assert call.context is not None
-        assert attempt.parent.span_id == call.context.span_id
-
-
-async def test_refusal_is_an_error_of_the_attempt_only(run: Run, exporter: InMemorySpanExporter) -> None:
-    attempt, call = await spans_of(run, exporter, refused())
-    assert attributes(call) == {
-        "loanasync.operation": "approve",
-        "loanasync.outcome": "refused",
-        "loanasync.approved": False,
-        "loanasync.attempts": 1,
-    }
-    assert call.status.status_code is StatusCode.UNSET
-    assert (attributes(attempt)["error.type"], attempt.status.status_code) == ("422", StatusCode.ERROR)
-
-
-async def test_permanent_system_fault_is_an_error_with_stopped_by(
-    run: Run, exporter: InMemorySpanExporter
-) -> None:
-    *_, call = await spans_of(run, exporter, system_error(), system_error(), system_error())
-    assert attributes(call) == {
-        "loanasync.operation": "approve",
-        "loanasync.outcome": "unknown",
-        "loanasync.attempts": 3,
-        "loanasync.stopped_by": "attempts",
-        "error.type": "SystemFaultError",
-    }
-    assert call.status.status_code is StatusCode.ERROR
-    assert call.status.description is None
-    assert not call.events, "an exception's text and stack stay out of the span"
-
-
-async def test_attempt_without_a_response_has_its_cause(run: Run, exporter: InMemorySpanExporter) -> None:
-    attempt, call = await spans_of(run, exporter, connection_lost())
-    assert attributes(attempt)["error.type"] == "ServerDisconnectedError"
-    assert "http.response.status_code" not in attributes(attempt)
-    assert attributes(call)["error.type"] == "ConnectionLostError"
 
 
 async def test_transport_error_has_the_trace_id(run: Run, exporter: InMemorySpanExporter) -> None:
@@ -206,43 +128,6 @@ def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
         Instruments(Telemetry(propagate="global"))
 
 
-async def test_metrics_count_durations_decisions_and_retries(run: Run, reader: InMemoryMetricReader) -> None:
-    run.play(system_error(), system_error(), approved(), refused(), connection_lost())
-    await run.approve()
-    await run.approve()
-    with pytest.raises(LoanError):
-        await run.approve()
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics: dict[str, Any] = {
-        metric.name: metric.data.data_points
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    assert metrics.keys() == {
-        "http.client.request.duration",
-        "loanasync.decisions",
-        "loanasync.retries",
-        "loanasync.circuit.openings",
-        "loanasync.inflight",
-    }
-    decisions = {
-        point.attributes["loanasync.outcome"]: point.value for point in metrics["loanasync.decisions"]
-    }
-    assert decisions == {"approved": 1, "refused": 1, "unknown": 1}
-    retries = {point.attributes["loanasync.operation"]: point.value for point in metrics["loanasync.retries"]}
-    assert retries == {"create_request": 0, "approve": 2, "upload_documents": 0, "complete": 0}
-    durations = metrics["http.client.request.duration"]
-    ends = {
-        point.attributes.get("error.type", point.attributes.get("http.response.status_code"))
-        for point in durations
-    }
-    assert ends == {"500", 201, "422", "ServerDisconnectedError"}
-    assert all(point.explicit_bounds[0] == 0.005 and point.explicit_bounds[-1] == 10 for point in durations)
-    assert all("url.full" not in point.attributes for point in durations)
-
-
 @pytest.mark.parametrize(
     ("status", "fault", "error_type"),
     [(399, None, None), (400, None, "400"), (201, "truncated", "body truncated"), (500, "truncated", "500")],
@@ -299,17 +184,6 @@ def test_queue_duration_without_a_slot_has_its_error(run: Run, reader: InMemoryM
     metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
     [point] = metrics["loanasync.queue.duration"].data.data_points
     assert point.attributes == {"loanasync.operation": "create_request", "error.type": "PoolTimeoutError"}
-
-
-async def test_nothing_personal_is_in_any_span_or_metric(
-    run: Run, exporter: InMemorySpanExporter, reader: InMemoryMetricReader
-) -> None:
-    request = approval_request()
-    spans = await spans_of(run, exporter, system_error(), refused())
-    shown = "".join(span.to_json() for span in spans) + str(reader.get_metrics_data())
-    assert FISCAL_CODE not in shown
-    for name in ("email", "last_name", "mobile_phone", "address", "city", "first_name"):
-        assert getattr(request, name) not in shown
 
 
 class OnlyAttempts(Sampler):
