@@ -27,7 +27,7 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
         note = NO_REDIRECT if isinstance(result, Approved) and result.redirect_url is None else ""
         if not result.raw:
             return Settlement(state=state, note=note, status=status, fault=_INCOMPLETE)
-        body = _encrypt(_encode_members(result.raw, policy), policy)
+        body = _encrypt(_encode(_kept(result.raw, policy)), policy)
         return Settlement(state=state, note=note, status=status, body=body)
     note = type(result).__name__
     response: RawResponse | None = getattr(result, "response", None)
@@ -51,13 +51,14 @@ def _stored_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
         members = decode(body)
     except Malformed:
         return None
-    stored = {name: value for name, value in members.items() if name in _DECISION_MEMBERS}
-    return _encode(stored) if stored else None
+    kept = _kept(members, policy)
+    return _encode(kept) if kept else None
 
 
-def _encode_members(raw: Mapping[str, JSON], policy: LedgerPolicy) -> bytes:
+def _kept(members: Mapping[str, JSON], policy: LedgerPolicy) -> dict[str, JSON]:
+    """Return the members that the policy stores."""
     is_whole = policy.keep == "body"
-    return _encode({name: raw[name] for name in raw if is_whole or name in _DECISION_MEMBERS})
+    return {name: members[name] for name in members if is_whole or name in _DECISION_MEMBERS}
 
 
 def _encrypt(body: bytes | None, policy: LedgerPolicy) -> bytes | None:

@@ -63,6 +63,29 @@ async def test_claim_that_arrives_late_is_not_written(store: HangingLedger) -> N
     assert (entry.state, entry.takeovers, entry.history) == (State.APPROVED, 0, ())
 
 
+async def test_cancelled_claim_is_released_by_a_client_that_closes(
+    store: HangingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger works again before the client is closed."""
+    shop, claim, has_begun = Shop(ledger=store.ledger), store.ledger.claim, asyncio.Event()
+
+    async def hang_and_claim(key: str, **options: Any) -> Entry:
+        await store.hang()
+        has_begun.set()
+        return await claim(key, **options)
+
+    monkeypatch.setattr(store.ledger, "claim", hang_and_claim)
+    call = asyncio.create_task(shop.approve())
+    await has_begun.wait()
+    call.cancel()
+    closing = asyncio.create_task(shop.client.aclose())
+    await asyncio.sleep(0.1)
+    assert not closing.done()
+    await store.resume()
+    await closing
+    assert {entry.state for entry in await shop.entries()} <= {State.RELEASED}
+
+
 class LosingLedger(FailingLedger):
     """A ledger that can be down: it writes claims, but their responses are lost, and all else fails."""
 
