@@ -73,8 +73,8 @@ class Unwritten:
     at: Place
     state: State
     settlement: Callable[[], Settlement]  # may raise an error of the user's cipher
-    until: float  # monotonic time after which the claim is not written any more
-    error: DecisionNotRecordedError | None  # which a caller has received
+    until: float = 0.0  # monotonic time after which the claim is not written any more
+    error: DecisionNotRecordedError | None = None  # which a caller has received
 
 
 class LedgerGuard:
@@ -521,7 +521,8 @@ class LedgerClaim(Claim):
     async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._run.after_unknown else State.RELEASED
-        self._remember(state, partial(Settlement, state=state, note="not sent"), until)
+        make = partial(Settlement, state=state, note="not sent")
+        self._guard.remember(self._token, Unwritten(self._at, state, make, until))
         undone = await self._attempt(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):
             log(WARNING, _UNDONE_LATER, self._at.key[:12])
@@ -534,7 +535,7 @@ class LedgerClaim(Claim):
         Otherwise it stays in flight until its lease expires, and is UNKNOWN from then on.
         """
         if settlement.state is State.RELEASED:
-            self._remember(settlement.state, lambda: settlement)
+            self._guard.remember(self._token, Unwritten(self._at, settlement.state, lambda: settlement))
         entry = await self._write_settlement(settlement)
         if isinstance(entry, LoanError):
             log(WARNING, _STAYS_IN_FLIGHT, self._at.key[:12])
@@ -588,15 +589,6 @@ class LedgerClaim(Claim):
         is_kept = await self._write_orphan(settlement) is not None
         return decision if is_kept else self._not_recorded(decision, None, "OSError")
 
-    def _remember(
-        self,
-        state: State,
-        settlement: Callable[[], Settlement],
-        until: float = 0.0,
-        error: DecisionNotRecordedError | None = None,
-    ) -> None:
-        self._guard.remember(self._token, Unwritten(self._at, state, settlement, until, error))
-
     async def _write_orphan(self, settlement: Settlement) -> str | None:
         """Write an orphan file in a thread; return its path, or None if no folder is writable."""
         try:
@@ -622,7 +614,7 @@ class LedgerClaim(Claim):
         outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
         error = DecisionNotRecordedError(APPROVE, self._at.key, outcome, decision, file, cause_type)
         make = partial(settlement_of, decision, State(outcome), self._policy)
-        self._remember(State(outcome), make, error=error)
+        self._guard.remember(self._token, Unwritten(self._at, State(outcome), make, error=error))
         return error
 
 

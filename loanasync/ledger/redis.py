@@ -77,7 +77,7 @@ class RedisLedger(Ledger):
 
 
 class _RedisStore:
-    """Entries in hashes, found by sorted sets of their keys. See the scripts at the end of this module."""
+    """Entries in strings, found by sorted sets of their keys. See the scripts at the end of this module."""
 
     def __init__(self, url: str, prefix: str, connections: int, *, is_checked: bool) -> None:
         self.name = masked_url(url) + ("" if prefix == _PREFIX else f"?prefix={prefix}")
