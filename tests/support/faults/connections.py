@@ -3,14 +3,9 @@
 from attrs import evolve
 
 from support.faults.row import (
-    ASK_SERVICE,
-    CALL_AGAIN,
     CONNECTION_LOST,
-    CORRECT_SETTINGS,
-    NO_ACTION,
     NOT_SENT,
     READ_TIMEOUT,
-    RESOLVE_BY_PERSON,
     SUCCESS,
     UNREADABLE,
     Row,
@@ -31,7 +26,6 @@ CONNECTING = [
         prepare=RawServer.refuse,
         expected=NOT_SENT,
         requests_read=0,
-        advice=CALL_AGAIN,
         message="no connection; check base_url and the network",
     ),
     Row(
@@ -41,7 +35,6 @@ CONNECTING = [
         expected=NOT_SENT,
         requests_read=0,
         times_out=True,
-        advice=CALL_AGAIN,
     ),
     Row(
         name="never-accepted",
@@ -52,7 +45,6 @@ CONNECTING = [
         expected_over_https=NOT_SENT,
         requests_read=0,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="closed-at-once",
@@ -62,7 +54,6 @@ CONNECTING = [
         expected=evolve(CONNECTION_LOST, alternative=NOT_SENT),
         expected_over_https=NOT_SENT,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="reset-at-once",
@@ -72,7 +63,6 @@ CONNECTING = [
         expected=evolve(CONNECTION_LOST, alternative=NOT_SENT),
         expected_over_https=NOT_SENT,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
 ]
 
@@ -86,7 +76,6 @@ def bad_certificate(name: str, fault: str, certificate: Certificate, message: st
         expected=NOT_SENT,
         requests_read=0,
         schemes=("https",),
-        advice=CORRECT_SETTINGS,
     )
 
 
@@ -109,7 +98,6 @@ CERTIFICATES = [
         expected=NOT_SENT,
         requests_read=0,
         schemes=("https",),
-        advice=CORRECT_SETTINGS,
         message="TLS handshake failed",
     ),
 ]
@@ -120,7 +108,6 @@ SENDING = [
         server=lambda _: ((READ_HALF, FIN),),
         expected=CONNECTION_LOST,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="half-request-reset",
@@ -128,21 +115,18 @@ SENDING = [
         server=lambda _: ((READ_HALF, RST),),
         expected=CONNECTION_LOST,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="request-closed",
         fault="connection closed after the request was read",
         server=lambda _: ((READ, FIN),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="request-reset",
         fault="connection reset after the request was read",
         server=lambda _: ((READ, RST),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="request-silence",
@@ -150,7 +134,6 @@ SENDING = [
         server=lambda _: ((READ, SILENCE),),
         expected=READ_TIMEOUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
 ]
 KEEP_ALIVE = [
@@ -160,7 +143,6 @@ KEEP_ALIVE = [
         earlier_exchange=lambda good: (READ, good.whole, AFTER_THE_CALL, FIN),
         server=lambda good: ((READ, good.whole),),
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     Row(
         name="idle-408",
@@ -168,7 +150,6 @@ KEEP_ALIVE = [
         earlier_exchange=lambda good: (READ, good.whole, AFTER_THE_CALL, http("408 Request Timeout"), FIN),
         server=lambda good: ((READ, good.whole),),
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     Row(
         name="kept-closed",
@@ -177,7 +158,6 @@ KEEP_ALIVE = [
         server=lambda _: ((READ_HALF, FIN),),
         expected=CONNECTION_LOST,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="kept-reset",
@@ -186,7 +166,6 @@ KEEP_ALIVE = [
         server=lambda _: ((READ_HALF, RST),),
         expected=CONNECTION_LOST,
         requests_read=0,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="unsolicited",
@@ -194,7 +173,6 @@ KEEP_ALIVE = [
         earlier_exchange=lambda good: (READ, good.whole, AFTER_THE_CALL, good.whole),
         server=lambda good: ((READ, good.whole),),
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     Row(
         name="other-customer",
@@ -204,7 +182,6 @@ KEEP_ALIVE = [
         ),
         expected=evolve(UNREADABLE, outcome="unknown"),
         operations=("approve",),
-        advice=RESOLVE_BY_PERSON,
     ),
 ]
 HEADS = [
@@ -213,14 +190,12 @@ HEADS = [
         fault="connection closed after half of the headers",
         server=lambda good: ((READ, good.half_head, FIN),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="half-head-reset",
         fault="connection reset after half of the headers",
         server=lambda good: ((READ, good.half_head, RST),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="half-head-silence",
@@ -228,7 +203,6 @@ HEADS = [
         server=lambda good: ((READ, good.half_head, SILENCE),),
         expected=READ_TIMEOUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="head-drip",
@@ -236,7 +210,6 @@ HEADS = [
         server=lambda _: ((READ, b"HTTP/1.1 201 Created\r\nX-Slow: ", Drip(b"y")),),
         expected=READ_TIMEOUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="endless-102",
@@ -244,14 +217,12 @@ HEADS = [
         server=lambda _: ((READ, Drip(b"HTTP/1.1 102 Processing\r\n\r\n")),),
         expected=READ_TIMEOUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="huge-head",
         fault="headers of 100 kB",
         server=lambda good: ((READ, good.with_body(good.body, "X-Large: " + "y" * 100_000)),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="two-lengths",
@@ -260,13 +231,11 @@ HEADS = [
             (READ, good.with_body(good.body, f"Content-Length: {len(good.body)}", "Content-Length: 5")),
         ),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="not-http",
         fault="the data received are not HTTP",
         server=lambda _: ((READ, b"SSH-2.0-OpenSSH_9.6\r\n"),),
         expected=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
 ]

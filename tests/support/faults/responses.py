@@ -6,15 +6,10 @@ from attrs import evolve
 
 from loanasync import CannotCompleteError, ConnectError, SystemFaultError
 from support.faults.row import (
-    ACCEPT_REFUSAL,
-    ASK_FOR_REDIRECT,
-    ASK_SERVICE,
     BODY_TIMED_OUT,
     BODY_TOO_LARGE,
     BODY_TRUNCATED,
-    CHECK_BASE_URL,
     CONNECTION_LOST,
-    NO_ACTION,
     PARTIAL,
     READ_TIMEOUT,
     SUCCESS,
@@ -43,7 +38,6 @@ BODIES = [
         fault="connection closed after the headers",
         server=lambda good: ((READ, good.head, FIN),),
         expected=BODY_TRUNCATED,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="head-silence",
@@ -51,21 +45,18 @@ BODIES = [
         server=lambda good: ((READ, good.head, SILENCE),),
         expected=BODY_TIMED_OUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="half-body-closed",
         fault="connection closed after half of the body",
         server=lambda good: ((READ, good.half_body, FIN),),
         expected=evolve(PARTIAL, fault="truncated"),
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="half-body-reset",
         fault="connection reset after half of the body",
         server=lambda good: ((READ, good.half_body, RST),),
         expected=evolve(PARTIAL, fault="truncated"),
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="half-body-silence",
@@ -73,7 +64,6 @@ BODIES = [
         server=lambda good: ((READ, good.half_body, SILENCE),),
         expected=evolve(PARTIAL, fault="timed out"),
         times_out=True,
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="half-refusal",
@@ -82,7 +72,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=evolve(PARTIAL, fault="truncated"),
-        advice=ACCEPT_REFUSAL,
     ),
     Row(
         name="body-drip",
@@ -90,7 +79,6 @@ BODIES = [
         server=lambda good: ((READ, good.with_body(b"", "Content-Length: 5000"), Drip(b" ")),),
         expected=BODY_TIMED_OUT,
         times_out=True,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="response-reset",
@@ -98,28 +86,24 @@ BODIES = [
         server=lambda good: ((READ, good.whole, RST),),
         closes_connection=True,
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     Row(
         name="no-length",
         fault="no Content-Length; connection closed after the whole response",
         server=lambda good: ((READ, good.with_body(good.body, "Connection: close"), FIN),),
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     Row(
         name="no-length-half",
         fault="no Content-Length; connection closed after half of the body",
         server=lambda good: ((READ, good.with_body(good.body[:10], "Connection: close"), FIN),),
         expected=UNREADABLE,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="oversized",
         fault="a body of more than 1 MiB",
         server=lambda good: ((READ, good.with_body(good.body + b" " * (1 << 20))),),
         expected=evolve(PARTIAL, fault="too large"),
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="gzip-bomb",
@@ -128,7 +112,6 @@ BODIES = [
             (READ, good.with_body(BOMB, "Content-Encoding: gzip", f"Content-Length: {len(BOMB)}")),
         ),
         expected=BODY_TOO_LARGE,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="not-gzip",
@@ -137,7 +120,6 @@ BODIES = [
             (READ, good.with_body(good.body, "Content-Encoding: gzip", f"Content-Length: {len(good.body)}")),
         ),
         expected=evolve(PARTIAL, fault="undecodable"),
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="refusal-encoded",
@@ -148,7 +130,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=evolve(UNREADABLE, status=422, fault="undecodable"),
-        advice=ASK_SERVICE,
     ),
     Row(
         name="bad-chunk",
@@ -156,7 +137,6 @@ BODIES = [
         server=lambda good: ((READ, good.with_body(b"XY\r\n", "Transfer-Encoding: chunked")),),
         expected=BODY_TRUNCATED,
         expected_through_aiohttp=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="stray-bytes",
@@ -164,7 +144,6 @@ BODIES = [
         server=lambda good: ((READ, good.whole + b"<!-- a proxy -->"),),
         expected=SUCCESS,
         expected_through_aiohttp=CONNECTION_LOST,
-        advice=NO_ACTION,
     ),
     Row(
         name="short-length",
@@ -172,21 +151,18 @@ BODIES = [
         server=lambda good: ((READ, good.with_body(good.body, f"Content-Length: {len(good.body) - 1}")),),
         expected=PARTIAL,
         expected_through_aiohttp=CONNECTION_LOST,
-        advice=ASK_FOR_REDIRECT,
     ),
     Row(
         name="half-chunk",
         fault="connection closed after half of a chunk",
         server=lambda good: ((READ, good.with_body(b"ff\r\n{", "Transfer-Encoding: chunked"), FIN),),
         expected=BODY_TRUNCATED,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="empty",
         fault="an empty body",
         server=lambda good: ((READ, good.with_body(b"")),),
         expected=UNREADABLE,
-        advice=ASK_SERVICE,
         operations=("approve",),  # a completion with an empty response is saved (spec §4.2)
     ),
     Row(
@@ -194,7 +170,6 @@ BODIES = [
         fault="a body that is not JSON",
         server=lambda good: ((READ, good.with_body(HTML)),),
         expected=UNREADABLE,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="refusal-empty",
@@ -203,7 +178,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=PARTIAL,
-        advice=ACCEPT_REFUSAL,
     ),
     Row(
         name="refusal-html",
@@ -212,7 +186,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=evolve(UNREADABLE, status=422),
-        advice=ASK_SERVICE,
     ),
     Row(
         name="refusal-validation",
@@ -221,7 +194,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=evolve(UNREADABLE, status=422),
-        advice=ASK_SERVICE,
     ),
     Row(
         name="refusal-201",
@@ -230,7 +202,6 @@ BODIES = [
         refused=True,
         operations=("approve",),
         expected=SUCCESS,
-        advice=ACCEPT_REFUSAL,
     ),
 ]
 
@@ -244,7 +215,6 @@ def redirect(status: str) -> Row:
         fault=f"{status} to another host",
         server=server,
         expected=unexpected(int(status[:3])),
-        advice=CHECK_BASE_URL,
     )
 
 
@@ -262,14 +232,13 @@ REDIRECTS = [
 ]
 
 
-def status(text: str, fault: str, advice: str, *parts: bytes) -> Row:
+def status(text: str, fault: str, *parts: bytes) -> Row:
     sent = parts or (http(text, HTML, "Content-Type: text/html"),)
     return Row(
         name=f"status-{text[:3]}",
         fault=fault,
         server=lambda _: ((READ, *sent),),
         expected=unexpected(int(text[:3])),
-        advice=advice,
     )
 
 
@@ -279,15 +248,13 @@ STATUSES = [
         fault="100 and 103, then the response",
         server=lambda good: ((READ, http("100 Continue") + http("103 Early Hints") + good.whole),),
         expected=SUCCESS,
-        advice=NO_ACTION,
     ),
     status(
         "101 Switching Protocols",
         "101 Switching Protocols",
-        ASK_SERVICE,
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nxyz",
     ),
-    status("204 No Content", "204", ASK_SERVICE, b"HTTP/1.1 204 No Content\r\n\r\n"),
+    status("204 No Content", "204", b"HTTP/1.1 204 No Content\r\n\r\n"),
     Row(
         name="status-204-body",
         fault="204 with a body",
@@ -296,7 +263,6 @@ STATUSES = [
         ),
         expected=unexpected(204),
         expected_through_aiohttp=CONNECTION_LOST,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="status-409",
@@ -304,12 +270,11 @@ STATUSES = [
         server=lambda _: ((READ, http("409 Conflict", b'{"error": "cannot be completed"}')),),
         operations=("approve",),
         expected=Expected(CannotCompleteError, status=409),
-        advice=ASK_SERVICE,
     ),
-    status("429 Too Many Requests", "429", CHECK_BASE_URL),
-    status("502 Bad Gateway", "502 with HTML from a proxy", ASK_SERVICE),
-    status("503 Service Unavailable", "503", ASK_SERVICE),
-    status("504 Gateway Timeout", "504", ASK_SERVICE),
+    status("429 Too Many Requests", "429"),
+    status("502 Bad Gateway", "502 with HTML from a proxy"),
+    status("503 Service Unavailable", "503"),
+    status("504 Gateway Timeout", "504"),
 ]
 SYSTEM_FAULTS = [
     Row(
@@ -318,7 +283,6 @@ SYSTEM_FAULTS = [
         server=lambda _: ((READ, SYSTEM_FAULT),) * 3,
         expected=Expected(SystemFaultError, status=500),
         requests_read=3,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="fault-once",
@@ -326,7 +290,6 @@ SYSTEM_FAULTS = [
         server=lambda good: ((READ, SYSTEM_FAULT), (READ, good.whole)),
         expected=SUCCESS,
         requests_read=2,
-        advice=NO_ACTION,
     ),
     Row(
         name="fault-cut",
@@ -334,7 +297,6 @@ SYSTEM_FAULTS = [
         server=lambda good: ((READ, SYSTEM_FAULT[:-9], FIN), (READ, good.whole)),
         expected=SUCCESS,
         requests_read=2,
-        advice=NO_ACTION,
     ),
     Row(
         name="fault-lost",
@@ -342,7 +304,6 @@ SYSTEM_FAULTS = [
         server=lambda _: ((READ, SYSTEM_FAULT), (READ, RST)),
         expected=CONNECTION_LOST,
         requests_read=2,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="fault-silence",
@@ -351,7 +312,6 @@ SYSTEM_FAULTS = [
         expected=READ_TIMEOUT,
         times_out=True,
         requests_read=2,
-        advice=ASK_SERVICE,
     ),
     Row(
         name="fault-refused",
@@ -359,6 +319,5 @@ SYSTEM_FAULTS = [
         server=lambda _: ((READ, Play.NOT_LISTENING, LAST_SYSTEM_FAULT, FIN),),
         expected=Expected(ConnectError, "unknown"),
         attempts=2,
-        advice=ASK_SERVICE,
     ),
 ]

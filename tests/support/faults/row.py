@@ -1,4 +1,4 @@
-"""The rows of the fault matrix: a fault between the SDK and the service, its result, and advice."""
+"""The rows of the fault matrix: a fault between the SDK and the service, and its result."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,9 @@ from loanasync import (
 )
 from support.raw_server import Certificate, Exchange, RawServer
 
-__all__ = ["ACCEPT_REFUSAL", "ASK_FOR_REDIRECT", "ASK_SERVICE", "BODY_TIMED_OUT", "BODY_TOO_LARGE"]
-__all__ += ["BODY_TRUNCATED", "CALL_AGAIN", "CHECK_BASE_URL", "CONNECTION_LOST", "CORRECT_SETTINGS"]
-__all__ += ["NOT_SENT", "NO_ACTION", "PARTIAL", "READ_TIMEOUT", "RESOLVE_BY_PERSON", "SESSIONS", "SUCCESS"]
-__all__ += ["UNREADABLE", "CorrectResponse", "Expected", "Row", "http", "unexpected"]
+__all__ = ["BODY_TIMED_OUT", "BODY_TOO_LARGE", "BODY_TRUNCATED", "CONNECTION_LOST", "NOT_SENT", "PARTIAL"]
+__all__ += ["READ_TIMEOUT", "SESSIONS", "SUCCESS", "UNREADABLE", "CorrectResponse", "Expected", "Row", "http"]
+__all__ += ["unexpected"]
 
 
 def http(status: str, body: bytes = b"", *headers: str) -> bytes:
@@ -90,7 +89,6 @@ class Row:
     expected_through_aiohttp: Expected | None = None
     requests_read: int = 1  # whole requests that the service reads
     attempts: int = field()
-    advice: str
     earlier_exchange: Callable[[CorrectResponse], Exchange] | None = None  # of a call on the same connection
     prepare: Callable[[RawServer], None] | None = None
     closes_connection: bool = False  # after a whole response
@@ -106,15 +104,6 @@ class Row:
     def _default_attempts(self) -> int:
         return max(1, self.requests_read)
 
-
-CALL_AGAIN = "repeat the call"
-ASK_SERVICE = "ask the service for the outcome before repeating the call"
-ASK_FOR_REDIRECT = "use the decision; ask the service for the redirect URL"
-ACCEPT_REFUSAL = "treat it as a refusal"
-NO_ACTION = "nothing"
-CORRECT_SETTINGS = "correct the setting that the error names, then repeat the call"
-CHECK_BASE_URL = "check `base_url` and any proxy"
-RESOLVE_BY_PERSON = "a person resolves it with the service"
 
 NOT_SENT = Expected(ConnectError, "not_sent")
 CONNECTION_LOST = Expected(ConnectionLostError, "unknown")
