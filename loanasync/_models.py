@@ -10,11 +10,12 @@ from datetime import date
 from functools import cached_property
 from operator import index
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, SupportsIndex, get_args
+from typing import Any, ClassVar, Literal, Self, SupportsIndex, get_args
 
 import attrs
 from attrs import field, frozen
 
+from loanasync._cells import BY_TYPE, CellError, to_cents, to_euro
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync.errors import ConfigurationError
@@ -59,6 +60,40 @@ def as_int(value: SupportsIndex) -> int:
 def as_int_or_none(value: SupportsIndex | None) -> int | None:
     """Return an exact integer as an int, and None."""
     return value if value is None or type(value) is int else as_int(value)
+
+
+# Optional fields (spec §2.1, §2.2): an empty text is None. Other fields report an empty text.
+_MAY_BE_EMPTY = frozenset({"country_calling_code", "iban", "payment_day_of_month", "profession"})
+# The shop decides these, so a shopper cannot set them in a form.
+_OF_THE_SHOP = frozenset({"amount", "loan_finality", "zero_interest_rate", "order_token"})
+
+
+def _typed_values(model: type, form: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of a form by field. A text that cannot be converted stays unchanged."""
+    values = {}
+    for each in attrs.fields(model):
+        wire = each.metadata["wire"]
+        if wire is None or each.name in _OF_THE_SHOP:
+            continue
+        aliases = (alias for alias, name in READ_ALIASES.items() if name == wire)
+        found = next((name for name in (each.name, wire, *aliases) if name in form), None)
+        if found is not None:
+            values[each.name] = _typed_value(each, form[found], may_be_empty=model is AdditionalData)
+    return values
+
+
+def _typed_value(each: "attrs.Attribute[Any]", value: object, *, may_be_empty: bool) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not text and (may_be_empty or each.name in _MAY_BE_EMPTY):
+        return None
+    try:
+        if each.name == "salary":
+            return to_euro(text)
+        return BY_TYPE[each.type](text) if each.type in BY_TYPE else text
+    except CellError:
+        return text
 
 
 @frozen(kw_only=True)
@@ -151,9 +186,9 @@ class ApprovalRequest(PydanticType):
         (45000, 'ecommerce_shop')
     """
 
-    amount: int = field(converter=as_int, metadata={"wire": "amount"})
+    amount: int = field(converter=as_int, repr=masked_unless(int), metadata={"wire": "amount"})
     """Loan amount, euro cents, 5000 to 1500000 (spec §2.1, §8)."""
-    instalments: int = field(converter=as_int, metadata={"wire": "instalments"})
+    instalments: int = field(converter=as_int, repr=masked_unless(int), metadata={"wire": "instalments"})
     """Number of instalments, 3 to 60 (spec §2.1, §8)."""
     loan_finality: str = field(default="ecommerce_shop", metadata={"wire": "loanFinality"})
     """Purpose of the loan (spec §2.1)."""
@@ -186,7 +221,10 @@ class ApprovalRequest(PydanticType):
     order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
     payment_day_of_month: int | None = field(
-        default=None, converter=as_int_or_none, metadata={"wire": "paymentDayOfMonth"}
+        default=None,
+        converter=as_int_or_none,
+        repr=masked_unless(int),
+        metadata={"wire": "paymentDayOfMonth"},
     )
     """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
     additional: AdditionalData | None = field(
@@ -197,6 +235,45 @@ class ApprovalRequest(PydanticType):
         default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
     )
     """Further members to send unchanged, for fields that this version does not know (spec §2.1)."""
+
+    @classmethod
+    def from_form(cls, form: Mapping[str, object], *, amount: int | str, **values: Any) -> Self:
+        """Return the request that a shopper has typed into a form.
+
+        The form has the names of this class or of the specification. Its texts are converted: ``12``,
+        ``31/05/2019``, ``05/2019``, ``1.600,00`` for a salary, ``italiana``. A text that cannot be converted
+        stays in its field, and `LoanClient.check` reports it.
+
+        A shopper can send any field with a form. Therefore `amount`, `loan_finality`, `zero_interest_rate`,
+        `order_token` and `extra` are never read from it: pass them as arguments.
+
+        Args:
+            form: The fields of the form. The additional data are among them if one of them is not empty.
+            amount: Euro cents as an int, from your order. A text is in euro: ``1.450,00`` or ``450``.
+            values: Values for other fields, which precede those of the form.
+
+        Raises:
+            TypeError: A name in `values` is unknown.
+
+        Example:
+            >>> form = {"instalments": "12", "email": "anna@example.com", "firstname": "Anna", "city": "Roma"}
+            >>> typed = ApprovalRequest.from_form(form, amount=45_000)
+            >>> typed.instalments, typed.first_name, typed.last_name
+            (12, 'Anna', None)
+            >>> [problem.field for problem in client.check(fiscal_code, typed)][:2]
+            ['last_name', 'mobile_phone']
+        """
+        typed: Any = amount
+        if isinstance(amount, str):
+            try:
+                typed = to_cents(amount.strip(), euro=True)
+            except CellError:
+                typed = amount.strip()
+        fields = dict.fromkeys(each.name for each in attrs.fields(cls) if each.default is attrs.NOTHING)
+        additional = _typed_values(AdditionalData, form)
+        if any(value is not None for value in additional.values()):
+            fields["additional"] = AdditionalData(**additional)
+        return cls(**{**fields, **_typed_values(cls, form), "amount": typed, **values})
 
 
 @frozen(kw_only=True)
@@ -261,6 +338,27 @@ class UserData(PydanticType):
     """Further members to send unchanged; in a response, unknown members (spec §2.2)."""
     unread: tuple[str, ...] = field(default=(), eq=False, metadata={"wire": None})
     """In a response, wire names of members that could not be read; neither sent nor compared (spec §4.2)."""
+
+    @classmethod
+    def from_form(cls, form: Mapping[str, object], **values: Any) -> Self:
+        """Return the data that a shopper has typed into a form, converted as by `ApprovalRequest.from_form`.
+
+        A browser does not send a box that is not checked. Pass boxes as arguments, as in the example.
+
+        Args:
+            form: The fields of the form, with the names of this class or of the specification.
+            values: Values for fields, which precede those of the form.
+
+        Raises:
+            TypeError: A name in `values` is unknown.
+
+        Example:
+            >>> form = {"documentOfType": "passaporto", "documentIssueDate": "31/05/2019", "marketing": "on"}
+            >>> data = UserData.from_form(form, marketing="marketing" in form, us_person="us_person" in form)
+            >>> data.document_issue_date, data.marketing, data.us_person
+            (datetime.date(2019, 5, 31), True, False)
+        """
+        return cls(**{**_typed_values(cls, form), **values})
 
     def __repr__(self) -> str:
         return "UserData(***)"
