@@ -814,8 +814,9 @@ class LoanClient(Closing):
     def close(self, within: float | None = None) -> None:
         """Close the client without an event loop, for example in a pytest fixture.
 
-        Connections of event loops that are not running are closed, too. Prefer `aclose` if you can: it also
-        releases ledger claims of requests that were never sent.
+        Connections of event loops that are not running are closed, too. Those of the ledger that `from_env`
+        opened are closed with ``loop.shutdown_asyncgens()``, as `asyncio.run` does. Prefer `aclose` if you
+        can: it also releases ledger claims of requests that were never sent.
 
         Args:
             within: Seconds to wait for calls in progress. None waits for the client's ``timeout.longest``.
