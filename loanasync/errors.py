@@ -1144,6 +1144,8 @@ def _advice_of(error: LoanError) -> Advice:
         match error:
             case ServiceError() if error._proves_no_evaluation:  # noqa: SLF001  (after a 500)
                 outcome = "not_evaluated"
+            case UnexpectedStatusError(status=status) if status // 100 in (3, 4):
+                pass  # a repeat would get the same response, such as 409
             case TransportError() | SystemFaultError() | UnexpectedStatusError() | UnexpectedResponseError():
                 return "try_later"
     match error:

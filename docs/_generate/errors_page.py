@@ -98,7 +98,8 @@ GROUPS: dict[str, list[Row]] = {
             min(NOT_PROCESSED),
         ),
         responded(errors.UnexpectedStatusError, "429, one of these statuses: too many requests", 429),
-        responded(errors.UnexpectedStatusError, "any other status, such as 204, 302, 303, 408 or 502", 502),
+        responded(errors.UnexpectedStatusError, "any other 3xx or 4xx, such as 302, 303 or 408", 408),
+        responded(errors.UnexpectedStatusError, "any other status, such as 204 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400; "
             "any other status with a boolean `approved`; a body that is not JSON",

@@ -21,7 +21,7 @@ HIDDEN = set(re.findall(r"\w+", " ".join(re.findall(r":exclude-members:(.*)", TE
 PACKAGES = [
     "loanasync",
     *(f"loanasync.{name}" for name in ("bulk", "errors", "ledger", "sandbox", "testing", "worker")),
-    *("loanasync.worker.nats", "loanasync.worker.redis"),
+    *("loanasync.checkout", "loanasync.worker.nats", "loanasync.worker.redis"),
 ]
 
 

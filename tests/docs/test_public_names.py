@@ -12,7 +12,7 @@ from docs.test_pages import PAGES, ROOT, examples, fences, name_of
 PUBLIC = [
     "loanasync",
     *(f"loanasync.{name}" for name in ("bulk", "errors", "ledger", "sandbox", "testing", "worker")),
-    *("loanasync.worker.nats", "loanasync.worker.redis"),
+    *("loanasync.checkout", "loanasync.worker.nats", "loanasync.worker.redis"),
 ]
 PROGRAMS = sorted((ROOT / "docs" / "examples").glob("*.py"))
 
