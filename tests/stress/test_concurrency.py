@@ -9,8 +9,6 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import (
-    Approved,
-    ClientClosedError,
     ConnectError,
     ConnectionLostError,
     LoanClient,
@@ -31,22 +29,9 @@ from loanasync.testing import (
 )
 from support.canned_server import APPROVAL, REFUSAL, approve, serving
 from support.direct_path import each_path
-from support.scripted_pipeline import Run
 
 PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds; 10,000 calls take a while to start
 IN_A_MOMENT = Timeout(total=60, attempt=30, connect=0.1)
-
-
-@pytest.mark.scheduled  # test_loop_kinds.py makes 500
-async def test_ten_thousand_calls_use_at_most_max_concurrency_connections() -> None:
-    async with (
-        serving(APPROVAL) as server,
-        server.client(max_concurrency=200, timeout=PATIENT) as client,
-    ):
-        decisions = await asyncio.gather(*(approve(client) for _ in range(10_000)))
-        assert {type(decision) for decision in decisions} == {Approved}
-        assert server.requests == 10_000
-        assert server.most_open <= 200
 
 
 @pytest.fixture
@@ -72,42 +57,6 @@ async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
         assert server.most_open == 2000
         server.respond_to_all(REFUSAL)
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
-
-
-async def test_slots_are_acquired_in_order() -> None:
-    run = Run(*[approved()] * 50, slots=1)
-    order: list[int] = []
-
-    async def call(number: int) -> None:
-        await run.approve()
-        order.append(number)
-
-    await asyncio.gather(*(call(number) for number in range(50)))
-    assert order == list(range(50))
-
-
-async def test_queue_duration_is_recorded() -> None:
-    recorder = TelemetryRecorder()
-    async with (
-        serving(None) as server,
-        server.client(
-            max_concurrency=1,
-            telemetry=recorder.telemetry,
-        ) as client,
-    ):
-        first = asyncio.create_task(approve(client))
-        await server.arrived.wait()
-        with pytest.raises(PoolTimeoutError):
-            await approve(client, timeout=Timeout(total=0.2))
-        timed_out = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
-        assert timed_out.count == 1
-        assert timed_out.sum == pytest.approx(0.2, abs=0.1) or timed_out.sum > 0.2
-        approvals = {"loanasync.operation": "approve"}
-        assert recorder.metric("loanasync.queue.duration", approvals).count == 1, (
-            "the first call did not wait"
-        )
-        server.respond_to_all(REFUSAL)
-        assert isinstance(await first, Refused)
 
 
 async def test_queue_duration_uses_the_clock_of_the_client(
@@ -171,22 +120,6 @@ async def test_slow_connection_is_connect_error_not_pool_timeout() -> None:
     assert isinstance(errors[0], ConnectError)
 
 
-async def test_close_waits_for_calls_in_flight_and_queued() -> None:
-    async with serving(None) as server:
-        client = server.client(max_concurrency=3)
-        calls = [asyncio.create_task(approve(client)) for _ in range(10)]
-        await server.wait_for_requests(3)
-        closing = asyncio.create_task(client.aclose())
-        await asyncio.sleep(0)
-        with pytest.raises(ClientClosedError):
-            await approve(client)
-        server.script = lambda _: APPROVAL
-        server.respond_to_all(APPROVAL)
-        assert {type(decision) for decision in await asyncio.gather(*calls)} == {Approved}
-        await closing
-        await server.all_closed.wait()
-
-
 async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider) -> None:
     async with serving(None) as server:
         before = asyncio.all_tasks()
@@ -209,22 +142,3 @@ async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider)
         await server.all_closed.wait()
         assert server.requests == 2
         assert asyncio.all_tasks() == before
-
-
-async def test_close_waits_for_a_call_between_two_attempts() -> None:
-    run = Run(system_error(), approved())
-    asleep, awake = asyncio.Event(), asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        asleep.set()
-        await awake.wait()
-
-    run.pipeline.sleep = sleep
-    call = asyncio.create_task(run.approve(retry=RetryPolicy(attempts=2)))
-    await asleep.wait()
-    closing = asyncio.create_task(run.pipeline.aclose(60))
-    await asyncio.sleep(0)
-    assert not closing.done(), "a call between two attempts is in progress"
-    awake.set()
-    assert isinstance(await call, Approved)
-    await closing

@@ -12,13 +12,12 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loanasync import (
     Approved,
     Dialect,
-    DomainError,
     LoanClient,
     LoanError,
     Refused,
@@ -35,19 +34,12 @@ from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import Response
 from loanasync._results import Meta
-from loanasync._runtime.retry import retry_after
-from support.builders import FISCAL_CODE, approval_request, user_data
+from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve, response_bytes, serving
 
 SHOP = configure("https://loans.example.com", "shop", "secret-token")
 DIALECT = Dialect.street_number()
 APPROVE = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request())
-CALLS = [
-    APPROVE,
-    endpoints.COMPLETE.call(SHOP, DIALECT, FISCAL_CODE, user_data()),
-    endpoints.CREATE_REQUEST.call(SHOP, DIALECT, None, {"fiscalCode": FISCAL_CODE}),
-    endpoints.UPLOAD_DOCUMENTS.call(SHOP, DIALECT, FISCAL_CODE, {}),
-]
 LARGEST = 1 << 20  # bytes; the transport accepts no larger body
 
 
@@ -105,22 +97,6 @@ STATUSES = st.sampled_from([200, 201, 202, 204, 400, 401, 403, 404, 409, 422, 42
 )
 
 
-@given(call=st.sampled_from(CALLS), status=STATUSES, body=st.binary(max_size=300) | JSONS)
-@example(call=APPROVE, status=201, body=b'{"approved":true,"amount":' + b"9" * 5000 + b"}")
-@example(call=APPROVE, status=201, body=b'{"approved":true,"redirectUrl":"\\ud800"}')
-@example(call=APPROVE, status=201, body=b'{"approved":true,"email":"\\udfff"}')
-@example(call=APPROVE, status=422, body=b'{"approved":false,"netAmount":NaN}')
-@example(call=APPROVE, status=422, body=b'{"approved":false,"netAmount":1e999}')
-@example(call=APPROVE, status=400, body=b'{"errors":{"\\ud800":["\\udfff"]}}')
-@example(call=APPROVE, status=201, body=b"\xef\xbb\xbf{}")
-@example(call=CALLS[2], status=201, body=b"0")
-@example(call=CALLS[2], status=201, body=b'[{"a": "\\ud800"}]')
-@example(call=APPROVE, status=201, body='{"approved":true}'.encode("utf-16"))
-@settings(max_examples=400)
-def test_any_body_is_an_outcome_or_a_loan_error(call: Call, status: int, body: bytes) -> None:
-    assert_outcome(read(call, status, body))
-
-
 @given(approved=st.booleans(), members=st.lists(st.tuples(NAMES | TEXTS, VALUES), max_size=6), data=st.data())
 def test_decision_has_one_approved_member_that_fits_the_status(
     approved: bool,  # noqa: FBT001  (drawn)
@@ -161,14 +137,6 @@ def test_repeated_approved_member_is_unexpected_response(
     outcome = read(APPROVE, status, f"{{{first},{second}}}".encode())
     assert isinstance(outcome, UnexpectedResponseError)
     assert all("given more than once" in reason for reason in outcome.reasons)
-
-
-@pytest.mark.parametrize("name", ["redirectUrl", "\\u0072edirectUrl"])
-def test_decision_with_two_redirects_has_none_of_them(name: str) -> None:
-    body = f'{{"redirectUrl":"https://a.example","approved":true,"{name}":"https://b.example"}}'
-    outcome = read(APPROVE, 201, body.encode())
-    assert isinstance(outcome, Approved)
-    assert (outcome.redirect_url, outcome.meta.unread) == (None, ("redirectUrl",))
 
 
 def million(value: str, separator: str = ",", *, begin: str, end: str) -> bytes:
@@ -225,31 +193,6 @@ def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
         assert isinstance(outcome, UnexpectedResponseError)  # too long to be read completely
         assert [problem.wire_name for problem in outcome.problems] == ["lastname"]
         assert "Lung" not in str(outcome) + repr(outcome)
-
-
-def test_domain_error_is_found_after_many_field_messages() -> None:
-    errors = {"city": ["x"] * 50, "domain": ["Something new"]}
-    outcome = read(APPROVE, 400, json.dumps({"errors": errors}).encode())
-    assert isinstance(outcome, DomainError)
-
-
-DATES = st.builds(
-    "{}, {} {} {} {}:{}:{} {}".format,
-    st.sampled_from(["Mon", "Tue", "X", ""]),
-    st.integers(-1, 40) | st.integers(),
-    st.sampled_from(["Jan", "Oct", "Foo", "10"]),
-    st.integers(-1, 10_000) | st.integers(),
-    st.integers(-1, 99) | st.integers(),
-    st.integers(-1, 99),
-    st.integers(-1, 99),
-    st.sampled_from(["GMT", "+0000", "-2359", "+9999", "-9999", "EST", "", "+99999999999"]),
-)
-
-
-@given(DATES | st.text(max_size=30) | st.sampled_from([" ", "0", "- ", ", ", "0 0", ":::", "1e9", "\udc80"]))
-@settings(max_examples=500)
-def test_any_retry_after_is_a_finite_wait(value: str) -> None:
-    assert 0 <= retry_after({"Retry-After": value}) < float("inf")
 
 
 QUICK = Timeout(total=0.3, attempt=20, connect=10)

@@ -12,6 +12,12 @@ T = TypeVar("T")
 FAULT = b'{"errors": {"system": ["System error"]}}'
 
 
+async def turns(number: int = 100) -> None:
+    """Let all other tasks run for some turns of the event loop, in which hardly any time passes."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
 class _Selector(selectors.DefaultSelector):
     """A selector that does not wait for the next timer, but moves the time to it."""
 

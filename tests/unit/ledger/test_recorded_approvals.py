@@ -40,6 +40,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
+from support.virtual_time import turns
 
 EVALUATED = "User already evaluated for approval"
 
@@ -189,7 +190,7 @@ async def test_claim_is_made_just_before_the_first_byte() -> None:
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
-    await asyncio.wait({waiting}, timeout=0.05)
+    await turns()
     assert [entry.state for entry in await shop.entries()] == [State.INFLIGHT]
     go.set()
     await asyncio.gather(call, waiting)
@@ -240,8 +241,8 @@ async def test_call_waits_for_the_decision_of_another_worker() -> None:
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(shop.new_client()))
-    done, _ = await asyncio.wait({waiting}, timeout=0.05)
-    assert not done
+    await turns()
+    assert not waiting.done()
     go.set()
     assert isinstance(await waiting, Refused)
     assert isinstance(await call, Refused)
@@ -254,7 +255,7 @@ async def test_waiting_call_sends_after_another_worker_released() -> None:
     call = asyncio.create_task(shop.result())
     await arrived.wait()
     waiting = asyncio.create_task(shop.approve(shop.new_client()))
-    await asyncio.wait({waiting}, timeout=0.05)
+    await turns()
     go.set()
     assert isinstance(await waiting, Approved)
     await call
