@@ -202,3 +202,13 @@ async def test_steps_of_an_approval_are_in_the_order_of_the_page(with_ledger: bo
             sys.setprofile(None)
     assert [step for step in steps if step not in called] == []
     assert [pair for pair in pairwise(steps) if called.index(pair[0]) >= called.index(pair[1])] == []
+
+
+def test_steps_of_a_restore_are_in_the_order_of_the_error() -> None:
+    page = (ROOT / "docs" / "howto" / "restore.md").read_text(encoding="utf-8")
+    steps = ["ledger import-orphans", "Ask the service", "ledger confirm", "Start the clients"]
+    assert [page.index(step) for step in steps] == sorted(page.index(step) for step in steps)
+    assert (
+        "import the orphan files, compare the ledger with the service, then run loanasync ledger confirm"
+        in (re.sub(r'"\s+f?"', "", SOURCE))
+    )

@@ -481,7 +481,7 @@ def confirm_ledger(ledger: Name) -> None:
     """Allow clients to send again after a ledger lost writes, for example in a restored copy.
 
     First run `loanasync ledger import-orphans` on each machine, and block the customers that the copy lacks,
-    as the page on sharing a ledger shows.
+    as the page "Restore a ledger" shows.
 
     Example: loanasync ledger confirm --ledger decisions.db
     """
