@@ -13,29 +13,21 @@ from loanasync import (
     InFlightError,
     InvalidRequestError,
     LedgerMismatchError,
-    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
     Timeout,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
 )
-from loanasync._protocol.messages import Response
 from loanasync.ledger import MemoryLedger, Settlement, State
 from loanasync.ledger.administration import move_service
 from loanasync.testing import (
-    ScriptedResponse,
     approved,
-    conflict,
-    connection_lost,
     denied,
     domain_error,
     not_connected,
     refused,
     rejected,
     response,
-    system_error,
     timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
@@ -43,23 +35,6 @@ from support.ledger_clients import FailingLedger, Shop, held_response
 from support.virtual_time import turns
 
 EVALUATED = "User already evaluated for approval"
-
-
-def cut_off(status: int, body: bytes) -> ScriptedResponse:
-    return Response(status=status, headers={}, body=body, fault="truncated")
-
-
-@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-async def test_decision_is_requested_once_and_then_replayed(step: ScriptedResponse, kind: type) -> None:
-    shop = Shop(step)
-    first = await shop.approve()
-    again = await shop.approve()
-    elsewhere = await shop.approve(shop.new_client())
-    assert isinstance(first, kind)
-    assert len(shop.script.sent) == 1
-    for found in (again, elsewhere):
-        assert attrs.evolve(found, meta=first.meta) == first
-        assert (found.meta.status, found.meta.attempts) == (first.meta.status, 0)
 
 
 async def test_replayed_decision_equals_the_original() -> None:
@@ -91,78 +66,6 @@ async def test_decision_is_stored_with_any_readable_response(name: str, odd: str
     body = (await shop.entry()).body
     assert body is not None
     assert b"null" not in body
-
-
-@pytest.mark.parametrize(
-    ("steps", "state"),
-    [
-        # provably not evaluated: the request may be sent again
-        ([not_connected()], State.RELEASED),
-        ([rejected({"email": "is taken"})], State.RELEASED),
-        ([domain_error("User not found")], State.RELEASED),
-        ([denied()], State.RELEASED),
-        # decided
-        ([approved()], State.APPROVED),
-        ([refused()], State.REFUSED),
-        ([system_error(), refused()], State.REFUSED),
-        ([response(422, b"")], State.REFUSED),
-        ([cut_off(422, b'{"approved": false, "am')], State.REFUSED),
-        ([cut_off(201, b'{"approved": true, "am')], State.APPROVED),
-        ([response(201, {"approved": False})], State.REFUSED),
-        # decided, but the decision did not arrive
-        ([domain_error(EVALUATED)], State.LOST),
-        ([domain_error("The user was already evaluated.")], State.LOST),
-        ([response(409, {"error": EVALUATED})], State.LOST),
-        ([system_error(), domain_error(EVALUATED)], State.LOST),
-        # outcome unknown
-        ([timed_out()], State.UNKNOWN),
-        ([connection_lost()], State.UNKNOWN),
-        ([system_error(), system_error(), system_error()], State.UNKNOWN),
-        ([system_error(), not_connected()], State.UNKNOWN),
-        ([system_error(), rejected({"email": "is taken"})], State.UNKNOWN),
-        ([system_error(), denied()], State.UNKNOWN),
-        ([conflict()], State.UNKNOWN),
-        ([domain_error("Something new")], State.UNKNOWN),
-        ([response(404, {"approved": True})], State.UNKNOWN),
-        ([response(400, {"message": "bad request"})], State.UNKNOWN),
-        ([response(502)], State.UNKNOWN),
-        ([response(422, b"<html>")], State.UNKNOWN),
-        ([response(422, {"errors": {"email": ["is taken"]}})], State.UNKNOWN),
-        ([response(201, b"")], State.UNKNOWN),
-        ([response(201, {"approved": True, "fiscalCode": "TSTXYZ00A00A000Z"})], State.UNKNOWN),
-    ],
-    ids=lambda value: str(value) if isinstance(value, State) else None,
-)
-async def test_each_result_of_a_call_leads_to_its_state(steps: list[ScriptedResponse], state: State) -> None:
-    shop = Shop(*steps)
-    ended = await shop.result()
-    entry = await shop.entry()
-    assert entry.state is state
-    is_bare = isinstance(ended, Approved) and ended.redirect_url is None
-    decided = "no redirect" if is_bare else ""
-    assert entry.note == (type(ended).__name__ if isinstance(ended, LoanError) else decided)
-    assert bool([each async for each in shop.ledger.scan(without_redirect=True)]) is is_bare
-    if entry.status is not None:
-        kept = AlreadyEvaluatedError | UnexpectedResponseError | UnexpectedStatusError
-        assert isinstance(ended, Approved | Refused | kept)
-        assert entry.status == ended.meta.status
-    if not isinstance(ended, LoanError):
-        assert (entry.body is None) == (ended.meta.unread == ("body",))
-
-    shop.script.add(approved())
-    again = await shop.result(shop.new_client())
-    if state is State.RELEASED:
-        assert isinstance(again, Approved)
-    else:
-        assert shop.script.left == 1  # nothing was sent
-        assert (await shop.entry()).token == entry.token
-    if state in {State.UNKNOWN, State.LOST}:
-        assert isinstance(again, OutcomeUnknownError)
-        assert (again.state, again.note, again.key) == (state.value, entry.note, entry.key)
-    elif state.is_decided:
-        assert not isinstance(ended, LoanError)
-        assert not isinstance(again, LoanError)
-        assert (type(again), again.meta.unread) == (type(ended), ended.meta.unread)
 
 
 async def test_held_entry_is_not_sent() -> None:

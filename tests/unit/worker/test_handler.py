@@ -24,13 +24,11 @@ from loanasync.ledger import State, resolve
 from loanasync.testing import (
     ScriptedResponse,
     approved,
-    conflict,
     connection_lost,
     denied,
     domain_error,
     not_connected,
     refused,
-    rejected,
     response,
     system_error,
     timed_out,
@@ -49,38 +47,6 @@ async def result(shop: Shop, **options: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(ended))
     assert plain == ended
     return plain
-
-
-FINAL: list[tuple[ScriptedResponse, str, str, str | None]] = [
-    (approved(), "approved", "approved", None),
-    (refused(), "refused", "refused", None),
-    (response(422, b'{"appro'), "unknown", "unknown", "UnexpectedResponseError"),
-    (response(201, b'{"appro'), "unknown", "unknown", "UnexpectedResponseError"),
-    (rejected({"city": ["This value should not be blank."]}), "rejected", "not_evaluated", "RejectedError"),
-    (domain_error("User not found"), "error", "not_evaluated", "UserNotFoundError"),
-    (domain_error("The campaign has ended"), "unknown", "unknown", "DomainError"),
-    (conflict(), "unknown", "unknown", "CannotCompleteError"),
-    (timed_out(), "unknown", "unknown", "ReadTimeoutError"),
-    (connection_lost(), "unknown", "unknown", "ConnectionLostError"),
-    (system_error(), "unknown", "unknown", "SystemFaultError"),
-]
-
-
-@pytest.mark.parametrize(
-    ("step", "status", "outcome", "error"), FINAL, ids=[f"{s}-{e}" for _, s, _, e in FINAL]
-)
-async def test_request_that_may_have_been_sent_is_final(
-    step: ScriptedResponse, status: str, outcome: str, error: str | None
-) -> None:
-    shop = Shop(step, options={"retry": RetryPolicy(attempts=1)})
-    ended = await result(shop)
-    assert (ended["status"], ended["outcome"], ended["repeatable"]) == (status, outcome, False)
-    assert (ended["error"] and ended["error"]["type"]) == error
-    entry = (await shop.entry()).key
-    assert {each["entry"] for each in (ended["error"], ended["meta"]) if each} == {entry}
-    assert FISCAL_CODE not in json.dumps(ended)
-    assert "anna@example.com" not in json.dumps(ended)
-    assert len(shop.script.sent) == 1
 
 
 async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
@@ -166,15 +132,6 @@ async def test_result_after_resolve_is_the_decision_of_the_ledger(
         assert ended["meta"]["entry"] == (await shop.entry()).key
 
 
-async def test_result_for_a_customer_decided_elsewhere_names_its_entry() -> None:
-    shop = Shop(domain_error("User already evaluated for approval"))
-    for _ in range(2):
-        ended = await result(shop)
-        entry = await shop.entry()
-        assert (entry.state, ended["status"], ended["outcome"]) == (State.LOST, "unknown", "unknown")
-        assert ended["error"]["entry"] == ended["meta"]["entry"] == entry.key
-
-
 async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProvider) -> None:
     """The span of the call is the root, so the trace id is the call's own."""
     options = {"telemetry": Telemetry(tracer_provider=tracing), "retry": RetryPolicy(attempts=1)}
@@ -219,12 +176,6 @@ async def test_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse)
     assert (await raised(shop)).outcome == "not_evaluated"
     assert (await shop.entry()).state is State.RELEASED
     assert (await result(shop))["status"] == "approved"
-
-
-async def test_denial_after_an_unknown_outcome_is_final() -> None:
-    shop = Shop(system_error(), denied())
-    ended = await result(shop)
-    assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
 
 
 async def test_wrong_configuration_is_raised() -> None:
