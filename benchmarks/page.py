@@ -159,7 +159,7 @@ def calls() -> str:
     medians: dict[str, float] = {}
     for column, level in levels.items():
         for row in level["rows"]:
-            rows.setdefault(row["name"], {})[column] = spread(row["ratio"])
+            rows.setdefault(row["name"], {})[column] = ratio(row["ratio"])
             if column == ("3.11", 32):
                 medians[row["name"]] = row["ratio"]["median"]
     ordered = sorted(rows, key=lambda name: medians.get(name, math.inf))
@@ -180,25 +180,19 @@ def by_python(first: str, heads: Sequence[str], found: Mapping[str, Mapping[str,
 def conversions() -> str:
     """Return the cost of conversions, and of the single steps of loanasync."""
     found = {
-        python: {line["name"]: (spread(line["cost"]), ratio(line["ratio"])) for line in lines}
+        python: {line["name"]: (f"{line['cost']['median']:.1f}", ratio(line["ratio"])) for line in lines}
         for python, lines in measured("conversions").items()
     }
-    return by_python("CPU (µs)", (", median (middle half)", ", loanasync = 1"), found)
+    return by_python("CPU (µs)", ("", ", loanasync = 1"), found)
 
 
 def telemetry() -> str:
     """Return the CPU time that telemetry adds to a call."""
     found = {
-        python: {
-            line["name"]: (
-                f"{line['added']:.1f} ({line['low']:.1f} to {line['high']:.1f})",
-                f"{line['ratio']:.2f}",
-            )
-            for line in lines
-        }
+        python: {line["name"]: (f"{line['added']:.1f}", f"{line['ratio']:.2f}") for line in lines}
         for python, lines in measured("telemetry").items()
     }
-    return by_python("CPU added to a call (µs)", (", median (middle half)", ", hand-written = 1"), found)
+    return by_python("CPU added to a call (µs)", ("", ", hand-written = 1"), found)
 
 
 def growth() -> str:
@@ -219,10 +213,12 @@ def growth() -> str:
 def startup() -> str:
     """Return the CPU time of new processes."""
     found = {
-        python: {row["name"]: (spread(row["cost"], 1), ratio(row["ratio"])) for row in figures["rows"]}
+        python: {
+            row["name"]: (f"{row['cost']['median']:.1f}", ratio(row["ratio"])) for row in figures["rows"]
+        }
         for python, figures in measured("startup").items()
     }
-    return by_python("CPU from the start of a process (ms)", (", median (middle half)", " / plain"), found)
+    return by_python("CPU from the start of a process (ms)", ("", " / plain"), found)
 
 
 def operations() -> str:
