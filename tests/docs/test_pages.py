@@ -94,6 +94,12 @@ async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFi
     assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), printed
 
 
+def test_readme_and_start_page_show_the_same_example_of_13_lines() -> None:
+    example = fences(ROOT / "README.md").strip()
+    assert example == fences(ROOT / "docs" / "index.md").strip()
+    assert len([line for line in example.splitlines() if line]) <= 13
+
+
 def examples() -> Iterator[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
     for module in MODULES:
