@@ -7,7 +7,6 @@ from datetime import date
 from typing import Any
 
 import attrs
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,16 +206,6 @@ def test_read_decision_keeps_the_decision_with_a_wrong_type(wire_name: str, valu
     assert again == dict.fromkeys(again)
 
 
-def test_encode_nan_raises_value_error() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encode({"a": float("nan")})
-
-
-def test_read_decision_without_unread_members_keeps_its_meta() -> None:
-    members = decode(b'{"approved":true,"amount":45000}')
-    assert read_decision(Approved, members, META).meta is META
-
-
 @pytest.mark.parametrize("kind", [Approved, Refused])
 def test_read_decision_equals_one_of_the_constructor(kind: type[Approved | Refused]) -> None:
     members: dict[str, Any] = {"email": "anna@example.com", "amount": 45_000, "civicNumber": "7", "new": [1]}
@@ -265,21 +254,6 @@ def test_decode_error_has_no_content(body: bytes, reason: str) -> None:
     assert caught.value.__context__ is None
 
 
-@pytest.mark.parametrize(
-    ("body", "value"),
-    [(b"[1,[]]", [1, []]), (b'"a"', "a"), (b"5", 5), (b"null", None), (b'"\\ud800"', "\ud800"), (b"{}", {})],
-    ids=repr,
-)
-def test_decode_any_accepts_any_json_value(body: bytes, value: object) -> None:
-    assert decode_any(body) == value
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1", b"NaN"])
-def test_decode_any_refuses_invalid_json(body: bytes) -> None:
-    with pytest.raises(Malformed):
-        decode_any(body)
-
-
 def test_decode_accepts_a_byte_order_mark() -> None:
     assert decode(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
 
@@ -312,26 +286,6 @@ def test_value_that_equals_a_name_is_parsed_once(monkeypatch: pytest.MonkeyPatch
     assert repeated_members(body, (b"approved",)) == {}
     with pytest.raises(AttributeError):
         repeated_members(b'{"approved":true,"approved":true}', (b"approved",))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"a":"\\ud800"}',  # half of a surrogate pair
-        b'\xef\xbb\xbf{"a":"\\ud800"}',
-        b'{"a":-1e999}',
-    ],
-)
-def test_decode_falls_back_to_the_standard_library(body: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  (the library raises a private subclass)
-        orjson.loads(body)
-    assert decode(body) == json.loads(body.decode("utf-8-sig"))
-
-
-@pytest.mark.parametrize("value", [2**70, {1: "a"}, "\x7f\u2028"])
-def test_encode_payload_equals_the_standard_library(value: Any) -> None:
-    written = write(approval_request(extra={"a": value}), STREET)
-    assert json.loads(written)["a"] == json.loads(json.dumps(value))
 
 
 @given(APPROVAL_REQUESTS)
