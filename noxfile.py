@@ -79,7 +79,6 @@ NIGHTLY = [
         "soak",
         "simulation",
         "mutants",
-        "readings",
         "floors",
         "latest",
         "agents",
@@ -292,13 +291,6 @@ def fleet(session: nox.Session) -> None:
     install(session, "tests", EVERYTHING)
     paths = ["tests/integration/queues", "tests/integration/ledger", "tests/unit/ledger"]
     session.run("pytest", *paths, *session.posargs, *PARALLEL, env=TEST_ENV)
-
-
-@nox.session(python=ONE_PYTHON)
-def readings(session: nox.Session) -> None:
-    """Run the SDK against every reading of the specification, in memory (some minutes)."""
-    install(session, "tests", ".")
-    session.run("python", "-m", "support.readings", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)

@@ -9,7 +9,7 @@ import pytest
 from loanasync import Approved, Decision, LoanError, RawResponse, Response, RetryPolicy
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import ScriptedTransport, approval_request, system_error
-from support.readings.states import Row, rows
+from support.readings import Row, rows
 
 REQUEST = approval_request()
 RELEASED, DECIDED = "released", {"approved", "refused"}

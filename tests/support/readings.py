@@ -1,4 +1,13 @@
-"""States of an approval after one response, derived from the readings R1 to R5 without code of the SDK."""
+"""States of an approval after one response, derived from the readings R1 to R5 without code of the SDK.
+
+docs/contributing/spec-coverage.md lists the points that the specification leaves open ("Not shown"):
+
+- R1: a refusal with 201, or a 201 without a readable decision (spec §3, §4.1).
+- R2: a 422 without `approved: false` (spec §7).
+- R3: a 409 (spec §4.1, §7).
+- R4: responses that prove that nothing was evaluated (spec §4.1, §7).
+- R5: a different fiscal code in the response (spec §2.1).
+"""
 
 import html
 import json
