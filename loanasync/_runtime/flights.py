@@ -291,10 +291,15 @@ class Flights:
             flight.claim = claim
             try:
                 result = await run.send()
-            except (Exception, CancelledError) as error:
+            except GeneratorExit:  # the event loop was closed: nothing can be awaited
+                raise
+            except BaseException as error:  # also SystemExit, for example of a signal handler
                 run.release_slot()  # other calls need not wait for the settlement
                 flight.claim, run.has_ended = None, True
-                await claim.interrupt(error)
+                if (decision := run.received_decision()) is None:
+                    await claim.interrupt(error)
+                else:
+                    await claim.settle(decision)
                 raise
             run.has_ended = True
             run.release_slot()

@@ -245,7 +245,7 @@ class _ProcessClaim(Claim):
         run, state = self._run, state_of(result)
         if state == "released":
             self._guard.restore(run, self._previous)
-        elif isinstance(result, Approved | Refused) and isinstance(run.last, Response):
+        elif isinstance(result, Approved | Refused) and run.last is not None:
             self._guard.record(run, state, _Kept("", run.last.status, run.last.body, run.last.fault))
         else:
             response: RawResponse | None = getattr(result, "response", None)

@@ -102,7 +102,7 @@ class LoopResources:
 
 
 class Pipeline:
-    """What the calls of a client and its copies share. `Run` executes one call with it."""
+    """The state that the calls of a client and its copies share. `Run` executes one call with it."""
 
     def __init__(
         self,

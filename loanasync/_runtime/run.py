@@ -12,7 +12,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random
 from loanasync._config import token_violation
 from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response, correlation
-from loanasync._results import Approved, Meta, Refused
+from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
@@ -58,7 +58,7 @@ class Run:
     block releases the slot and records the end of the call.
 
     Args:
-        pipeline: What the calls of the client share.
+        pipeline: The state that the calls of the client share.
         call: The call.
         timeout: Its time limits.
         retry: Its retry policy.
@@ -72,7 +72,7 @@ class Run:
         trace_id: Id of its trace.
         span: Its span, if tracing is on.
         attempts: Number of requests sent.
-        last: The last response, or the reason why none arrived.
+        last: The last response, if one has arrived.
         is_abandoned: True if no caller waits for the result any more.
         has_ended: True if no further request is sent.
 
@@ -90,7 +90,7 @@ class Run:
     trace_id: str | None = None
     span: "Span | None" = None
     attempts: int = 0
-    last: Response | NoResponse | None = None
+    last: Response | None = None
     is_abandoned: bool = False
     has_ended: bool = False
     _sending: Request | None = None  # the request in progress
@@ -252,7 +252,6 @@ class Run:
             last, stopped_by = await self._retry(last)
         elif pipeline.quota.used and isinstance(last, Response):
             pipeline.quota.refill()
-        self.last = last
         self.record.stopped_by = stopped_by
         result = self._read(last, stopped_by)
         # While all is well, a decision does not concern the breaker.
@@ -330,6 +329,7 @@ class Run:
             if isinstance(response, Response):
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
                     _discard_connection(response)
+                self.last = response  # before any effect that can fail
                 return response
             response = _valid_no_response(response, request)
             if response.error is ReadTimeoutError and within < timeout.attempt:
@@ -391,6 +391,14 @@ class Run:
         return self.deadline - self._pipeline.now()
 
     # --- the result
+
+    def received_decision(self) -> Decision | None:
+        """Return the decision that had arrived when an exception ended the call, or None."""
+        with suppress(Exception):  # reading may be what has failed
+            result = None if self.last is None else self._read(self.last, None)
+            if isinstance(result, Approved | Refused):
+                return result
+        return None
 
     def _read(self, last: Response | NoResponse, stopped_by: StoppedBy | None) -> Outcome | LoanError:
         """Return the outcome or the error for the last response of the call.

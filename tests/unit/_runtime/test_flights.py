@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import time
 
 import attrs
@@ -19,6 +20,7 @@ from loanasync import (
     RetryPolicy,
     SystemFaultError,
     Timeout,
+    _log,
 )
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
 from loanasync.testing import ScriptedTransport, approved, system_error, timed_out
@@ -216,10 +218,31 @@ async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -
     assert len(shop.script.sent) == 1
 
 
-async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() -> None:
-    class ProgramEnd(BaseException):
-        """As SystemExit, which would also end pytest."""
+class ProgramEnd(BaseException):
+    """As SystemExit, which would also end pytest."""
 
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
+async def test_decision_that_arrives_as_the_program_ends_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, ledger: bool
+) -> None:
+    """A signal handler may raise SystemExit at any time; here it is raised as the response is logged."""
+
+    def end(record: logging.LogRecord) -> bool:
+        monkeypatch.setattr(_log.LOGGER, "filters", [])
+        raise ProgramEnd(record)
+
+    script = ScriptedTransport(approved())
+    client = script.client(ledger=MemoryLedger() if ledger else None)
+    caplog.set_level(logging.DEBUG, "loanasync")
+    monkeypatch.setattr(_log.LOGGER, "filters", [end])
+    with pytest.raises(ProgramEnd):
+        await request(client)
+    assert isinstance(await request(client), Approved)
+    assert len(script.sent) == 1
+
+
+async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() -> None:
     async def token() -> str:
         tokens.append("token")
         if len(tokens) == 1:
