@@ -352,12 +352,14 @@ def types(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documentation and open each page in a browser; a warning is an error."""
+    """Build the documentation, open each page in a browser, and check facts; a warning is an error."""
     install(session, "docs", ".[cli,notebook,sandbox,taskiq]")
     site = "docs/_build/html"
     shutil.rmtree(site, ignore_errors=True)
     session.run("sphinx-build", "-q", "-n", "-W", "--keep-going", "-E", "docs", site)
     session.run("python", "docs/look.py", site)
+    # Names, defaults and orders of steps on the pages, without the fixtures of other tests.
+    session.run("pytest", "--noconftest", "-q", "tests/docs/test_facts.py", env=TEST_ENV)
 
 
 @nox.session(python=ONE_PYTHON)

@@ -5,6 +5,7 @@ import builtins
 import importlib
 import inspect
 import logging
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ import attrs
 import pytest
 
 import loanasync
-from docs.test_pages import PAGES, ROOT, name_of
 from loanasync import LoanClient, LoanError, Meta, Problem, RetryPolicy, errors
 from loanasync.bulk import RowResult
 from loanasync.ledger import Entry, Ledger, MemoryLedger
@@ -32,6 +32,7 @@ from loanasync.testing import (
     scripted_client,
     system_error,
 )
+from support.pages import PAGES, ROOT, name_of
 
 PACKAGES = [
     loanasync,
@@ -55,6 +56,7 @@ VARIABLES: dict[str, tuple[type, ...]] = {
     "result": (RowResult,),
 }
 SOURCE = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "loanasync").rglob("*.py"))
+MODULES = {each.name for each in pkgutil.walk_packages(loanasync.__path__, "loanasync.")}
 CODE = re.compile(r"`([A-Za-z_][\w.]*)(\([^`]*\))?`")
 
 
@@ -77,7 +79,7 @@ def owners_of(dotted: list[str]) -> tuple[Any, ...] | None:
 def is_known(name: str) -> bool:
     """Return False for a name of this package that does not exist."""
     dotted = name.split(".")
-    if f'"{name}"' in SOURCE:  # for example an attribute of a span
+    if f'"{name}"' in SOURCE or name in MODULES:  # for example an attribute of a span
         return True
     if len(dotted) == 1:
         known = name in PUBLIC or hasattr(builtins, name) or hasattr(aiohttp, name) or name in SOURCE

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from docs.test_pages import ROOT
 from loanasync.sandbox import Readings
+from support.pages import ROOT
 
 LINES = [
     [cell.strip() for cell in line.strip("|").split("|")]

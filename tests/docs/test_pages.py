@@ -23,30 +23,14 @@ from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request
 from support.otlp_collector import Collector, collecting
+from support.pages import PAGES, ROOT, fences, name_of
 from support.specification import SPECIFICATION
 
-ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = [
     importlib.import_module(module.name)
     for module in pkgutil.walk_packages(loanasync.__path__, "loanasync.")
     if not module.name.endswith("__main__")
 ]
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
-def fences(page: Path) -> str:
-    """Return the Python of a page as one program, with the line numbers of the page."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    program, inside = [], False
-    for line in lines:
-        fence = line.startswith("```")
-        inside = line == "```python" if fence else inside
-        program.append(line if inside and not fence else "")
-    return "\n".join(program)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from docs.test_pages import ROOT
 from loanasync import LoanClient
 from privacy_page import PAGE, TABLES, USERS_PAGE, with_tables
 from support.builders import FISCAL_CODE, approval_request
 from support.faults.row import http
+from support.pages import ROOT
 from support.raw_server import Play, RawServer, running
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.test_pages import PAGES, ROOT, examples, fences, name_of
+from docs.test_pages import examples
+from support.pages import PAGES, ROOT, fences, name_of
 
 PUBLIC = [
     "loanasync",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.test_pages import ROOT
+from support.pages import ROOT
 from support.specification import SPECIFICATION
 
 PAGE = (ROOT / "docs" / "reference" / "service.md").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from docs.test_pages import ROOT, fences
 from loanasync.sandbox.linter import RULES
 from support.builders import FISCAL_CODE
+from support.pages import ROOT, fences
 
 SHOP = """
 import asyncio, gc, json, threading, urllib.error, urllib.request
