@@ -5,6 +5,7 @@
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import chain
@@ -16,6 +17,7 @@ from typer.main import get_command
 from typer.models import ArgumentInfo, OptionInfo
 
 from loanasync.cli.app import app
+from loanasync.cli.exit_codes import MEANINGS
 
 __all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
 
@@ -101,7 +103,10 @@ def row(
 
 
 def with_commands(page: str) -> str:
-    """Return a page with its generated part replaced."""
+    """Return a page with its generated parts replaced."""
+    codes = "\n".join(f"| {code:d} | {text} |" for code, text in MEANINGS.items())
+    table = f"| exit code | meaning |\n|---|---|\n{codes}\n"
+    page = re.sub(r"\| exit code \| meaning \|\n(?:\|.*\n)*", lambda _: table, page)
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     sections = "\n".join(section(name, command) for name, command in commands())

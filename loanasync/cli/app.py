@@ -12,6 +12,7 @@ from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.create import create
 from loanasync.cli.dead_letters import app as dead_letters
+from loanasync.cli.exit_codes import MEANINGS
 from loanasync.cli.ledger.commands import app as ledger
 from loanasync.cli.rows.orders import DialectName
 
@@ -24,6 +25,7 @@ _MEMORY = "Memory"
 app: typer.Typer = typer.Typer(
     name="loanasync",
     help="Tools for the loan request approval service.",
+    epilog=f"Exit codes: {'; '.join(f'{code:d} {text}' for code, text in MEANINGS.items())}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
     rich_markup_mode="markdown",  # paragraphs are wrapped to the width of the terminal

@@ -59,7 +59,7 @@ def check(
 ) -> None:
     """Check an approval request, or the data of a completion, and send nothing.
 
-    Lists all problems. Exit codes: 0 valid, 2 invalid.
+    Lists all problems, and ends with 2 if there are any.
 
     Example: loanasync check order.json --euro
     """
@@ -101,9 +101,6 @@ def approve(
     The first Ctrl-C waits for the response, because the service sends it only once. The second one cancels
     the call: its outcome becomes unknown.
 
-    Exit codes: 0 decided (a refusal is a decision), 1 failed, 2 nothing was sent, 3 the outcome is unknown,
-    130 interrupted before the request was sent.
-
     Example: loanasync approve order.json --sandbox
     """
     with _nothing_sent():
@@ -127,9 +124,6 @@ def complete(file: Annotated[str, _FILE]) -> None:
     """Send the remaining data of an approved customer, after the documents were uploaded.
 
     The JSON object contains the data and the member fiscal_code. Prints outcome and repeatable as JSON.
-
-    Exit codes: 0 the data are saved, 1 failed, 2 nothing was sent because the data, the file or the
-    settings are invalid, 3 the outcome is unknown.
 
     Example: loanasync complete data.json
     """

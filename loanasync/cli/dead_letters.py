@@ -25,17 +25,16 @@ Queue: TypeAlias = Annotated[
     typer.Option(
         metavar="URL",
         envvar="LOANASYNC_QUEUE",
-        help="Address of the queue's server: redis://... or nats://...",
+        help="The queue: redis://...?name=... or nats://...?name=..., with the name that was passed to"
+        " RedisStreams or JetStream; by default loanasync.",
     ),
 ]
-Name: TypeAlias = Annotated[
-    str, typer.Option(help="Name of the queue, as passed to RedisStreams or JetStream.")
-]
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
+_ALL = "all"
 _TIMEOUT = 30.0  # seconds for the whole command
 
 
-def _open_dead_letters(queue: str, name: str) -> DeadLettersBase:
+def _open_dead_letters(queue: str) -> DeadLettersBase:
     scheme, separator, _ = queue.partition("://")
     if not separator or scheme not in _MODULES:
         schemes = ", ".join(f"{each}://" for each in _MODULES)
@@ -46,15 +45,20 @@ def _open_dead_letters(queue: str, name: str) -> DeadLettersBase:
         raise typer.BadParameter(
             "needs an extra: pip install 'loanasync[taskiq]'", param_hint="--queue"
         ) from None
-    letters: DeadLettersBase = module.DeadLetters(queue, name)
+    address, separator, query = queue.partition("?")
+    options = query.split("&") if separator else []
+    names = [each.removeprefix("name=") for each in options if each.startswith("name=")]
+    others = "&".join(each for each in options if not each.startswith("name="))
+    server = f"{address}?{others}" if others else address
+    letters: DeadLettersBase = module.DeadLetters(server, names[-1] if names else "loanasync")
     return letters
 
 
-def _run(queue: str, name: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]) -> None:
+def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]) -> None:
     """Run a function with the dead letters of a queue, and end with the exit code that it returns."""
 
     async def run() -> Exit:
-        async with asyncio.timeout(_TIMEOUT), _open_dead_letters(queue, name) as letters:
+        async with asyncio.timeout(_TIMEOUT), _open_dead_letters(queue) as letters:
             return await work(letters, await letters.list())
 
     try:
@@ -76,7 +80,6 @@ def _run(queue: str, name: str, work: Callable[[DeadLettersBase, list[DeadLetter
 @app.command()
 def ls(
     queue: Queue,
-    name: Name = "loanasync",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
@@ -95,33 +98,27 @@ def ls(
             print_message(counted(len(found), "dead letter") if found else "no dead letters")
         return Exit.UNKNOWN if found else Exit.DECIDED
 
-    _run(queue, name, work)
+    _run(queue, work)
 
 
 @app.command()
 def replay(
     queue: Queue,
     ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID", help="Id of a dead letter, as listed by `ls`.", show_default=False),
-    ] = None,
-    name: Name = "loanasync",
-    *,
-    every: Annotated[bool, typer.Option("--all", help="Replay all dead letters.")] = False,
+        list[str], typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all.")
+    ],
 ) -> None:
     """Put dead letters back into the queue as new messages.
 
     Correct the cause first, and replay one as a test: when a worker takes a message, it requests the
     approval. For a customer who was requested in the meantime, the ledger sends nothing.
 
-    Example: loanasync dead-letters replay --all --queue redis://127.0.0.1:6379
+    Example: loanasync dead-letters replay all --queue redis://127.0.0.1:6379
     """
-    if bool(ids) == every:
-        raise typer.BadParameter("give either ID or --all")
 
     async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
-        chosen = [each for each in found if every or each.id in (ids or ())]
-        missing = sorted(set(ids or ()) - {each.id for each in chosen})
+        chosen = [each for each in found if ids == [_ALL] or each.id in ids]
+        missing = sorted(set(ids) - {each.id for each in chosen} - {_ALL})
         replayed = 0
         for each in chosen:
             replayed += await letters.replay(each)
@@ -130,4 +127,4 @@ def replay(
             print_message(f"no dead letter has the id {', '.join(missing)}")
         return Exit.FAILED if missing else Exit.DECIDED
 
-    _run(queue, name, work)
+    _run(queue, work)

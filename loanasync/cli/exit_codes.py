@@ -1,20 +1,26 @@
 """Exit codes of the commands."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes. A refusal is a decision; an interrupted command can be resumed."""
+    """Exit codes. `MEANINGS` has the meaning of each one."""
 
     DECIDED = 0
-    """Success: everything is decided, settled or valid."""
     FAILED = 1
-    """Something failed, and nothing is unknown."""
     NOTHING_SENT = 2
-    """Options or input are wrong. Nothing was sent or changed."""
     UNKNOWN = 3
-    """Outcomes are unknown, or a queue has dead letters: a person has to act."""
-    DEADLINE = 124
-    """``--deadline`` has passed before the end, as with the command ``timeout``. The same command resumes."""
-    INTERRUPTED = 130
-    """Stopped before the end by a person or a failing file. The same command resumes."""
+    DEADLINE = 124  # as of the command ``timeout``
+    INTERRUPTED = 130  # as of a process that Ctrl-C has ended
+
+
+# The one table of exit codes, which the help and docs/reference/cli.md print.
+MEANINGS: Mapping[Exit, str] = {
+    Exit.DECIDED: "success: everything is decided (a refusal is a decision), resolved or valid",
+    Exit.FAILED: "something failed, such as some rows, or a file on a full disk; nothing is unknown",
+    Exit.NOTHING_SENT: "nothing was sent or done, because options or input are invalid",
+    Exit.UNKNOWN: "outcomes are unknown, or a queue has dead letters: a person has to act",
+    Exit.DEADLINE: "`--deadline` of `approve-many` has passed; run the same command to resume",
+    Exit.INTERRUPTED: "interrupted by a person; run the same command to resume",
+}

@@ -48,7 +48,7 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     server: Valkey | Nats = request.getfixturevalue(kind)
     queue = f"q{token_hex(4)}"
     asyncio.run((add_to_redis if kind == "valkey" else add_to_nats)(server.url, queue))
-    where = ("--queue", server.url, "--name", queue)
+    where = ("--queue", f"{server.url}?name={queue}")
     listed = dead_letters("ls", *where)
     assert listed.exit_code == 3, listed.output
     assert "order-17  AccessDeniedError" in listed.stdout
@@ -61,11 +61,11 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     assert asyncio.run(messages_in(server.url, queue)) == 1
     again = dead_letters("ls", *where)
     assert (again.exit_code, again.stderr) == (0, "no dead letters\n")
-    assert dead_letters("replay", "--all", *where).stderr == "0 dead letters put back into the queue\n"
+    assert dead_letters("replay", "all", *where).stderr == "0 dead letters put back into the queue\n"
 
 
 def test_dead_letters_with_a_wrong_server_or_queue_fail(valkey: Valkey) -> None:
-    no_queue = dead_letters("ls", "--queue", valkey.url, "--name", "nowhere")
+    no_queue = dead_letters("ls", "--queue", f"{valkey.url}?name=nowhere")
     assert no_queue.exit_code == 2
     assert no_queue.stderr.startswith(
         "there is no queue nowhere on this server: name the server and the queue"
