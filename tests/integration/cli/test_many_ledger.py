@@ -1,15 +1,20 @@
 """``approve-many`` with ``--ledger``: resume after every kind of end, and runs that share a ledger."""
 
+import asyncio
 import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loanasync import ConfigurationError
-from loanasync.ledger import SqliteLedger
+from loanasync import ApprovalRequest, Approved, ConfigurationError, Decision
+from loanasync.ledger import Entry, SqliteLedger
 from loanasync.sandbox import Sandbox
+from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, scripted_client
 from support.cli import (
     RunningCommand,
     create,
@@ -25,6 +30,7 @@ from support.cli import (
 )
 from support.ledger_clients import KEY
 from support.ledger_file import change, create_at, listed, run_ledger
+from support.raw_server import PATIENCE
 
 
 def approve_calls(sandbox: Sandbox) -> int:
@@ -207,21 +213,64 @@ def test_kill_loses_no_recorded_decision(tmp_path: Path, served: Sandbox) -> Non
     assert {each for each, state in states.items() if state == "unknown"} == found.keys() - known.keys()
 
 
-def test_customer_in_progress_in_another_command_is_waited_for(
-    tmp_path: Path, served: Sandbox, capfd: pytest.CaptureFixture[str]
+def test_customer_in_progress_in_another_process_is_waited_for(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bulk = Bulk(tmp_path, served, [make_row("slow1000") for _ in range(6)])
-    first = bulk.start()
-    wait_for(lambda: approve_calls(served) >= 6)
-    _, output = bulk.run("--dry-run", out="-")
-    busy, decided = ["in", "progress", "in", "another", "command", "6"], ["already", "decided", "6"]
-    assert busy in cells(output) or decided in cells(output), "the first run may have ended on a slow machine"
-    capfd.readouterr()
-    second, _ = bulk.run(out="-")
-    first.communicate(timeout=60)
-    assert (first.returncode, second) == (0, 0)
-    assert approve_calls(served) == 6
-    assert statuses(bulk.out) == printed_statuses(capfd)
+    row = make_row("approved")
+    bulk = Bulk(tmp_path, served, [row])
+    is_sent, is_waited_for = threading.Event(), threading.Event()
+
+    async def respond(_: SentRequest) -> ScriptedResponse:
+        is_sent.set()
+        assert await asyncio.to_thread(is_waited_for.wait, PATIENCE)
+        return approved()
+
+    async def approve() -> Decision:
+        shop = {"base_url": served.base_url, "shop_id": served.shop_id}
+        async with (
+            SqliteLedger(bulk.ledger) as ledger,
+            scripted_client(computed(respond), ledger=ledger, **shop) as other,
+        ):
+            return await other.approve(row["fiscal_code"], ApprovalRequest(**members))
+
+    members = {name: value for name, value in row.items() if name != "fiscal_code"}
+    wait = SqliteLedger.wait
+
+    async def recorded(self: SqliteLedger, key: str, within: float) -> Entry | None:
+        is_waited_for.set()
+        return await wait(self, key, within)
+
+    monkeypatch.setattr(SqliteLedger, "wait", recorded)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(asyncio.run, approve())
+        assert is_sent.wait(PATIENCE)
+        _, output = bulk.run("--dry-run")
+        assert ["in", "progress", "in", "another", "command", "1"] in cells(output)
+        code, output = bulk.run()
+        is_waited_for.set()  # also if the command did not wait
+        assert isinstance(other.result(), Approved)
+    assert "waiting for 1 row claimed by another process" in output
+    assert (code, statuses(bulk.out), approve_calls(served)) == (0, {row["fiscal_code"]: "approved"}, 0)
+
+
+def test_resume_file_and_final_results_are_synced_to_the_disk(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def recorded(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    bulk = Bulk(tmp_path, served, [make_row("invalid.city")])
+    assert bulk.run()[0] == 1
+    assert Path(f"{bulk.out}.resume").stat().st_ino in synced
+    write(bulk.file, [{**bulk.rows[0], "email": "anna+approved@example.com"}])
+    assert bulk.run()[0] == 0
+    assert statuses(bulk.out) == {bulk.rows[0]["fiscal_code"]: "approved"}
+    assert bulk.out.stat().st_ino in synced
 
 
 def test_customer_in_two_files_is_requested_once(tmp_path: Path, served: Sandbox) -> None:
