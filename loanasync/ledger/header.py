@@ -201,16 +201,6 @@ def check_service(header: Header, service: str) -> None:
         )
 
 
-def check_writes(header: Header) -> None:
-    """Check that no client has found lost writes.
-
-    Raises:
-        LedgerMismatchError: The ledger has lost writes, and no person has confirmed it yet.
-    """
-    if header.has_lost_writes:
-        raise lost_writes(header.name)
-
-
 def lost_writes(ledger: str) -> LedgerMismatchError:
     """Return the error for a ledger that does not have all writes that it has confirmed."""
     return mismatch(

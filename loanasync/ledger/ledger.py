@@ -13,7 +13,7 @@ from loanasync._closing import Closing
 from loanasync._models import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions
-from loanasync.ledger.header import Header, check_service, check_writes, lost_writes, mismatch, new_header
+from loanasync.ledger.header import Header, check_service, lost_writes, mismatch, new_header
 from loanasync.ledger.model import (
     DECIDED,
     NO_REDIRECT,
@@ -116,7 +116,8 @@ class Ledger(Closing):
         if header.has_lost_writes or header.service != service:  # a command may have changed it
             header = await self.refresh()
         check_service(header, service)
-        check_writes(header)
+        if header.has_lost_writes:
+            raise lost_writes(header.name)
         return header
 
     async def create(self, service: str, policy: LedgerPolicy) -> bool:

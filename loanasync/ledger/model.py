@@ -204,12 +204,16 @@ def set_times(entry: Entry, *, claimed: float, changed: float, expires: float, l
     return entry
 
 
-def dump_entry(entry: Entry) -> str:
-    """Return the members of an entry that stores keep in one JSON document."""
+def dump_entry(entry: Entry) -> tuple[str, str, str, str, str, float, float, str, bytes | None]:
+    """Return key, state, revision, customer, order, claimed, expires, document and body, as stores keep them.
+
+    The document has the other members. `changed` is left out, because the store sets it.
+    """
     members = {name: value for name in _DOCUMENT if (value := getattr(entry, name)) not in ("", 0, None)}
     if entry.history:
         members["history"] = [[each.state, each.changed, each.note, each.source] for each in entry.history]
-    return json.dumps(members)
+    ids, subject = (entry.key, entry.state.value, entry.revision), (entry.customer, entry.order)
+    return (*ids, *subject, entry.claimed, entry.expires, json.dumps(members), entry.body)
 
 
 def load_entry(columns: Sequence[Any], document: str | bytes, body: bytes | None, *, left: float) -> Entry:

@@ -341,22 +341,8 @@ class _PostgresStore:
     async def swap(self, write: Write) -> Swapped:
         entry, header, expects, is_claim = write.entry, write.header, write.expects, write.lease is not None
         statement = (_UPDATE if expects else _INSERT)[is_claim]
-        values = (
-            header.id,
-            header.generation if is_claim else None,
-            write.lease,
-            write.not_after,
-            entry.key,
-            entry.state,
-            entry.revision,
-            entry.customer,
-            entry.order,
-            entry.claimed,
-            entry.expires,
-            dump_entry(entry),
-            entry.body,
-            *([expects] if expects else []),
-        )
+        conditions = (header.id, header.generation if is_claim else None, write.lease, write.not_after)
+        values = (*conditions, *dump_entry(entry), *([expects] if expects else []))
         while True:
             try:
                 rows, is_committed = await self._run(statement, *values, must_commit=is_claim and not expects)

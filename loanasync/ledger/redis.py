@@ -123,23 +123,11 @@ class _RedisStore:
         entry, header, lease = write.entry, write.header, write.lease
         if lease is not None:
             await self._servers.current().check()
-        result = await self._run(
-            _SWAP,
-            header.id,
-            entry.key,
-            write.expects,
-            "" if lease is None else header.generation,
-            "" if write.not_after is None else write.not_after,
-            "" if lease is None else lease,
-            entry.claimed or "",
-            entry.expires or "",
-            entry.revision,
-            entry.state.value,
-            entry.customer,
-            entry.order,
-            dump_entry(entry),
-            *(() if entry.body is None else (entry.body,)),
-        )
+        columns, body = dump_entry(entry)[:-1], () if entry.body is None else (entry.body,)
+        claim = ("", "") if lease is None else (header.generation, lease)
+        not_after = "" if write.not_after is None else write.not_after
+        conditions = (header.id, write.expects, *claim, not_after)
+        result = await self._run(_SWAP, *conditions, *columns, *body)
         if isinstance(result, list):
             now, number, generation = _head(result[0])
             found = _entry(result[1], now)
@@ -345,29 +333,29 @@ return found
 """
 
 _STATES = ", ".join(f"'{state}'" for state in State)
-# ARGV: key, expected revision; then, empty if they do not apply: generation, latest time, lease, time of the
-# claim, end of the lease; then revision, state, customer, order, document; and the body if there is one.
+# ARGV: expected revision; generation, lease and latest time, empty if they do not apply; then the result of
+# `dump_entry`: key, state, revision, customer, order, time of the claim, end of the lease, document, body.
 _SWAP = f"""{_BEGIN}
-local stored = read(ARGV[3])
+local key, stored = ARGV[7], read(ARGV[7])
 local is_late = ARGV[6] ~= '' and tonumber(now) > tonumber(ARGV[6])
-if (stored[2] or '') ~= ARGV[4] or ARGV[5] ~= '' and generation ~= ARGV[5] or is_late then
+if (stored[2] or '') ~= ARGV[3] or ARGV[4] ~= '' and generation ~= ARGV[4] or is_late then
   return {{head(), stored}}
 end
-local claimed = ARGV[8] ~= '' and ARGV[8] or now
-local expires = ARGV[9] ~= '' and ARGV[9] or now
-if ARGV[7] ~= '' then
-  expires = string.format('%.6f', now + ARGV[7])
+local claimed = tonumber(ARGV[12]) > 0 and ARGV[12] or now
+local expires = tonumber(ARGV[13]) > 0 and ARGV[13] or now
+if ARGV[5] ~= '' then
+  expires = string.format('%.6f', now + ARGV[5])
 end
 number = redis.call('HINCRBY', KEYS[1], 'number', 1)
-redis.call('SET', prefix .. 'entry:' .. ARGV[3], cmsgpack.pack({{
-  ARGV[10], ARGV[11], ARGV[12], ARGV[13], claimed, now, expires, unpack(ARGV, 14)}}))
-redis.call('ZADD', prefix .. 'index', 0, ARGV[3])
+redis.call('SET', prefix .. 'entry:' .. key, cmsgpack.pack({{
+  ARGV[9], ARGV[8], ARGV[10], ARGV[11], claimed, now, expires, unpack(ARGV, 14)}}))
+redis.call('ZADD', prefix .. 'index', 0, key)
 if stored[2] == 'missing' then
   for _, state in ipairs({{{_STATES}}}) do
-    redis.call('ZREM', prefix .. 'state:' .. state, ARGV[3])
+    redis.call('ZREM', prefix .. 'state:' .. state, key)
   end
 end
-move(ARGV[3], {{unpack(stored, 3, 5)}}, {{unpack(ARGV, 11, 13)}})
+move(key, {{unpack(stored, 3, 5)}}, {{ARGV[8], ARGV[10], ARGV[11]}})
 return head()
 """
 

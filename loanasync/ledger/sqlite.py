@@ -66,7 +66,11 @@ _CONDITIONS = {
     "customer": _BY.format("customer"),
     "order": _BY.format("order"),
 }
-_WRITE = f"REPLACE INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  (constants)
+_WRITE = """
+REPLACE INTO entries (
+    key, state, revision, customer, "order", claimed, expires, document, body, changed, lease_end
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
 _HEADER_SIZE = 100  # bytes at the beginning of each SQLite file
@@ -274,9 +278,7 @@ def _swap(write: Write, transaction: _Transaction) -> Swapped:
     end = write.set_times(stored, generation=generation, now=now, time_of_day=transaction.time_of_day)
     if end is None:
         return Swapped(stored, now, generation, transaction.number, is_written=False)
-    subject, times = (entry.customer, entry.order), (entry.claimed, entry.changed, entry.expires)
-    ids, document = (entry.key, entry.state, entry.revision), dump_entry(entry)
-    transaction.connection.execute(_WRITE, (*ids, *subject, *times, document, entry.body, end))
+    transaction.connection.execute(_WRITE, (*dump_entry(entry), entry.changed, end))
     transaction.has_written = True
     return Swapped(entry, now, generation, transaction.number + 1, is_written=True)
 
