@@ -139,7 +139,8 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
         if not world.plan.setup.has_ledger and actors.has_closed(write.process):
             continue
         killed = write.process.killed_at
-        if killed is not None and (not world.plan.setup.has_ledger or killed - write.ended < patience):
+        since = max(write.ended, write.process.frozen_until)  # a frozen process could not store it
+        if killed is not None and (not world.plan.setup.has_ledger or killed - since < patience):
             continue
         if write.ended <= actors.server.replaced_at < inf:
             continue  # the ledger had it

@@ -105,7 +105,7 @@ class Process:
 
     def end_faults(self) -> None:
         """Thaw the process, and forget kills and cancellations that were planned."""
-        self.frozen_until = 0.0
+        self.frozen_until = min(self.frozen_until, self.world.now)
         self._countdowns.clear()
 
     def kill(self) -> None:
