@@ -23,6 +23,10 @@ _WORDS = {
     "loanFinality": {"ecommerce_shop"},
     "documentOfType": set(USER_DATA["documentOfType"].schema["enum"]),
     "paymentDayOfMonth": {str(day) for day in range(1, 32)},
+    # texts of the sandbox itself
+    "documents": {"received"},
+    "approvalMessageApiFull": {"The request was approved.", "The request was refused."},
+    "approvalMessageApiSemiFull": {"approved", "refused"},
 }
 
 

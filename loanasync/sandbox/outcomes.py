@@ -110,6 +110,10 @@ TAGS: Mapping[str, Mapping[str, Tag]] = {
             {"decision": "approved"},
         ),
         "refused": Tag("422, final", {"decision": "refused"}),
+        "additional": Tag(
+            "a decision if the conditional fields of `additionalDataNeeded` were sent, else 400 for them",
+            {"additional": True},
+        ),
         "noredirect": Tag("201 without `redirectUrl`, as in one description", {"without": ("redirectUrl",)}),
         "civic": Tag("the street number is returned as `civicNumber`", {"street_number": "civicNumber"}),
         "street": Tag("the street number is returned as `streetNumber`", {"street_number": "streetNumber"}),
@@ -165,6 +169,7 @@ class Outcome:
         error: An error without a decision: nouser, already, noshop, or one of `ERRORS`.
         invalid: Fields to report as invalid.
         before: Names of faults that replace the processing of the call, one for each of the next calls.
+        additional: Require the conditional fields of an approval (spec §2.1).
         every_call: Apply the one fault in `before` to every call.
         after: Name of a fault that occurs after the call was processed.
         wait_before: Milliseconds to wait before processing.
@@ -181,6 +186,7 @@ class Outcome:
     error: str | None = None
     invalid: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    additional: bool = False
     every_call: bool = False
     after: str | None = None
     wait_before: int = 0
@@ -208,6 +214,7 @@ class Outcome:
             error=tagged.error,
             invalid=tagged.invalid,
             without=self.without + tagged.without,
+            additional=self.additional or tagged.additional,
             street_number=self.street_number or tagged.street_number,
         )
 

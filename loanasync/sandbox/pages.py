@@ -1,11 +1,13 @@
 """The HTML pages of the sandbox. They mask personal data unless `show_personal` is set."""
 
 import json
+import secrets
 import shlex
 import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,6 +18,7 @@ from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import JournalEntry
 from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
 from loanasync.sandbox.outcomes import TAG_WORDS
+from loanasync.sandbox.validation import EXAMPLES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,6 +77,13 @@ def asset(name: str) -> str:
 def missing() -> str | None:
     """Return the 404 page."""
     return _render("missing.html")
+
+
+def example() -> str | None:
+    """Return the form of an approval, filled in with a made-up customer who is new each time."""
+    letters, digits = (secrets.choice(ascii_uppercase) for _ in range(3)), f"{secrets.randbelow(1000):03}"
+    code = f"TST{''.join(letters)}00A00X{digits}Z"
+    return _render("try.html", fields={"fiscalCode": code, **EXAMPLES["approve"]})
 
 
 def shop(shop_id: str) -> str | None:

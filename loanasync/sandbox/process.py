@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, Unpack
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
@@ -16,7 +16,7 @@ from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import fault_list
 
 if TYPE_CHECKING:
-    from loanasync import LoanClient
+    from loanasync._client import ClientOptions, LoanClient
 
 
 _READY = "sandbox ready at "
@@ -68,11 +68,11 @@ class SandboxProcess:
             raise RuntimeError("the sandbox process is not running: use `with Sandbox.subprocess()`")
         return self._process.pid
 
-    def client(self, **options: Any) -> "LoanClient":
+    def client(self, **options: Unpack["ClientOptions"]) -> "LoanClient":
         """Return a `loanasync.LoanClient` for this sandbox.
 
         Args:
-            options: Arguments of `loanasync.LoanClient` other than address and credentials.
+            options: Arguments of `loanasync.LoanClient`. Address and credentials are those of the sandbox.
         """
         return make_client(self.base_url, self.shop_id, self.auth_token, options)
 
@@ -189,6 +189,6 @@ def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[s
     """Return a client of the SDK for a sandbox."""
     from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
 
-    client = LoanClient(base_url, shop_id=shop_id, auth_token=auth_token, **options)
+    client = LoanClient(**{"base_url": base_url, "shop_id": shop_id, "auth_token": auth_token, **options})
     client._is_for_tests = True  # noqa: SLF001  (of this package)
     return client

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from attrs import evolve, frozen
 
 from loanasync.sandbox.customers import Customer, Customers
-from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Outcome, Response
+from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Outcome, Response, tag_of
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import (
     ADDITIONAL,
@@ -99,7 +99,9 @@ class Responder:
             return self._domain_error("already")
         customer = self._customers.create(code)
         customer.documents = False
-        customer.additional_data_needed = body.get("additionalDataNeeded") is True
+        # An e-mail address is not a field of the creation, but a shop may send it.
+        tagged = "additional" in tag_of(body.get("email")).lower().split(".")
+        customer.additional_data_needed = tagged or body.get("additionalDataNeeded") is True
         created = {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed}
         return _created(created, self._readings.creation)
 
@@ -108,7 +110,8 @@ class Responder:
         customer = self._customers.of(code)
         if not customer.created or customer.approved is not None:
             return self._not_approvable(customer, code)
-        errors = approval_errors(body, self._dialect, additional=customer.additional_data_needed)
+        needed = customer.additional_data_needed or outcome.additional
+        errors = approval_errors(body, self._dialect, additional=needed)
         if errors := errors or requested_errors(outcome.invalid, _ALL_OF_APPROVAL):
             return self.rejected(errors)
         conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"

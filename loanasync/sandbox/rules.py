@@ -143,7 +143,7 @@ class Rule:
         """Raise ValueError for an outcome that calls of this operation would ignore."""
         if self.operation is None:  # each operation applies the parts that it supports
             return
-        decides = outcome.decision or outcome.without or outcome.street_number
+        decides = outcome.decision or outcome.without or outcome.street_number or outcome.additional
         if decides and self.operation != "approve":
             raise ValueError(
                 f"{self.operation} cannot respond with {outcome.name!r}, which is a decision: only approve"

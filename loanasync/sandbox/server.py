@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from aiohttp import web
 
@@ -26,7 +26,7 @@ from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
-    from loanasync import LoanClient
+    from loanasync._client import ClientOptions, LoanClient
 
 
 Description = Literal["street_number", "civic_number"]
@@ -272,11 +272,11 @@ class Sandbox:
             self._engine.customers.restore(snapshot)
             self._engine.notify()
 
-    def client(self, **options: Any) -> "LoanClient":
+    def client(self, **options: Unpack["ClientOptions"]) -> "LoanClient":
         """Return a `loanasync.LoanClient` for this sandbox.
 
         Args:
-            options: Arguments of `loanasync.LoanClient` other than address and credentials.
+            options: Arguments of `loanasync.LoanClient`. Address and credentials are those of the sandbox.
 
         Example:
             >>> shop = sandbox.client(timeout=Timeout(total=10, attempt=5, connect=1))
@@ -350,8 +350,11 @@ class Sandbox:
         """
         return SandboxProcess(options)
 
-    async def start(self) -> None:
+    async def start(self) -> Self:
         """Start the server in the running event loop.
+
+        Returns:
+            The sandbox, so that a notebook can write ``sandbox = await Sandbox().start()``.
 
         Raises:
             OSError: The port is in use.
@@ -359,8 +362,7 @@ class Sandbox:
             StateFileError: The state file cannot be used.
 
         Example:
-            >>> other = Sandbox()
-            >>> run(other.start())
+            >>> other = run(Sandbox().start())
             >>> other.base_url == sandbox.base_url
             False
             >>> run(other.stop())
@@ -383,6 +385,7 @@ class Sandbox:
             raise
         host, port = self._listening.sockets[0].getsockname()[:2]
         self._address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return self
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY)
@@ -395,8 +398,7 @@ class Sandbox:
         """Stop the server. Customers, journal, findings and rules stay available; `start` can follow.
 
         Example:
-            >>> other = Sandbox()
-            >>> run(other.start())
+            >>> other = run(Sandbox().start())
             >>> run(other.stop())
         """
         runner, self._runner = self._runner, None
@@ -424,8 +426,7 @@ class Sandbox:
         server.close()
 
     async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+        return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()

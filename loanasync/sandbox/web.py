@@ -2,19 +2,21 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Container
 from http import HTTPStatus
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 from attrs import frozen
 
 from loanasync.sandbox import pages
-from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.engine import Call, Delivery, Engine
 from loanasync.sandbox.forms import read_filters, read_form
 from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.openapi import document
-from loanasync.sandbox.service import base_url_of
+from loanasync.sandbox.service import ROUTES, base_url_of
+from loanasync.sandbox.validation import EXAMPLES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,8 +37,8 @@ _NO_PAGES = (
 )
 _ADMIN_CALLS = (
     "unknown path or method. Available: POST /_sandbox/reset, POST /_sandbox/faults,"
-    " POST /_sandbox/faults/clear, GET /_sandbox/journal.jsonl, GET /_sandbox/findings.json,"
-    " GET /_sandbox/openapi.json, GET /_sandbox/events, GET /_sandbox/health"
+    " POST /_sandbox/faults/clear, GET and POST /_sandbox/try, GET /_sandbox/journal.jsonl,"
+    " GET /_sandbox/findings.json, GET /_sandbox/openapi.json, GET /_sandbox/events, GET /_sandbox/health"
 )
 _UNKNOWN_CUSTOMER = (
     "no customer has this handle: the customer was reset, or the sandbox was restarted. Take the handle from"
@@ -72,6 +74,7 @@ class Web:
             _INSPECTOR: self._inspector,
             "/_sandbox/calls/{number}": self._call,
             **{f"/_sandbox/{name}": self._asset for name in pages.ASSETS},
+            "/_sandbox/try": self._example,
             "/_sandbox/events": self._events,
             "/_sandbox/health": self._health,
             "/_sandbox/openapi.json": self._openapi,
@@ -84,6 +87,7 @@ class Web:
         changing = {
             "/apply/{page}": self._decide_application,
             "/_sandbox/reset": self._reset,
+            "/_sandbox/try": self._try_example,
             "/_sandbox/faults": self._add_fault,
             "/_sandbox/faults/clear": self._clear_faults,
         }
@@ -151,6 +155,29 @@ class Web:
             return _html(pages.missing(), 404)
         base_url = base_url_of(request)
         return _html(pages.call(entry, base_url, self._shop_id, show_personal=_wants_personal(request)))
+
+    async def _example(self, _: web.Request) -> web.StreamResponse:
+        return _html(pages.example())
+
+    async def _try_example(self, request: web.Request) -> web.StreamResponse:
+        """Create and approve the request of the example form, as if a shop had sent both calls."""
+        fields: dict[str, Any] = await read_form(request, "fiscalCode", *EXAMPLES["approve"])
+        code = fields.pop("fiscalCode", "")
+        fields |= {
+            name: int(text)
+            for name in ("amount", "instalments")
+            if (text := fields.get(name, "")).isdecimal()
+        }
+        for operation, body in (("create_request", {"fiscalCode": code}), ("approve", fields)):
+            started = time.perf_counter()
+            call = Call(
+                operation, code if code.isprintable() else "", body, *ROUTES[operation], base_url_of(request)
+            )
+            unreadable = self._engine.plan(call)
+            delivery = self._engine.process(call) if unreadable is None else Delivery(unreadable)
+            self._engine.record(call, delivery, started)
+        journal = self._engine.journal
+        raise _after_change(request, f"/_sandbox/calls/{journal.total}" if journal.on else _INSPECTOR)
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]

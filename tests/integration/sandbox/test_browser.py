@@ -39,6 +39,25 @@ def sandbox() -> Iterator[Sandbox]:
         yield running
 
 
+def test_pages_need_no_sideways_scrolling_on_a_phone(
+    browser: Browser, playwright: Playwright, sandbox: Sandbox
+) -> None:
+    shop = Shop(playwright, sandbox)
+    shop.create()
+    shop.approve(email="anna+500after@example.com")
+    shop.approve()  # a finding
+    sandbox.on("complete").respond("slow300")
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    for path in ("", "calls/2", "try"):
+        page.goto(f"{sandbox.base_url}/_sandbox/{path}", wait_until="domcontentloaded")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        hidden = (
+            "[...document.querySelectorAll('.table, pre')].filter(e => e.scrollWidth > e.clientWidth).length"
+        )
+        assert page.evaluate(hidden) == 0, path
+    page.close()
+
+
 class Shop:
     """A shop that sends requests while the browser shows pages."""
 

@@ -108,7 +108,7 @@ async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
     await raw.create()
     assert (await raw.approve())[0] == 500
     faults = section((await get(raw, INSPECTOR))[1], "faults")
-    assert '<td class="number">1</td></tr>' in faults, "number of matched calls"
+    assert 'data-label="matched">1</td></tr>' in faults, "number of matched calls"
     status, page = await post(raw, "/_sandbox/faults/clear")
     assert (status, "<table>" in section(page, "faults")) == (200, False)
     assert (await raw.approve())[0] == 201

@@ -242,6 +242,30 @@ async def test_tag_with_an_error_decides_nothing(raw: Raw, tag: str, status: int
     assert customer_of(raw).approved is None
 
 
+ADDITIONAL: dict[str, Any] = {
+    "residence": "rent",
+    "residenceStartDate": "05/2015",
+    "educationalQualification": "diploma",
+    "children": "0",
+    "salaryType": "net-monthly",
+    "salary": 1500,
+}
+
+
+async def test_additional_requires_the_conditional_fields(raw: Raw) -> None:
+    email = "anna+additional@example.com"
+    await raw.create()
+    status, body = await raw.approve(email=email)
+    assert (status, body["errors"].keys()) == (400, ADDITIONAL.keys())
+    assert (await raw.approve(email=email, **ADDITIONAL))[0] == 201
+
+
+async def test_additional_in_a_creation_is_announced(raw: Raw) -> None:
+    _, created = await raw.create(email="anna+additional@example.com")
+    assert created["additionalDataNeeded"] is True
+    assert (await raw.approve())[0] == 400
+
+
 async def test_noredirect_omits_the_redirect_url(raw: Raw) -> None:
     await raw.create()
     received = await approve(raw, "noredirect")

@@ -202,7 +202,7 @@ async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> N
         journal.index(f">{number}</a>") for number in range(1, 7)
     ), "newest first"
     assert "201, evaluated" in journal
-    assert len(re.findall(r'<td class="number">[0-9]+\.[0-9]</td>', journal)) == 6, "milliseconds"
+    assert len(re.findall(r'data-label="ms">[0-9]+\.[0-9]</td>', journal)) == 6
     assert "post-after-201" in section(page, "findings")
     assert "post-after-201" in journal
     assert '<td class="odd">slow1</td><td>complete</td>' in section(page, "faults")
