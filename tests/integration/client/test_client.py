@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import loanasync
 from loanasync import (
-    Approved,
     ClientClosedError,
     ConfigurationError,
     Dialect,
@@ -102,16 +101,6 @@ def test_strict_checks_the_check_letter() -> None:
     assert create_client().check(FISCAL_CODE, approval_request()) == ()
 
 
-def test_from_env_reads_three_variables_without_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", "env-shop")
-    monkeypatch.delenv("LOANASYNC_AUTH_TOKEN", raising=False)
-    with pytest.raises(ConfigurationError, match="LOANASYNC_AUTH_TOKEN: must be set"):
-        LoanClient.from_env()
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "t")
-    assert "env-shop" in repr(LoanClient.from_env(timeout=Timeout(total=5)))
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -145,25 +134,6 @@ def test_check_accepts_user_data() -> None:
     assert create_client().check(FISCAL_CODE, user_data()) == ()
     problems = create_client().check("short", user_data(marketing="yes"))
     assert [problem.field for problem in problems] == ["fiscal_code", "marketing"]
-
-
-async def test_all_broken_rules_are_reported_at_once(client: LoanClient) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
-        await client.approve(
-            "short", approval_request(amount=1, province="roma", postal_code=100), additional_data_needed=True
-        )
-    assert [problem.field for problem in caught.value.problems] == [
-        "fiscal_code",
-        "amount",
-        "province",
-        "postal_code",
-        "residence",
-        "residence_start_date",
-        "educational_qualification",
-        "children",
-        "salary_type",
-        "salary",
-    ]
 
 
 async def test_error_frames_have_no_personal_values(client: LoanClient) -> None:
@@ -210,34 +180,6 @@ async def test_call_with_its_own_timeout_and_retry(client: LoanClient) -> None:
         await client.approve(FISCAL_CODE, request, timeout=3)  # type: ignore[arg-type]
 
 
-async def test_aclose_twice_works_and_later_calls_raise(client: LoanClient) -> None:
-    assert (await approval(client)).approved
-    await client.aclose()
-    await client.aclose()
-    with pytest.raises(ClientClosedError):
-        await client.approve(FISCAL_CODE, approval_request())
-
-
-async def test_concurrent_acloses_wait_for_the_call_in_progress(client: LoanClient, sandbox: Sandbox) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    request = approval_request(email="anna+slow200after@example.com")
-    call = asyncio.create_task(client.approve(FISCAL_CODE, request))
-    while not [entry for entry in sandbox.journal if entry.operation == "approve"]:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    await asyncio.gather(*(client.aclose() for _ in range(3)))
-    assert (await call).approved
-
-
-async def test_hundred_concurrent_calls_share_four_slots(sandbox: Sandbox) -> None:
-    async with LoanClient(
-        sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, max_concurrency=4
-    ) as client:
-        codes = [f"TSTXYZ00A00A{number:03}Z" for number in range(100)]
-        decisions = await asyncio.gather(*(approval(client, code) for code in codes))
-    assert all(isinstance(decision, Approved) for decision in decisions)
-    assert len(sandbox.journal) == 200
-
-
 class ServedInThread:
     """A sandbox in a separate event loop that outlives the loops of its clients."""
 
@@ -254,19 +196,6 @@ class ServedInThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def test_one_client_serves_one_loop_after_another() -> None:
-    with ServedInThread() as sandbox:
-        client = LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token)
-
-        async def use(code: str) -> bool:
-            decision = await approval(client, code)
-            await client._pipeline._per_loop.aclose(0)  # a notebook does not close them at the end of a cell
-            return decision.approved
-
-        assert asyncio.run(use("TSTXYZ00A00A001Z"))
-        assert asyncio.run(use("TSTXYZ00A00A002Z"))
 
 
 def test_unclosed_client_of_a_closed_loop_works_in_the_next() -> None:

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from loanasync import (
-    Approved,
     ConnectError,
     DeadlineExceededError,
     LoanClient,
     LoanError,
-    PoolTimeoutError,
-    ReadTimeoutError,
     RetryPolicy,
     SystemFaultError,
     Timeout,
@@ -22,7 +19,6 @@ from loanasync import (
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, system_error
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, FAULT, approve, serving
 from support.scripted_pipeline import Run
 
 SHORT = Timeout(total=0.2, attempt=0.6, connect=0.3)
@@ -79,39 +75,6 @@ async def test_deadline_ends_an_attempt_without_response(
     assert isinstance(error, DeadlineExceededError)
     assert (error.outcome, error.attempts) == ("unknown", 1)
     assert [call.operation for call in sandbox.journal].count("approve") <= 1
-
-
-async def test_attempt_timeout_ends_an_attempt_before_the_deadline(client: LoanClient) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    error = await failure(client, "hangbefore", timeout=Timeout(total=600, attempt=0.2, connect=0.1))
-    assert isinstance(error, ReadTimeoutError)
-    assert error.outcome == "unknown"
-
-
-async def test_deadline_prevents_a_longer_retry_after() -> None:
-    fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 60\r\n\r\n", 1)
-    async with serving(fault, APPROVAL) as server, server.client(timeout=SHORT) as client:
-        error = await failure(client)
-        assert isinstance(error, SystemFaultError)
-        assert (error.stopped_by, server.requests) == ("deadline", 1)
-
-
-async def test_deadline_in_the_second_attempt_is_unknown() -> None:
-    async with serving(FAULT, None) as server, server.client(retry=RetryPolicy(base=0.001)) as client:
-        error = await failure(client, timeout=SHORT)
-        assert isinstance(error, DeadlineExceededError)
-        assert (error.outcome, error.attempts, server.requests) == ("unknown", 2, 2)
-
-
-async def test_deadline_ends_the_wait_for_a_slot() -> None:
-    async with serving(None) as server, server.client(max_concurrency=1) as client:
-        first = asyncio.create_task(approve(client))
-        await server.arrived.wait()
-        error = await failure(client, timeout=SHORT)
-        assert isinstance(error, PoolTimeoutError)
-        assert (error.outcome, error.attempts, server.requests) == ("not_sent", 0, 1)
-        server.respond_to_all(APPROVAL)
-        assert isinstance(await first, Approved)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from loanasync.testing import (
 )
 from support import ledger_clients
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import ANY_APPROVAL, FAULT, approve, serving
+from support.canned_server import FAULT, approve, serving
 from support.ledger_clients import FailingLedger, held_response
-from support.memory_clients import Shop, request
+from support.memory_clients import Shop
 
 OTHER = "TSTXYZ00A00A000B"
 
@@ -104,35 +104,6 @@ async def test_slot_is_free_while_an_approval_is_settled(step: ScriptedResponse)
     assert isinstance(calls[1].result(), Refused)
 
 
-async def test_slots_of_waiting_retries_are_used_by_other_calls() -> None:
-    """Ten calls whose first attempt fails with status 500 share two slots."""
-    async with serving() as server:
-        server.script = lambda number: FAULT if number < 10 else ANY_APPROVAL
-        async with server.client(
-            separate=False, max_concurrency=2, retry=RetryPolicy(base=0.05, cap=0.05)
-        ) as client:
-            codes = [f"TSTXYZ00A00A000{letter}" for letter in "ABCDEFGHIJ"]
-            ended = await asyncio.gather(*(request(client, code) for code in codes))
-        assert all(isinstance(each, Approved | SystemFaultError) for each in ended)
-        assert server.most_open <= 4  # the two connections of a 500 may still be closing
-
-
-async def test_slot_of_a_cancelled_retry_wait_is_released_once() -> None:
-    shop = Shop(system_error(), *[held_response(approved())[0]] * 2, max_concurrency=1)
-    began, _ = paused(shop)
-    first = asyncio.create_task(shop.approve())
-    await began.wait()
-    first.cancel()
-    await asyncio.wait({first})
-    calls = [asyncio.create_task(shop.approve(code)) for code in (OTHER, "TSTXYZ00A00A000C")]
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert shop.sent == 2  # one after the other
-    for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)
-
-
 @pytest.mark.parametrize(("jitter", "waited"), [(0.0, 5.0), (1.0, 5.2)])
 async def test_retry_after_of_a_minute_is_clamped(
     jitter: float, waited: float, monkeypatch: pytest.MonkeyPatch
@@ -144,13 +115,6 @@ async def test_retry_after_of_a_minute_is_clamped(
     )
     assert isinstance(decision, Approved)
     assert shop.script.clock.slept == pytest.approx([waited])
-
-
-async def test_retry_after_beyond_the_deadline_ends_the_call() -> None:
-    shop = Shop(system_error(retry_after=60), approved())
-    error = await shop.approve(timeout=Timeout(total=4, attempt=3, connect=1))
-    assert isinstance(error, SystemFaultError)
-    assert (error.stopped_by, error.outcome, shop.script.left) == ("deadline", "unknown", 1)
 
 
 async def test_retry_after_of_the_last_500_is_in_the_error() -> None:

@@ -15,11 +15,8 @@ import pytest
 from loanasync import (
     Approved,
     ClientClosedError,
-    DeadlineExceededError,
     LoanClient,
     Refused,
-    RetryPolicy,
-    SystemFaultError,
     Timeout,
 )
 from loanasync._runtime.per_loop import PerLoop
@@ -175,22 +172,6 @@ def test_close_from_outside_closes_in_a_loop_of_another_thread(served: Sandbox) 
     loop.close()
 
 
-def test_each_thread_gets_its_own_connections(served: Sandbox) -> None:
-    client = served.client()
-    results: list[object] = []
-
-    def shop() -> None:
-        results.append(asyncio.run(approval(client)))
-
-    threads = [threading.Thread(target=shop) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(result) for result in results] == [Approved] * 12
-    assert len({call.fiscal_code for call in served.journal}) == 12
-
-
 FORKED = """
 import asyncio, os, sys
 from loanasync import LoanClient
@@ -315,14 +296,3 @@ async def test_concurrent_aclose_calls_close_once(served: Sandbox) -> None:
     client = served.client()
     assert isinstance(await approval(client, "refused"), Refused)
     await asyncio.gather(client.aclose(), client.aclose(), client.aclose())
-
-
-async def test_client_works_after_an_error_in_another_loop(served: Sandbox) -> None:
-    async with served.client(
-        timeout=Timeout(total=0.3, attempt=0.6), retry=RetryPolicy(attempts=1)
-    ) as client:
-        with pytest.raises(DeadlineExceededError):
-            await approval(client, "hangbefore")
-        with pytest.raises(SystemFaultError):
-            await approval(client, "500x1")
-        assert isinstance(await approval(client), Approved)

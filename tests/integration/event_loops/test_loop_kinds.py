@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import Approved, RetryPolicy, Timeout
+from loanasync import Approved, Timeout
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 from support.canned_server import APPROVAL, approve, serving
@@ -71,39 +71,6 @@ class TestUnderEachEventLoop:
                 await users.close()
 
         self.run(new_loop, approve_twice())
-
-    @pytest.mark.parametrize(
-        ("tag", "outcome"),
-        [
-            ("refused", "Refused"),
-            ("500x2", "Approved"),
-            ("500x9", "SystemFaultError"),
-            ("forbidden", "AccessDeniedError"),
-            ("conflict", "CannotCompleteError"),
-            ("already", "AlreadyEvaluatedError"),
-            ("emptyafter", "UnexpectedResponseError"),
-            ("truncafter", "Approved"),
-            ("garbage", "UnexpectedResponseError"),
-            ("resetafter", "ConnectionLostError"),
-            ("html502", "UnexpectedStatusError"),
-            ("hangafter", "DeadlineExceededError"),
-        ],
-    )
-    def test_each_kind_of_response_is_read(
-        self, new_loop: Any, served: Sandbox, tag: str, outcome: str
-    ) -> None:
-        async def check_outcome() -> None:
-            retry = RetryPolicy(base=0.001, cap=0.002)
-            timeout = Timeout(total=0.3, attempt=0.6) if tag == "hangafter" else Timeout(total=30)
-            async with served.client(retry=retry, timeout=timeout) as client:
-                result: object
-                try:
-                    result = await approval(client, tag)
-                except Exception as error:  # noqa: BLE001  (the test checks its type)
-                    result = error
-            assert type(result).__name__ == outcome
-
-        self.run(new_loop, check_outcome())
 
     def test_cancelled_call_closes_its_connection(self, new_loop: Any) -> None:
         async def give_up() -> None:

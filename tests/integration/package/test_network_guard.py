@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from loanasync import LoanClient
-from support.builders import FISCAL_CODE, approval_request
 from support.network_guard import OutsideError, attempts
 
 OUTSIDE = ("192.0.2.1", 443)  # reserved for documentation
@@ -112,14 +110,6 @@ def test_network_guard_stops_outside_connections(connect: Callable[[socket.socke
     with socket.socket(type=socket.SOCK_DGRAM) as sender, pytest.raises(OutsideError, match="other machines"):
         connect(sender)
     assert len(attempts) == 1
-
-
-@pytest.mark.usefixtures("expects_connections")
-async def test_network_guard_stops_a_client_at_name_resolution() -> None:
-    async with LoanClient("https://loans.example.com", shop_id="s", auth_token="t") as client:
-        with pytest.raises(OutsideError):
-            await client.approve(FISCAL_CODE, approval_request())
-    assert attempts == ["socket.getaddrinfo of 'loans.example.com'"]
 
 
 def test_network_guard_allows_local_connections() -> None:
