@@ -69,6 +69,11 @@ class _ErrorPage:
         """Key of the entry in the ledger. Store it with the order, and log it."""
         return self.error.entry
 
+    @property
+    def may_be_evaluated(self) -> bool:
+        """True if the service may have evaluated the customer, so that the order has this customer now."""
+        return self.error.operation == "approve" and self.error.outcome not in ("not_sent", "not_evaluated")
+
     def text(self, language: str = "en") -> str:
         """Return a sentence for the shopper, in ``en`` or ``it``."""
         return self.error.text(language)
@@ -193,13 +198,27 @@ async def checkout(
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
         decision = error.decision
     except LoanError as error:
-        return _page_of(error, fields, additional_data_needed=needed)
+        return error_page(error, fields, additional_data_needed=needed)
     if isinstance(decision, Refused):
         return decision
     return Redirect(url=decision.redirect_url or approved_url, decision=decision)
 
 
-def _page_of(error: LoanError, fields: Collection[str], *, additional_data_needed: bool) -> Page:
+def error_page(
+    error: LoanError, fields: Collection[str], *, additional_data_needed: bool = False
+) -> Form | Waiting | Ask:
+    """Return the page to show after an error of a call, such as `LoanClient.complete`.
+
+    Args:
+        error: The error.
+        fields: Names of the fields that your form can show, in Python or in the specification.
+        additional_data_needed: The attribute of `Form`.
+
+    Example:
+        >>> from loanasync.checkout import error_page
+        >>> error_page(InFlightError("approve", "c0ffee"), ["email"]).text()
+        'Your request is still being decided. Please check again in a few seconds.'
+    """
     if error.advice == "correct_form":
         beside, others = Problems(getattr(error, "problems", ())).for_fields(fields)
         if others:
@@ -216,6 +235,6 @@ def _page_of(error: LoanError, fields: Collection[str], *, additional_data_neede
     return Waiting(error=error) if error.advice in ("wait", "try_later") else Ask(error=error)
 
 
-__all__ = ["Ask", "Form", "Page", "Redirect", "Waiting", "checkout"]
+__all__ = ["Ask", "Form", "Page", "Redirect", "Waiting", "checkout", "error_page"]
 
 name_by_package(globals())

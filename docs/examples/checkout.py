@@ -1,51 +1,36 @@
-"""The checkout of the example shops: loan requests and HTML pages, independent of the web framework."""
+"""The checkout of the example shops: orders, loan and HTML pages, independent of the web framework."""
 
-import asyncio
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import date
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 from attrs import field, frozen
 from jinja2 import Environment, FileSystemLoader
 from shop_orders import Order, Orders
 
-from loanasync import (
-    AdditionalData,
-    AlreadyEvaluatedError,
-    ApprovalRequest,
-    Approved,
-    ConnectError,
-    Decision,
-    DecisionNotRecordedError,
-    InFlightError,
-    InvalidFiscalCodeError,
-    InvalidRequestError,
-    LoanClient,
-    LoanError,
-    PayloadMismatchError,
-    Problem,
-    RejectedError,
-    ServiceError,
-    Timeout,
-    UnexpectedResponseError,
-    UserData,
-    UserNotFoundError,
-)
+from loanasync import ApprovalRequest, InvalidRequestError, LoanClient, LoanError, Refused, Timeout, UserData
+from loanasync.checkout import Ask, Form, Redirect, Waiting, checkout, error_page
 from loanasync.ledger import SqliteLedger
 
-Form: TypeAlias = Mapping[str, str]
-
-# A shopper waits at most 20 seconds for a page, because each page makes one call of each kind at most.
+ROUTES = (("GET", "/"), ("POST", "/pay"), ("GET", "/order"), ("POST", "/complete"))
+# A shopper waits at most 20 seconds for a page.
 APPROVAL = Timeout(total=15, attempt=14, connect=2)  # approvals and uploads
 SHORT = Timeout(total=5, attempt=4, connect=2)  # a lost response to these calls loses no decision
-_MAX_DIGITS = 20  # int() raises ValueError for thousands of digits
-NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
 CART = {"Bicycle": 43_500, "Bicycle bell": 1_500}  # euro cents
+LOAN_FIELDS = (
+    *("fiscal_code", "instalments", "email", "first_name", "last_name", "mobile_phone", "city", "address"),
+    *("province", "postal_code", "street_number", "citizenship", "residence", "residence_start_date"),
+    *("educational_qualification", "children", "salary_type", "salary"),
+)
+BOXES = ("politically_exposed", "us_person", "marketing")
+DATA_FIELDS = (
+    *("document_type", "document_code", "document_city", "document_issue_date", "document_expiration_date"),
+    *BOXES,
+)
+STATUS = {"correct_form": 422, "wait": 202, "ask_service": 202, "already_decided": 202, "other_data": 409}
 PAGES = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent))
+logger = logging.getLogger("shop")
 
 
 @frozen
@@ -57,13 +42,13 @@ class PageResponse:
     html: str = field(default="", repr=False)
 
 
-def open_client() -> LoanClient:
+def open_client(*, max_concurrency: int | None = None, proxy: str | None = None) -> LoanClient:
     """Return a client with a ledger, configured by environment variables.
 
     Without LOANASYNC_LEDGER, the first client creates a file. A ledger that the variable names must exist.
     """
     ledger = None if "LOANASYNC_LEDGER" in os.environ else SqliteLedger("decisions.db")
-    return LoanClient.from_env(ledger=ledger, timeout=APPROVAL)
+    return LoanClient.from_env(ledger=ledger, timeout=APPROVAL, max_concurrency=max_concurrency, proxy=proxy)
 
 
 def open_orders() -> Orders:
@@ -71,127 +56,91 @@ def open_orders() -> Orders:
     return Orders(Path("orders.db"))
 
 
+def additional_data_needed(created: object) -> bool:
+    """Read the response of the creation. Its shape is an agreement with the service (spec §4.3)."""
+    return isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
+
+
 class Checkout:
-    """The handlers of the shop's four routes. Double clicks and reloads send one approval."""
+    """The pages of the shop. Double clicks and reloads send one approval."""
 
     def __init__(self, client: LoanClient, orders: Orders) -> None:
         self._client = client
         self._orders = orders
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def cart(self, number: str | None) -> PageResponse:
-        """Show the cart and the loan form."""
+    async def respond(self, path: str, number: str | None, form: Mapping[str, object]) -> PageResponse:
+        """Return the page of a route, for the order in the shopper's cookie."""
         order = self._orders.get(number)
-        return _render(order, "loan") if order.state == "undecided" else _redirect(order, "/order")
-
-    async def pay(self, number: str | None, form: Form) -> PageResponse:
-        """Request approval and redirect the shopper to the service's web application."""
-        order = self._orders.get(number)
-        try:
-            async with self._lock(order):
-                order = self._orders.get(order.number)
-                if order.state == "undecided":
-                    decision = await self._request_approval(order, form)
-                    if decision is None:
-                        return _render(order, "other_data", 409, form)
-                    order.state = "approved" if decision.approved else "refused"
-                    order.redirect_url = decision.redirect_url if isinstance(decision, Approved) else None
-                    self._orders.decide(order)
-        except LoanError as error:
-            return _error_page(order, "loan", form, error)
-        return _redirect(order, order.redirect_url or "/order")  # contains a token: do not log it
-
-    def _lock(self, order: Order) -> asyncio.Lock:
-        """Return the order's lock: a second click that reaches this worker waits for the first."""
-        return self._locks.setdefault(order.number, asyncio.Lock())
-
-    async def _request_approval(self, order: Order, form: Form) -> Decision | None:
-        """Return the decision, or None if another tab applied for this order with another fiscal code."""
-        code = form.get("fiscal_code", "").strip().upper()
-        request = _approval_request(form)
-        if not order.fiscal_code:
-            if problems := self._client.check(code, request):
-                raise InvalidRequestError(problems)  # create no request for an invalid form
-            with suppress(AlreadyEvaluatedError):  # evaluated before: the ledger has the decision
-                created = await self._client.create_request({"fiscalCode": code}, timeout=SHORT)
-                # spec §4.3: the shape of the response is open, so it need not be an object
-                needed = created.get("additionalDataNeeded") if isinstance(created, Mapping) else None
-                order.additional_data_needed = needed is True
-            order.fiscal_code = code
-        if order.fiscal_code != code or not self._orders.claim(order):
-            return None
-        try:
-            return await self._client.approve(
-                code, request, additional_data_needed=order.additional_data_needed
-            )
-        except DecisionNotRecordedError as error:
-            return error.decision  # for example, the ledger's disk is full; the decision stands
-        except (ConnectError, ServiceError) as error:
-            # Other errors without an evaluation may arise while another worker's request is in progress.
-            if error.outcome in ("not_sent", "not_evaluated"):
-                self._orders.release(order.number, code)
-            raise
-
-    def order_status(self, number: str | None) -> PageResponse:
-        """Show the state of the order. The service's web application redirects here."""
-        order = self._orders.get(number)
-        match order.state:
-            case "undecided":
-                return _redirect(order, "/")
-            case "refused":
+        typed = {name: value for name, value in form.items() if isinstance(value, str)}
+        match path, order.state:
+            case ("/pay", "undecided"):
+                return await self._pay(order, typed)
+            case ("/complete", "approved"):
+                return await self._complete(order, typed)
+            case ("/order", "refused"):
                 return _render(order, "refused")
-            case "approved":
+            case ("/order", "approved"):
                 return _render(order, "completed" if order.is_completed else "data")
+            case ("/", "undecided"):
+                return _render(order, "loan")
+        decided = order.redirect_url if path == "/pay" else None
+        return _redirect(order, decided or ("/" if order.state == "undecided" else "/order"))
 
-    async def complete(self, number: str | None, form: Form) -> PageResponse:
-        """Send the shopper's documents and data. Omit this if the web application does it."""
-        order = self._orders.get(number)
-        if order.state != "approved":
-            return _redirect(order, "/")
-        data = _user_data(form)
+    async def _pay(self, order: Order, form: dict[str, str]) -> PageResponse:
+        code = form.get("fiscal_code", "").strip().upper()
+        is_new, is_same = self._orders.claim(order.number, code)
+        if not is_same:  # another tab applied for this order with another fiscal code
+            return _render(order, "message", 409, form, text="You have already applied with other data.")
+        page = await checkout(
+            self._client,
+            code,
+            ApprovalRequest.from_form(form, amount=sum(CART.values())),
+            payload={"fiscalCode": code},
+            fields=LOAN_FIELDS,
+            approved_url="/order",
+            additional_data_needed=additional_data_needed,
+            create_timeout=SHORT,
+        )
+        match page:
+            case Redirect(url=url):
+                self._orders.decide(order.number, "approved", page.entry, url)
+                return _redirect(order, url)  # contains a token: do not log it
+            case Refused():
+                self._orders.decide(order.number, "refused", page.meta.entry)
+                return _redirect(order, "/order")
+            case Form() | Waiting() | Ask():
+                if is_new and not page.may_be_evaluated:
+                    self._orders.release(order.number, code)  # the shopper may correct it
+                return self._error_page(order, "loan", form, page)
+
+    async def _complete(self, order: Order, form: dict[str, str]) -> PageResponse:
+        """Send the shopper's documents and data. Omit this if the service's web application does it."""
+        code = order.fiscal_code
+        data = UserData.from_form(form, **{name: name in form for name in BOXES})
         try:
-            async with self._lock(order):
-                order = self._orders.get(order.number)
-                if not order.is_completed:
-                    if problems := self._client.check(order.fiscal_code, data):
-                        raise InvalidRequestError(problems)
-                    if not order.has_documents:  # spec §4.3: the shape of the documents is open
-                        scans = {"front": form.get("front", ""), "back": form.get("back", "")}
-                        await self._client.upload_documents(order.fiscal_code, scans)
-                        order.has_documents = True
-                        self._orders.save_progress(order)
-                    await self._complete_data(order.fiscal_code, data)
-                    order.is_completed = True
-                    self._orders.save_progress(order)
+            if problems := self._client.check(code, data):
+                raise InvalidRequestError(problems, "complete")
+            if not order.has_documents:  # spec §4.3: the shape of the documents is open
+                await self._client.upload_documents(code, {"front": form.get("front", "")})
+                self._orders.save_progress(order.number, has_documents=True)
+            await self._client.complete(code, data, timeout=SHORT)
         except LoanError as error:
-            return _error_page(order, "data", form, error)
+            if error.outcome != "done":  # "done": saved, only the response is unreadable
+                return self._error_page(order, "data", form, error_page(error, DATA_FIELDS))
+        self._orders.save_progress(order.number, is_completed=True)
         return _redirect(order, "/order")
 
-    async def _complete_data(self, fiscal_code: str, data: UserData) -> None:
-        try:
-            await self._client.complete(fiscal_code, data, timeout=SHORT)
-        except UnexpectedResponseError as error:
-            if error.outcome != "done":  # "done": the data were saved, only the response is unreadable
-                raise
-
-
-def _error_page(order: Order, page: str, form: Form, error: LoanError) -> PageResponse:
-    match error:
-        case InFlightError():  # another worker requests it, or was killed
-            shown = "in_progress", 202
-        case PayloadMismatchError(state="inflight" | "approved" | "refused"):
-            shown = "other_data", 409
-        case LoanError(outcome="unknown") if getattr(error, "operation", "") == "approve":
-            shown = "unknown", 202  # the service may have decided
-        case UserNotFoundError() | InvalidFiscalCodeError():
-            return _render(order, page, 422, form, [NOT_KNOWN])
-        case InvalidRequestError() | RejectedError():
-            return _render(order, page, 422, form, error.problems)
-        case _ if error.repeatable or error.outcome == "unknown":
-            shown = "retry_later", 503
-        case _:
-            shown = "unavailable", 503  # alert the shop's staff
-    return _render(order, *shown, form)
+    def _error_page(
+        self, order: Order, name: str, form: dict[str, str], page: Form | Waiting | Ask
+    ) -> PageResponse:
+        logger.warning("order %s, entry %s: %s", order.number, page.entry, page.error)
+        self._orders.save_entry(order.number, page.entry)
+        status = STATUS.get(page.error.advice, 503)
+        if isinstance(page, Form):
+            is_needed = page.additional_data_needed or "residence" in form
+            return _render(order, name, status, form, problems=page.problems, additional=is_needed)
+        repeat = ("/pay" if name == "loan" else "/complete") if isinstance(page, Waiting) else None
+        return _render(order, "message", status, form, text=page.text("en"), repeat=repeat)
 
 
 def _headers(order: Order) -> dict[str, str]:
@@ -200,53 +149,21 @@ def _headers(order: Order) -> dict[str, str]:
 
 
 def _render(
-    order: Order, page: str, status: int = 200, form: Form | None = None, problems: Sequence[Problem] = ()
+    order: Order, name: str, status: int = 200, form: Mapping[str, str] | None = None, **values: object
 ) -> PageResponse:
     html = PAGES.get_template("shop.html").render(
-        page=page, order=order, cart=CART, total=sum(CART.values()), form=form or {}, problems=problems
+        {
+            "page": name,
+            "order": order,
+            "cart": CART,
+            "total": sum(CART.values()),
+            "form": form or {},
+            "problems": {},
+            **values,
+        }
     )
     return PageResponse(status, {**_headers(order), "Content-Type": "text/html; charset=utf-8"}, html)
 
 
 def _redirect(order: Order, url: str) -> PageResponse:
     return PageResponse(303, {**_headers(order), "Location": url})
-
-
-def _approval_request(form: Form) -> ApprovalRequest:
-    names = ["email", "first_name", "last_name", "mobile_phone", "city", "address", "province"]
-    names += ["postal_code", "street_number", "citizenship"]
-    fields: dict[str, Any] = {name: form.get(name, "").strip() for name in names}
-    fields["instalments"] = _int_or_text(form.get("instalments", ""))
-    return ApprovalRequest(amount=sum(CART.values()), additional=_additional(form), **fields)
-
-
-def _additional(form: Form) -> AdditionalData | None:
-    if "residence" not in form:  # the form shows this block only if the service requires it
-        return None
-    names = ("residence", "educational_qualification", "children", "salary_type")
-    fields: dict[str, Any] = {name: form.get(name, "") for name in names}
-    fields["residence_start_date"] = _date_or_text(form.get("residence_start_date", ""))
-    fields["salary"] = _int_or_text(form.get("salary", ""))  # whole euros
-    return AdditionalData(**fields)
-
-
-def _user_data(form: Form) -> UserData:
-    fields: dict[str, Any] = {name: form.get(name, "") for name in ("document_type", "document_code")}
-    for name in ("document_issue_date", "document_expiration_date"):
-        fields[name] = _date_or_text(form.get(name, ""))
-    for name in ("politically_exposed", "us_person", "marketing"):
-        fields[name] = name in form  # browsers do not send an unchecked box
-    return UserData(document_city=form.get("document_city", ""), **fields)
-
-
-def _int_or_text(text: str) -> int | str:
-    """Return the number, or the text unchanged so that `client.check` reports the field."""
-    is_number = text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS
-    return int(text) if is_number else text
-
-
-def _date_or_text(text: str) -> date | str:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return text

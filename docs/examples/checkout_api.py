@@ -1,8 +1,8 @@
 """A JSON checkout route on FastAPI: pydantic validates the body, the client requests the approval."""
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -10,24 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    ApprovalRequest,
-    Approved,
-    Decision,
-    DecisionNotRecordedError,
-    InFlightError,
-    InvalidFiscalCodeError,
-    InvalidRequestError,
-    LoanClient,
-    LoanError,
-    PayloadMismatchError,
-    Problem,
-    Refused,
-    RejectedError,
-    Timeout,
-    UserNotFoundError,
-)
+from loanasync import ApprovalRequest, LoanClient, Problem, Refused, Timeout
+from loanasync.checkout import Ask, Form, Redirect, Waiting, checkout
 from loanasync.ledger import SqliteLedger
 
 # A shopper waits at most 20 seconds: 5 for creating the request, 15 for its approval.
@@ -35,7 +19,15 @@ CREATION = Timeout(total=5, attempt=4, connect=2)
 APPROVAL = Timeout(total=15, attempt=14, connect=2)
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
 LANGUAGE = "en"  # of the texts for customers; "it" for Italian
-NOT_KNOWN = Problem("fiscal_code", "fiscalCode", "is not known", "fiscal_code.user_not_found")
+ADDITIONAL = (
+    "residence",
+    "residence_start_date",
+    "educational_qualification",
+    "children",
+    "salary_type",
+    "salary",
+)
+logger = logging.getLogger("shop")
 
 
 class LoanForm(BaseModel):
@@ -84,55 +76,45 @@ def make_app(client: LoanClient) -> FastAPI:
             raise HTTPException(404, "no such order")
         response.headers["Cache-Control"] = "no-store"
         code = form.fiscal_code.strip().upper()
-        fields = form.model_dump(exclude={"fiscal_code"})
-        request = ApprovalRequest(amount=ORDER_TOTALS[number], **fields)
-        if problems := client.check(code, request):
-            raise validation_error(problems)
-        try:
-            decision = await request_approval(client, code, request)
-        except InFlightError:  # another worker requests the approval, or was killed
-            response.status_code = 202  # the browser may send the same body again
-            return LoanResult(status="in_progress")
-        except LoanError as error:
-            if getattr(error, "operation", "") == "approve" and error.outcome == "unknown":
-                response.status_code = 202  # the service may have decided: do not offer a retry
-                return LoanResult(status="unknown")
-            raise http_error(error) from None
-        match decision:
-            case Approved(redirect_url=url):
+        page = await checkout(
+            client,
+            code,
+            ApprovalRequest(amount=ORDER_TOTALS[number], **form.model_dump(exclude={"fiscal_code"})),
+            payload={"fiscalCode": code},
+            fields=[*LoanForm.model_fields, *ADDITIONAL],
+            approved_url=f"/orders/{number}",
+            additional_data_needed=additional_data_needed,
+            create_timeout=CREATION,
+        )
+        match page:
+            case Redirect(url=url):  # a real shop stores page.decision first
                 return LoanResult(status="approved", redirect_url=url)
             case Refused():
                 return LoanResult(status="refused")
+            case Form() | Waiting() | Ask():
+                logger.warning("order %s, entry %s: %s", number, page.entry, page.error)
+        if isinstance(page, Form):
+            raise validation_error(each for problems in page.problems.values() for each in problems)
+        match page.error.advice:
+            case "wait":  # another worker requests the approval, or was killed
+                response.status_code = 202  # the browser may send the same body again
+                return LoanResult(status="in_progress")
+            case "ask_service" | "already_decided":
+                response.status_code = 202  # the service may have decided: do not offer a retry
+                return LoanResult(status="unknown")
+            case "other_data":
+                raise HTTPException(409, page.text(LANGUAGE))
+        raise HTTPException(503, page.text(LANGUAGE))
 
     return app
 
 
-async def request_approval(client: LoanClient, code: str, request: ApprovalRequest) -> Decision:
-    """Create the request and return the decision on it."""
-    created: object = None
-    with suppress(AlreadyEvaluatedError):  # evaluated before: approve returns the known decision
-        created = await client.create_request({"fiscalCode": code}, timeout=CREATION)
-    needed = isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
-    try:
-        return await client.approve(code, request, additional_data_needed=needed)
-    except DecisionNotRecordedError as error:
-        return error.decision  # the ledger could not be written; the decision stands
+def additional_data_needed(created: object) -> bool:
+    """Read the response of the creation. Its shape is an agreement with the service (spec §4.3)."""
+    return isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
 
 
-def http_error(error: LoanError) -> HTTPException | RequestValidationError:
-    """Convert an error of the client to an error of FastAPI."""
-    match error:
-        case InvalidRequestError() | RejectedError():
-            return validation_error(error.problems)
-        case UserNotFoundError() | InvalidFiscalCodeError():
-            return validation_error([NOT_KNOWN])
-        case PayloadMismatchError():  # the service decided on an earlier request
-            return HTTPException(409, "this customer already applied for a loan with other data")
-        case _:
-            return HTTPException(503, "no loan available at the moment")
-
-
-def validation_error(problems: Sequence[Problem]) -> RequestValidationError:
+def validation_error(problems: Iterable[Problem]) -> RequestValidationError:
     """Convert problems to the error that FastAPI raises for an invalid body."""
     return RequestValidationError(
         [

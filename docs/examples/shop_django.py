@@ -1,12 +1,12 @@
 """The example shop on Django."""
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from checkout import Checkout, PageResponse, open_client, open_orders
+from checkout import ROUTES, Checkout, open_client, open_orders
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_http_methods
 from shop_orders import Orders
 
 from loanasync import LoanClient
@@ -37,35 +37,11 @@ def make_app(client: LoanClient, orders: Orders) -> ASGI3Application:
     return application
 
 
-@require_GET
-async def cart(request: HttpRequest) -> HttpResponse:
-    """Show the cart."""
-    return to_response(request.scope["checkout"].cart(request.COOKIES.get("order")))
-
-
-@require_POST
-async def pay(request: HttpRequest) -> HttpResponse:
-    """Request approval."""
+async def respond(request: HttpRequest) -> HttpResponse:
+    """Return the page of a route."""
     checkout = request.scope["checkout"]
-    return to_response(await checkout.pay(request.COOKIES.get("order"), request.POST.dict()))
-
-
-@require_GET
-async def order_status(request: HttpRequest) -> HttpResponse:
-    """Show the state of the order."""
-    return to_response(request.scope["checkout"].order_status(request.COOKIES.get("order")))
-
-
-@require_POST
-async def complete(request: HttpRequest) -> HttpResponse:
-    """Complete the shopper's data."""
-    checkout = request.scope["checkout"]
-    return to_response(await checkout.complete(request.COOKIES.get("order"), request.POST.dict()))
-
-
-def to_response(page: PageResponse) -> HttpResponse:
-    """Convert a page to a response of this framework."""
+    page = await checkout.respond(request.path, request.COOKIES.get("order"), request.POST.dict())
     return HttpResponse(page.html, status=page.status, headers=page.headers)
 
 
-urlpatterns = [path("", cart), path("pay", pay), path("order", order_status), path("complete", complete)]
+urlpatterns = [path(route[1:], require_http_methods([method])(respond)) for method, route in ROUTES]

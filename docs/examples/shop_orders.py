@@ -14,8 +14,8 @@ from attrs import Factory, asdict, define, field, fields
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS orders (
-    number TEXT PRIMARY KEY, state TEXT, redirect_url TEXT, fiscal_code TEXT,
-    additional_data_needed INTEGER, has_documents INTEGER, is_completed INTEGER
+    number TEXT PRIMARY KEY, state TEXT, redirect_url TEXT, fiscal_code TEXT, entry TEXT,
+    has_documents INTEGER, is_completed INTEGER
 )
 """
 
@@ -27,9 +27,9 @@ class Order:
     number: str = Factory(secrets.token_urlsafe)  # the cookie's value: must be unguessable
     state: Literal["undecided", "approved", "refused"] = "undecided"
     redirect_url: str | None = field(default=None, repr=False)  # contains a token
-    fiscal_code: str = field(default="", repr=False)  # empty until the loan request was created
-    additional_data_needed: bool = field(default=False, converter=bool)  # SQLite stores 0 or 1
-    has_documents: bool = field(default=False, converter=bool)
+    fiscal_code: str = field(default="", repr=False)  # of the customer who applied for the order
+    entry: str | None = None  # key of the entry in the ledger
+    has_documents: bool = field(default=False, converter=bool)  # SQLite stores 0 or 1
     is_completed: bool = field(default=False, converter=bool)
 
 
@@ -56,34 +56,40 @@ class Orders:
         self._write(f"INSERT INTO orders ({', '.join(values)}) VALUES ({marks})", *values.values())  # noqa: S608  (constants)
         return order
 
-    def claim(self, order: Order) -> bool:
-        """Save the order's customer before the approval. Return False if the order has another customer."""
-        statement = """
-            UPDATE orders SET fiscal_code = ?, additional_data_needed = ?
-            WHERE number = ? AND fiscal_code IN ('', ?)
+    def claim(self, number: str, fiscal_code: str) -> tuple[bool, bool]:
+        """Save the customer of an order before the approval.
+
+        Return True if the order had no customer, and True if it has this one now.
         """
-        code = order.fiscal_code
-        return self._write(statement, code, order.additional_data_needed, order.number, code)
+        statement = "UPDATE orders SET fiscal_code = ? WHERE number = ? AND fiscal_code = ''"
+        is_new = self._write(statement, fiscal_code, number)
+        return is_new, self.get(number).fiscal_code == fiscal_code
 
     def release(self, number: str, fiscal_code: str) -> None:
-        """Remove the fiscal code of a request that was not evaluated: the shopper may correct it."""
+        """Remove the customer of a request that was not evaluated: the shopper may correct the code."""
         statement = """
             UPDATE orders SET fiscal_code = '' WHERE number = ? AND fiscal_code = ? AND state = 'undecided'
         """
         self._write(statement, number, fiscal_code)
 
-    def decide(self, order: Order) -> None:
+    def decide(self, number: str, state: str, entry: str | None, redirect_url: str | None = None) -> None:
         """Save the decision. A decision that another worker saved is never overwritten."""
-        statement = "UPDATE orders SET state = ?, redirect_url = ? WHERE number = ? AND state = 'undecided'"
-        self._write(statement, order.state, order.redirect_url, order.number)
+        statement = """
+            UPDATE orders SET state = ?, entry = ?, redirect_url = ? WHERE number = ? AND state = 'undecided'
+        """
+        self._write(statement, state, entry, redirect_url, number)
 
-    def save_progress(self, order: Order) -> None:
+    def save_entry(self, number: str, entry: str | None) -> None:
+        """Save the key of the ledger entry, for the staff and `loanasync ledger show`."""
+        self._write("UPDATE orders SET entry = coalesce(?, entry) WHERE number = ?", entry, number)
+
+    def save_progress(self, number: str, *, has_documents: bool = True, is_completed: bool = False) -> None:
         """Save the completed steps. A step that another worker saved stays completed."""
         statement = """
             UPDATE orders SET has_documents = max(has_documents, ?), is_completed = max(is_completed, ?)
             WHERE number = ?
         """
-        self._write(statement, order.has_documents, order.is_completed, order.number)
+        self._write(statement, has_documents, is_completed, number)
 
     def _write(self, statement: str, *values: str | bool | None) -> bool:
         """Run one statement, which is one transaction. Return True if it changed the order."""

@@ -1,6 +1,6 @@
 """The example shop on Quart."""
 
-from checkout import Checkout, PageResponse, open_client, open_orders
+from checkout import ROUTES, Checkout, open_client, open_orders
 from quart import Quart, Response, request
 from shop_orders import Orders
 
@@ -18,25 +18,10 @@ def make_app(client: LoanClient, orders: Orders) -> Quart:
     app = Quart(__name__)
     app.after_serving(client.aclose)  # no startup hook: the client opens its session on first use
 
-    @app.get("/")
-    async def cart() -> Response:
-        return to_response(checkout.cart(request.cookies.get("order")))
+    async def respond() -> Response:
+        page = await checkout.respond(request.path, request.cookies.get("order"), await request.form)
+        return Response(page.html, page.status, page.headers)
 
-    @app.post("/pay")
-    async def pay() -> Response:
-        return to_response(await checkout.pay(request.cookies.get("order"), await request.form))
-
-    @app.get("/order")
-    async def order_status() -> Response:
-        return to_response(checkout.order_status(request.cookies.get("order")))
-
-    @app.post("/complete")
-    async def complete() -> Response:
-        return to_response(await checkout.complete(request.cookies.get("order"), await request.form))
-
+    for method, path in ROUTES:
+        app.add_url_rule(path, path, respond, methods=[method])
     return app
-
-
-def to_response(page: PageResponse) -> Response:
-    """Convert a page to a response of this framework."""
-    return Response(page.html, page.status, page.headers)

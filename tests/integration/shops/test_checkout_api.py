@@ -126,7 +126,7 @@ async def test_other_data_of_an_evaluated_customer_is_not_sent(
         await api.post(ROUTE, json=tagged(tag))
         response = await api.post(ROUTE, json={**tagged(tag), "instalments": 24})
     assert response.status_code == status
-    assert ("other data" in response.text) == (status == 409)
+    assert ("with other data" in response.text) == (status == 409)
     sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
 
 
