@@ -34,6 +34,8 @@ The tests of the fault matrix check each fault on each transport, with own and u
    blocked beyond the deadline, a response that arrived in time is still read.
 8. **Cancellation.** If the task is cancelled before the first byte, nothing is sent. After the first byte,
    the connection is aborted. If `Request.survives_cancellation` is set, the response is read and returned.
+   `SessionTransport` cannot do that, because aiohttp's waits are cancelled with the task: the outcome is then
+   unknown. Only the end of an event loop cancels the task of an approval while its response is awaited.
 9. **Closing.** `aclose` ends the requests in progress with the cause `SessionClosed`.
 10. **Errors.** I/O errors are returned as `NoResponse`, without their text and traceback, which may contain
     personal data.

@@ -22,7 +22,8 @@ from loanasync import (
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL
+from support.canned_server import APPROVAL, serving
+from support.direct_path import needs_direct_path
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
 from support.raw_server import PATIENCE, until
@@ -73,6 +74,30 @@ def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
     again = asyncio.run(shop.approve())
     assert isinstance(again, OutcomeUnknownError)
     assert (again.note, shop.sent) == ("CancelledError", 1)
+
+
+@pytest.mark.parametrize(
+    ("direct", "outcome"),
+    [pytest.param(True, Approved, marks=needs_direct_path), (False, OutcomeUnknownError)],
+    ids=["direct", "through aiohttp"],
+)
+def test_memory_event_loop_that_ends_reads_the_response(outcome: type, *, direct: bool) -> None:
+    """The response arrives after `asyncio.run` has cancelled all tasks, and with them aiohttp's waits."""
+    left: list[Any] = []
+
+    async def leave() -> None:
+        left.append(serving(None))
+        server = await left[0].__aenter__()
+        client = server.client(separate=False, direct_connections=direct)
+        call = asyncio.create_task(request(client))
+        await server.wait_for_requests(1)
+        call.add_done_callback(lambda _: server.respond_to_all(APPROVAL))
+        left.extend((server, client))
+
+    asyncio.run(leave())
+    _, server, client = left
+    assert isinstance(asyncio.run(request(client)), outcome)
+    assert server.requests == 1
 
 
 def test_memory_event_loop_closed_in_a_call_leaves_its_request_unknown() -> None:
