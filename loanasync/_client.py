@@ -598,6 +598,7 @@ class LoanClient(Closing):
         rows: "Iterable[RowLike] | AsyncIterable[RowLike]",
         *,
         concurrency: int = 64,
+        stop_after: int | None = 20,
         rate: float | None = None,
         ordered: bool = False,
         progress: "Progress" = None,
@@ -610,8 +611,9 @@ class LoanClient(Closing):
         Memory use does not depend on the number of rows. A row is read when its call starts. At most
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
 
-        While the circuit breaker is open, rows wait, and one at a time tries again. If you stop the calls
-        meanwhile, the rows that wait get a `CircuitOpenError`.
+        The calls begin slowly: four at a time, and one more with each decision, up to `concurrency`. While
+        the circuit breaker is open, rows wait, and one at a time tries again. If you stop the calls then, the
+        rows that wait get a `CircuitOpenError`.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
@@ -621,6 +623,9 @@ class LoanClient(Closing):
             rows: Iterable or async iterable of pairs ``(fiscal_code, ApprovalRequest)`` or of
                 `loanasync.bulk.Row`. Rows that break rules are not sent.
             concurrency: Maximum number of concurrent calls, also limited by the client's ``max_concurrency``.
+            stop_after: Take no more rows after this number of rows in sequence without a decision, whatever
+                their errors are. A RuntimeWarning and `Approvals.stopped` have the reason. Rows that the
+                client or the ledger did not send are not counted. None: do not stop.
             rate: Maximum number of calls started per second, evenly spaced. Retries are not counted.
             ordered: Return the results in the order of the rows. A slow call then delays later results.
             progress: True to show a progress bar (extra ``notebook``), or a function that is called with each
@@ -653,6 +658,7 @@ class LoanClient(Closing):
                 open_circuit=partial(self._pipeline.open_circuit, self._options.shop),
                 sleep=self._pipeline.sleep,
                 concurrency=concurrency,
+                stop_after=stop_after,
                 rate=rate,
                 ordered=ordered,
                 progress=progress,

@@ -2,7 +2,6 @@
 
 from loanasync._public import name_by_package
 from loanasync.bulk.approvals import Approvals, Progress
-from loanasync.bulk.causes import FailureGroup
 from loanasync.bulk.input import InputRows, read
 from loanasync.bulk.problems import InputError, InputProblem
 from loanasync.bulk.rows import FileRow, Row, RowLike, RowResult
@@ -10,7 +9,6 @@ from loanasync.bulk.summary import Summary
 
 __all__ = [
     "Approvals",
-    "FailureGroup",
     "FileRow",
     "InputError",
     "InputProblem",

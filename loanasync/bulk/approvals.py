@@ -1,11 +1,13 @@
 """The results of `approve_many`: an asynchronous iterator that keeps results when its loop is left early."""
 
+import asyncio
 import math
+import warnings
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sized
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from loanasync._closing import caller_line
 from loanasync._results import Decision
@@ -42,7 +44,7 @@ class Approvals:
         ...             break
         ...     return result, results.unread
         >>> run(first([(fiscal_code, request)]))
-        (RowResult(index=0, row=***, status='approved', decision=Approved(...), error=None), ())
+        (<RowResult: approved, id=None, index=0>, ())
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Approvals:
         open_circuit: Callable[[], CircuitOpenError | None],
         sleep: Callable[[float], Awaitable[None]],
         concurrency: int = 64,
+        stop_after: int | None = 20,
         rate: float | None = None,
         ordered: bool = False,
         progress: Progress = None,
@@ -60,7 +63,7 @@ class Approvals:
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        wrong = _argument_error(rows, concurrency, rate, progress, wait, timeout, retry)
+        wrong = _argument_error(rows, concurrency, stop_after, rate, progress, wait, timeout, retry)
         if wrong is not None:
             del rows, approve  # personal: must not be in a traceback
             raise wrong
@@ -68,6 +71,7 @@ class Approvals:
         self._tally = Tally()
         self._bar = _progress_bar(rows) if progress is True else None
         self._framed: list[RowResult] = []  # results that `to_frame` has read
+        self._has_shown_reason = False  # `stopped` was read, or a warning has printed it
         self._open_circuit = open_circuit
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
@@ -76,6 +80,7 @@ class Approvals:
             self._tally,
             self._bar if self._bar is not None else progress if callable(progress) else None,
             concurrency=concurrency,
+            stop_after=stop_after,
             rate=None if rate is None else Rate(rate),
             ordered=ordered,
             open_circuit=open_circuit,
@@ -120,6 +125,17 @@ class Approvals:
             True
         """
         return self._open_circuit()
+
+    @property
+    def stopped(self) -> str:
+        """The reason if ``stop_after`` rows in sequence without a decision have stopped the calls.
+
+        Example:
+            >>> client.approve_many([(fiscal_code, request)]).stopped
+            ''
+        """
+        self._has_shown_reason = True
+        return self._pool.stopped
 
     async def to_frame(self, *, personal: bool = False) -> "DataFrame":
         """Read all results, and return them as a pandas DataFrame: a line for each `RowResult.as_row`.
@@ -197,6 +213,7 @@ class Approvals:
         self._pool.stop()
         await self._pool.drain()
         self._close_bar()
+        self._warn_if_stopped()
 
     def _close_bar(self) -> None:
         if self._bar is not None:
@@ -207,11 +224,27 @@ class Approvals:
 
     async def __anext__(self) -> RowResult:
         self._tally.start()
+        if self._bar is not None:
+            self._bar.start(self._pool)
         try:
             return await self._pool.read()
         except Exception:  # no further result: the rows have ended or failed
             self._close_bar()
+            self._warn_if_stopped()
             raise
+
+    def _warn_if_stopped(self) -> None:
+        if self._pool.stopped and not self._has_shown_reason:
+            self._has_shown_reason = True
+            advice = "correct the cause, or pass stop_after=None to send the other rows anyway"
+            message = f"{self._pool.stopped}, after {self._pool.taken} rows; {advice}"
+            warnings.warn_explicit(message, RuntimeWarning, *self._created_at)
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_READ)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_READ)
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,16 +262,40 @@ class Approvals:
         return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} unread results>"
 
 
+_BAR_INTERVAL = 1.0  # seconds between two updates of a progress bar while no result arrives
+_HOW_TO_READ = (
+    "read the results of approve_many with `async for result in client.approve_many(rows)`, or all of them "
+    "with `frame = await client.approve_many(rows).to_frame()`"
+)
+
+
 class _ProgressBar:
-    """A tqdm progress bar, for a notebook or a terminal."""
+    """A tqdm progress bar, for a notebook or a terminal.
+
+    Besides the results, it shows the calls in progress: they wait for the service, for another process that
+    requests the same customer, or continue after a cell was interrupted.
+    """
 
     def __init__(self, total: int | None) -> None:
         self._bar = import_module("tqdm.auto").tqdm(total=total, unit=" rows")
+        self._updates: asyncio.Task[None] | None = None
+
+    def start(self, pool: WorkerPool) -> None:
+        """Show the calls in progress every second, until the bar is closed."""
+        if self._updates is None:
+            self._updates = asyncio.create_task(self._update(pool))
+
+    async def _update(self, pool: WorkerPool) -> None:
+        while not pool.has_ended:
+            self._bar.set_postfix_str(pool.progress_text)
+            await asyncio.sleep(_BAR_INTERVAL)
 
     def __call__(self, _: RowResult) -> None:
         self._bar.update()
 
     def close(self) -> None:
+        if self._updates is not None:
+            self._updates.cancel()
         self._bar.close()
 
 
@@ -256,9 +313,14 @@ _DATA_FRAME = (
 )
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
 def _argument_error(
     rows: object,
     concurrency: object,
+    stop_after: object,
     rate: object,
     progress: object,
     wait: object,
@@ -267,7 +329,6 @@ def _argument_error(
 ) -> ConfigurationError | None:
     """Return the error of the first wrong argument, or None."""
     is_iterable = isinstance(rows, Iterable | AsyncIterable) and not isinstance(rows, str | bytes | Mapping)
-    is_count = type(concurrency) is int and concurrency >= 1
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
     is_progress = progress is None or isinstance(progress, bool) or callable(progress)
     has_bar = progress is not True or find_spec("tqdm") is not None
@@ -279,7 +340,8 @@ def _argument_error(
             "rows",
             f"must be an iterable or an asynchronous iterable of rows, not {type_name(rows)}",
         ),
-        (is_count, "concurrency", "must be an int of at least 1"),
+        (_is_count(concurrency), "concurrency", "must be an int of at least 1"),
+        (stop_after is None or _is_count(stop_after), "stop_after", "must be None or an int of at least 1"),
         (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
         (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
         (has_bar, "progress", "True needs tqdm: pip install 'loanasync[notebook]'"),

@@ -35,6 +35,7 @@ def frame_of(results: Iterable[RowResult], *, personal: bool) -> "DataFrame":
             # Without this type, missing values convert all integers of a column to floats.
             frame[name] = pandas.array([row[name] for row in rows], dtype="Int64")
     frame["elapsed"] = frame["elapsed"].astype(float)
+    frame["at"] = pandas.to_datetime(frame["at"], utc=True)
     return frame.set_index("index").sort_index()
 
 

@@ -1,6 +1,7 @@
 """Rows of `approve_many`, and the result of each row: a decision or an error."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
@@ -24,7 +25,7 @@ Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error
 _DECIDED = ("approved", "refused")
 
 
-@frozen
+@frozen(repr=False)
 class Row:
     """An approval to request: the pair ``(fiscal_code, request)`` with optional settings.
 
@@ -33,23 +34,29 @@ class Row:
         request: The order and the customer's data.
         additional_data_needed: True if the service asked for the conditional block (spec §2.1).
         scope: Distinguishes several applications of one customer, as in `LoanClient.approve`.
-        id: Any value of your own that identifies the row, such as an order number. It is not sent, and
-            masked in ``repr``.
+        id: Any value of your own that identifies the row, such as an order number. It is not sent. Do not
+            use a personal value: it is shown in ``repr``, tables and data frames.
 
     Example:
         >>> from loanasync.bulk import Row
         >>> Row(fiscal_code, request, id="order 1042")
-        Row(fiscal_code=***, request=ApprovalRequest(...), additional_data_needed=False, id=***, scope='')
+        Row(id='order 1042', fiscal_code=***, request=ApprovalRequest(...))
     """
 
     fiscal_code: str = field(repr=mask)
     request: ApprovalRequest = field(repr=masked_unless(ApprovalRequest))
     additional_data_needed: bool = field(default=False, kw_only=True)
-    id: object = field(default=None, kw_only=True, repr=mask)
+    id: object = field(default=None, kw_only=True)
     scope: str = field(default="", kw_only=True)
 
+    def __repr__(self) -> str:
+        request = masked_unless(ApprovalRequest)(self.request)
+        return (
+            f"{type(self).__name__}(id={self.id!r}, fiscal_code={mask(self.fiscal_code)}, request={request})"
+        )
 
-@frozen
+
+@frozen(repr=False)
 class FileRow(Row):
     """A row of an input file. A row with `problems` is not sent: `approve_many` reports it as ``rejected``.
 
@@ -76,7 +83,7 @@ class FileRow(Row):
 RowLike: TypeAlias = Row | tuple[str, ApprovalRequest]
 
 
-@frozen
+@frozen(repr=False)
 class RowResult(MaskedPairs):
     """The result of one row of `LoanClient.approve_many`.
 
@@ -102,16 +109,21 @@ class RowResult(MaskedPairs):
         error: The error that left the row without a decision, or the ledger's error when the decision could
             not be recorded. It has no traceback. A cancelled call, and an exception that is not a
             `LoanError`, are a `TransportError` with an unknown outcome and the exception as `cause_type`.
+        at: Time at which the result arrived.
 
     Example:
         >>> from loanasync.bulk import Row
         >>> async def read_all(rows):
         ...     return [result async for result in client.approve_many(rows, ordered=True)]
         >>> good, bad = run(read_all([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
-        >>> good.id, good.status, good.outcome, good.is_decided, good.request.amount
-        ('order 1042', 'approved', 'approved', True, 45000)
-        >>> bad.fiscal_code, bad.status, bad.outcome, bad.repeatable
-        ('RSSMRA', 'rejected', 'not_sent', False)
+        >>> good
+        <RowResult: approved, id='order 1042', index=0>
+        >>> good.outcome, good.is_decided, good.sent, good.request.amount
+        ('approved', True, True, 45000)
+        >>> bad
+        <RowResult: rejected, id=None, index=1, error=InvalidRequestError>
+        >>> bad.fiscal_code, bad.outcome, bad.sent, bad.repeatable
+        ('RSSMRA', 'not_sent', False, False)
     """
 
     index: int
@@ -121,6 +133,11 @@ class RowResult(MaskedPairs):
     error: LoanError | None = field(
         default=None, repr=lambda error: "None" if error is None else type(error).__name__
     )
+    at: datetime = field(factory=lambda: datetime.now(UTC), eq=False, kw_only=True)
+
+    def __repr__(self) -> str:
+        error = "" if self.error is None else f", error={type(self.error).__name__}"
+        return f"<RowResult: {self.status}, id={self.id!r}, index={self.index}{error}>"
 
     @property
     def id(self) -> object:
@@ -158,6 +175,13 @@ class RowResult(MaskedPairs):
         return "unknown" if self.error is None else self.error.outcome
 
     @property
+    def sent(self) -> bool:
+        """True if this call may have sent a request. False if a ledger or the client knew the outcome."""
+        source = self.error if self.decision is None else self.decision
+        meta = getattr(source, "meta", source)
+        return self.outcome != "not_sent" and bool(getattr(meta, "attempts", 0))
+
+    @property
     def repeatable(self) -> bool:
         """True if a program may send the same row again unchanged."""
         return self.decision is None and self.error is not None and self.error.repeatable
@@ -190,7 +214,7 @@ class RowResult(MaskedPairs):
     def as_row(self, *, personal: bool = False) -> dict[str, Any]:
         """Return the result as a flat dict, for a table. By default it contains no personal data.
 
-        ``id`` is the `Row.id`: do not use a personal one. ``status`` is `status`, or ``already decided`` (see
+        ``id`` is the `Row.id`. ``status`` is `status`, or ``already decided`` (see
         `already_decided`). ``amount`` is the requested amount if the service returned none. Values that are
         not known are None.
 
@@ -217,8 +241,10 @@ class RowResult(MaskedPairs):
             "status": self._shown_status,
             "outcome": self.outcome,
             "repeatable": self.repeatable,
+            "sent": self.sent,
+            "at": self.at,
             "amount": getattr(decision, "amount", None) or (requested if type(requested) is int else None),
-            "net_amount": getattr(decision, "net_amount", None),
+            "net_amount": self._net_amount,
             "instalments": getattr(decision, "instalments", None),
             "error": None if error is None else type(error).__name__,
             "message": None if error is None else str(error),
@@ -228,13 +254,18 @@ class RowResult(MaskedPairs):
             row |= {"fiscal_code": self.fiscal_code, "redirect_url": getattr(decision, "redirect_url", None)}
         return row
 
+    @property
+    def _net_amount(self) -> int | None:
+        return self.decision.net_amount if isinstance(self.decision, Approved) else None
+
     def _repr_html_(self) -> str:
         from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
 
-        amounts = (getattr(self.decision, name, None) for name in ("amount", "net_amount"))
+        amounts = (getattr(self.decision, "amount", None), self._net_amount)
         error = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
-        row = (self.index, self._shown_status, *map(notebook.euro, amounts), error)
-        return notebook.table("Result of a row", ("row", "status", "amount", "net amount", "error"), [row])
+        name = self.index if self.id is None else self.id
+        row = (self._shown_status, name, *map(notebook.euro, amounts), error)
+        return notebook.table("Result of a row", ("status", "row", "amount", "net amount", "error"), [row])
 
 
 _PAIR_LENGTH = 2

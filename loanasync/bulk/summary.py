@@ -1,27 +1,25 @@
-"""Summary of the results of `approve_many`: counts, amounts and durations."""
+"""Summary of the results of `approve_many`: counts, amounts and the time since the first row."""
 
-import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
-from attrs import frozen
+from attrs import field, frozen
 
 from loanasync._results import Approved
-from loanasync.bulk.causes import FailureGroup, FailureTally
-from loanasync.bulk.rows import RowResult, Status
+from loanasync.bulk.rows import RowResult
 
 _STATUSES = ("approved", "refused", "rejected", "unknown", "error")
-_BUCKETS_PER_OCTAVE = 32  # latency buckets from one power of two to the next, for a precision of 3 %
-_MIN_LATENCY = 1e-6  # seconds
-_MOST_NOTES = 10  # groups of failures in a notebook
+
+
+def _read_only(counts: Mapping[str, int]) -> Mapping[str, int]:
+    return MappingProxyType(dict(counts))
 
 
 @frozen(kw_only=True)
 class Summary:
-    """Counts, amounts and durations of the results so far. It contains no personal data.
-
-    Latencies are those of decisions only. They are precise to 3 %.
+    """Counts and amounts of the results so far. It contains no personal data.
 
     Args:
         approved: Number of approved rows.
@@ -35,11 +33,7 @@ class Summary:
         amount_unknown: Sum of the amounts whose outcome is unknown, in euro cents.
         net_amount: Sum that the shop receives, in euro cents, as far as the service reported it.
         elapsed: Seconds since the first row.
-        latency_50: Half of the decisions arrived within this time, in seconds.
-        latency_95: 95 % of the decisions arrived within this time, in seconds.
-        latency_99: 99 % of the decisions arrived within this time, in seconds.
-        latency_max: All decisions arrived within this time, in seconds.
-        failures: The rejected, unknown and error rows, grouped by cause. The largest group comes first.
+        errors: Number of rows without a decision, by the name of their error, the most frequent one first.
 
     Example:
         >>> from loanasync.bulk import Summary
@@ -58,11 +52,7 @@ class Summary:
     amount_unknown: int = 0
     net_amount: int = 0
     elapsed: float = 0.0
-    latency_50: float = 0.0
-    latency_95: float = 0.0
-    latency_99: float = 0.0
-    latency_max: float = 0.0
-    failures: tuple[FailureGroup, ...] = ()
+    errors: Mapping[str, int] = field(factory=dict, converter=_read_only)
 
     @property
     def rows(self) -> int:
@@ -71,26 +61,22 @@ class Summary:
 
     def __repr__(self) -> str:
         counts = ", ".join(
-            f"{getattr(self, status)} {status}"
-            for status in _STATUSES
-            if getattr(self, status) or status == "approved"
+            f"{number} {status}" for status, number in self._counts if number or status == "approved"
         )
         euro = f"{self.amount_approved / 100:.2f} euro approved"
-        half, most = f"{self.latency_50:.3g} s", f"{self.latency_99:.3g} s"
-        latency = f"half of the decisions within {half}, 99 % within {most}"
-        failures = "; failures: " + self._failures_by_type if self.failures else ""
-        return f"<{self._title}: {counts}{self._earlier}; {euro}; {latency}{failures}>"
+        return f"<{self._title}: {counts}{self._earlier}; {euro}{self._errors}>"
+
+    @property
+    def _counts(self) -> list[tuple[str, int]]:
+        return [(status, getattr(self, status)) for status in _STATUSES]
 
     @property
     def _earlier(self) -> str:
         return f", {self.already_decided} of them already decided" if self.already_decided else ""
 
     @property
-    def _failures_by_type(self) -> str:
-        counts: Counter[str] = Counter()
-        for group in self.failures:
-            counts[group.cause.partition(":")[0]] += group.count
-        return ", ".join(f"{count} × {name}" for name, count in counts.most_common())
+    def _errors(self) -> str:
+        return "".join(f"; {number} × {name}" for name, number in self.errors.items())
 
     @property
     def _title(self) -> str:
@@ -99,19 +85,15 @@ class Summary:
     def _repr_html_(self) -> str:
         from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
 
-        lines = [
-            (status, getattr(self, status), getattr(self, f"amount_{status}", None)) for status in _STATUSES
+        rows = [
+            (status, number, notebook.euro(getattr(self, f"amount_{status}", None)))
+            for status, number in self._counts
+            if number
         ]
-        rows = [(status, number, notebook.euro(cents)) for status, number, cents in lines if number]
-        shares = {"half": self.latency_50, "95 %": self.latency_95, "99 %": self.latency_99}
-        within = ", ".join(f"{share} within {seconds:.3g} s" for share, seconds in shares.items())
         notes = [
             f"net amount {notebook.euro(self.net_amount)}; {self.elapsed:.3g} s since the first row",
-            f"decisions: {within}, all within {self.latency_max:.3g} s",
-            *map(str, self.failures[:_MOST_NOTES]),
+            *filter(None, self._errors.split("; ")),
         ]
-        if len(self.failures) > _MOST_NOTES:
-            notes.append(f"and {len(self.failures) - _MOST_NOTES} other causes, see failures")
         return notebook.table(self._title + self._earlier, ("status", "rows", "amount"), rows, notes)
 
 
@@ -125,14 +107,8 @@ class Tally:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._started: float | None = None
-        self._counts: dict[Status, int] = {
-            "approved": 0, "refused": 0, "rejected": 0, "unknown": 0, "error": 0
-        }  # fmt: skip
-        self._amounts: dict[Status, int] = dict.fromkeys(self._counts, 0)
-        self._already_decided = 0
-        self._net = 0
-        self._failures = FailureTally()
-        self._latencies: dict[int, int] = defaultdict(int)  # number of decisions by logarithmic bucket
+        self._counts: Counter[str] = Counter()  # by status, or the names of the summary's other numbers
+        self._errors: Counter[str] = Counter()
 
     def start(self) -> None:
         """Start the clock, unless it runs already."""
@@ -141,42 +117,19 @@ class Tally:
 
     def add(self, result: RowResult) -> None:
         """Count a result."""
-        status = result.status
-        self._counts[status] += 1
-        decision = result.decision
+        counts, status, decision = self._counts, result.status, result.decision
+        counts[status] += 1
         if decision is None:
-            self._failures.add(result.error, result.outcome, result.index)
-            self._already_decided += result.already_decided
+            self._errors[type(result.error).__name__] += 1
+            counts["already_decided"] += result.already_decided
             if status == "unknown" and type(result.request.amount) is int:
-                self._amounts[status] += result.request.amount
+                counts["amount_unknown"] += result.request.amount
             return
-        self._amounts[status] += decision.amount or result.request.amount
+        counts[f"amount_{status}"] += decision.amount or result.request.amount
         if isinstance(decision, Approved):
-            self._net += decision.net_amount or 0
-        elapsed = decision.meta.elapsed or _MIN_LATENCY
-        self._latencies[math.ceil(math.log2(elapsed) * _BUCKETS_PER_OCTAVE)] += 1
+            counts["net_amount"] += decision.net_amount or 0
 
     def summary(self) -> Summary:
         """Return the summary of all results so far."""
-        return Summary(
-            **self._counts,
-            already_decided=self._already_decided,
-            amount_approved=self._amounts["approved"],
-            amount_refused=self._amounts["refused"],
-            amount_unknown=self._amounts["unknown"],
-            net_amount=self._net,
-            elapsed=0.0 if self._started is None else self._now() - self._started,
-            latency_50=self._quantile(0.50),
-            latency_95=self._quantile(0.95),
-            latency_99=self._quantile(0.99),
-            latency_max=self._quantile(1),
-            failures=self._failures.groups(),
-        )
-
-    def _quantile(self, share: float) -> float:
-        left = share * sum(self._latencies.values())
-        for bucket, number in sorted(self._latencies.items()):
-            left -= number
-            if left <= 0:
-                return math.pow(2, bucket / _BUCKETS_PER_OCTAVE)
-        return 0.0
+        elapsed = 0.0 if self._started is None else self._now() - self._started
+        return Summary(**self._counts, elapsed=elapsed, errors=dict(self._errors.most_common()))

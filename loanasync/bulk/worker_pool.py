@@ -6,9 +6,13 @@ The workers are started on demand. Each worker repeats these steps until the row
 2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
 3. Request the approval of the row, and store its result for the reader (`_store_result`). While the circuit
    breaker is open, the row waits for its turn to try (`_wait_for_turn`).
+
+A run begins slowly: each decision permits one more call in progress. Rows in sequence that end without a
+decision stop the run (`_count`).
 """
 
 import asyncio
+import time
 import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -20,9 +24,25 @@ from loanasync._results import Decision
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
-from loanasync.errors import CircuitOpenError
+from loanasync.errors import (
+    CircuitOpenError,
+    DecisionForgottenError,
+    InFlightError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
 
 _NO_MORE_ROWS: Any = object()
+_FIRST_CALLS = 4  # calls in progress before the first decision: a wrong setting concerns few customers
+# Errors that say nothing about the service or the settings. Such rows do not stop a run.
+_KNOWN_WITHOUT_SENDING = (
+    DecisionForgottenError,
+    InFlightError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
 _CIRCUIT_CHECK = 1.0  # longest time, in seconds, after which a waiting row notices a closed circuit
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
 # RuntimeError.
@@ -42,6 +62,7 @@ class WorkerPool:
         tally: Counts each result as soon as it arrives.
         progress: Called with each result, after the tally has counted it.
         concurrency: Maximum number of calls in progress.
+        stop_after: Number of rows in sequence without a decision that stops the run. None: no limit.
         rate: Limits the rate at which calls start.
         ordered: Return the results in the order of their rows.
         open_circuit: Returns the error of the circuit breaker if it is open, else None.
@@ -56,6 +77,7 @@ class WorkerPool:
         progress: Callable[[RowResult], object] | None,
         *,
         concurrency: int,
+        stop_after: int | None,
         rate: Rate | None,
         ordered: bool,
         open_circuit: Callable[[], CircuitOpenError | None],
@@ -72,6 +94,11 @@ class WorkerPool:
         self._tally = tally
         self._progress = progress
         self._concurrency = concurrency
+        self._stop_after = stop_after
+        self._decided = 0  # number of decisions
+        self._failed = 0  # number of rows without a decision since the last decision
+        self._started: dict[int, float] = {}  # times at which the calls in progress began, by row
+        self.stopped: str = ""  # the reason if `stop_after` has stopped the run
         self._rate = rate
         # Results for the reader and, with `ordered`, results that wait for those of earlier rows.
         self._ready: deque[RowResult] = deque()
@@ -108,6 +135,19 @@ class WorkerPool:
     def number_read(self) -> int:
         """Number of results that were read."""
         return self._read
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no further result will arrive."""
+        return self._is_stopped and not self._workers
+
+    @property
+    def progress_text(self) -> str:
+        """The number of calls in progress, and since when the first of them waits."""
+        if not self._started:
+            return ""
+        waiting = time.monotonic() - next(iter(self._started.values()))
+        return f"{len(self._started)} in progress" + (f", one for {waiting:.0f} s" if waiting >= 1 else "")
 
     @property
     def unread(self) -> tuple[RowResult, ...]:
@@ -220,7 +260,10 @@ class WorkerPool:
             return
         if self._idle:
             self._wake_idle_worker()
-        elif len(self._workers) < self._concurrency and self._context is not None:
+        elif (
+            len(self._workers) < min(self._concurrency, _FIRST_CALLS + self._decided)
+            and self._context is not None
+        ):
             self._is_starting = True
             task = asyncio.create_task(self._run_worker(), context=self._context.copy())
             self._workers.add(task)
@@ -274,6 +317,7 @@ class WorkerPool:
             self._taken += 1
             if not self._is_starting:
                 self._start_worker()
+            self._started[index] = time.monotonic()
             try:
                 outcome: Decision | Exception = await self._approve_row(row)
             except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
@@ -285,6 +329,18 @@ class WorkerPool:
                 raise
             self._store_result(result_of(index, row, outcome))
             del row, outcome  # personal data, not needed while this worker waits for its next row
+
+    def _count(self, result: RowResult) -> None:
+        """Count a result, and stop the run after too many rows without a decision."""
+        if result.is_decided:
+            self._decided += 1
+            self._failed = 0
+        elif not (self._is_stopped or isinstance(result.error, _KNOWN_WITHOUT_SENDING)):
+            self._failed += 1
+            if self._failed == self._stop_after:
+                last = f"the last with {type(result.error).__name__}"
+                self.stopped = f"stopped after {self._failed} rows without a decision, {last}"
+                self.stop()
 
     async def _approve_row(self, row: RowLike) -> Decision:
         code, request, needed, scope = arguments_of(row)
@@ -372,6 +428,7 @@ class WorkerPool:
 
     def _store_result(self, result: RowResult) -> None:
         """Pass a result to the reader; with `ordered`, after the results of all earlier rows."""
+        self._started.pop(result.index, None)
         if self._out_of_order is None:
             self._ready.append(result)
         else:
@@ -380,6 +437,7 @@ class WorkerPool:
                 self._ready.append(self._out_of_order.pop(following))
         if self._waiting_reader is not None and self._ready and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)
+        self._count(result)
         try:
             self._tally.add(result)  # before `progress`, which may read the summary
             if self._progress is not None:

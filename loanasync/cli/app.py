@@ -9,8 +9,7 @@ from rich.console import Console
 
 from loanasync import __version__
 from loanasync.cli.approve import approve, check, complete
-from loanasync.cli.approve_many.command import approve_many
-from loanasync.cli.create import create
+from loanasync.cli.approve_many.command import approve_many, export
 from loanasync.cli.dead_letters import app as dead_letters
 from loanasync.cli.exit_codes import MEANINGS
 from loanasync.cli.ledger.commands import app as ledger
@@ -35,8 +34,8 @@ app: typer.Typer = typer.Typer(
 app.command()(check)
 app.command()(approve)
 app.command()(complete)
-app.command()(create)
 app.command("approve-many")(approve_many)
+app.command()(export)
 app.add_typer(ledger, name="ledger")
 app.add_typer(dead_letters, name="dead-letters")
 

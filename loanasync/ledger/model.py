@@ -43,7 +43,7 @@ class State(StrEnum):
 DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
-FORMAT = 4  # of all ledgers, orphan files and OUT.resume; no other format is read
+FORMAT = 4  # of all ledgers and orphan files; no other format is read
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote

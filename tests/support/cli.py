@@ -58,6 +58,12 @@ def statuses(file: Path) -> dict[str, str]:
     return {row["fiscal_code"]: row["status"] for row in read(file) if "fiscal_code" in row}
 
 
+def table(output: str) -> dict[str, tuple[str, str]]:
+    """Return the number of rows and the euro of each kind in a printed table."""
+    lines = [line.strip("│ ").split("│") for line in output.splitlines() if "│" in line]
+    return {kind.strip(): (number.strip(), euro.strip()) for kind, number, euro in lines}
+
+
 @contextmanager
 def small_files(most: int) -> Iterator[None]:
     """Limit the size of each file that this process writes."""

@@ -1,19 +1,20 @@
-"""``loanasync approve-many``: its options."""
+"""``loanasync approve-many`` and ``loanasync export``: their options."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from loanasync import ConfigurationError
-from loanasync.cli.approve_many.loop import RunOptions
-from loanasync.cli.approve_many.resume import NotResumableError
-from loanasync.cli.approve_many.run import run
+from loanasync.cli.approve_many.plan import Reading
+from loanasync.cli.approve_many.run import RunOptions, export_job, run
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
+from loanasync.cli.files import STANDARD_OUTPUT
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
     SANDBOX_WITHOUT_LEDGER,
@@ -22,17 +23,33 @@ from loanasync.cli.ledger.open import (
     GroupedOrphanFolder,
     UnusableError,
 )
-from loanasync.cli.rows.append import STANDARD_OUTPUT
-from loanasync.cli.rows.mapping import field_mapping
-from loanasync.cli.rows.orders import DialectName, Orders, dialect_of, offline_client
-from loanasync.cli.rows.parse import Table
-from loanasync.cli.rows.source import Source, UnreadableError
+from loanasync.cli.rows.orders import DialectName
+from loanasync.cli.rows.source import UnreadableError
 
 # The groups of options in the help.
 _INPUT = "Reading of the rows"
 _CHECK = "Checks"
 _OUTPUT = "Output"
 _LIMITS = "Speed and limits"
+
+RejectedFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--rejected",
+        metavar="FILE",
+        help="File for rows that may be sent again after a correction, with line and reason.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+ReportFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write the summary as JSON to this file; - is standard output.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 
 
 def approve_many(
@@ -62,6 +79,14 @@ def approve_many(
             rich_help_panel=SERVICE_GROUP,
         ),
     ] = None,
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMN",
+            help="With --create: send the column COLUMN as the member NAME. Can be repeated.",
+            rich_help_panel=SERVICE_GROUP,
+        ),
+    ] = None,
     cipher: GroupedCipherName = None,
     orphan_folder: GroupedOrphanFolder = None,
     column: Annotated[
@@ -87,22 +112,8 @@ def approve_many(
             rich_help_panel=_INPUT,
         ),
     ] = None,
-    dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for rows that may be sent again after a correction, with line and reason.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the summary as JSON to this file; - is standard output.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
+    rejected: RejectedFile = None,
+    report: ReportFile = None,
     problems: Annotated[
         str | None,
         typer.Option(
@@ -126,25 +137,15 @@ def approve_many(
             rich_help_panel=_LIMITS,
         ),
     ] = None,
-    canary: Annotated[
+    stop_after: Annotated[
         int,
         typer.Option(
             min=0,
             metavar="N",
-            help="Send N rows first; send the others only if all N are decided.",
+            help="Stop after N rows in sequence without a decision; 0: never. Calls in progress finish.",
             rich_help_panel=_LIMITS,
         ),
-    ] = 0,
-    max_errors: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Stop when N rows have failed. Calls in progress finish, so some more rows may fail. Without"
-            " this option, the run stops if its first 20 rows all fail for the same cause.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
+    ] = 20,
     deadline: Annotated[
         float | None,
         typer.Option(
@@ -201,25 +202,34 @@ def approve_many(
             rich_help_panel=_CHECK,
         ),
     ] = False,
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create",
+            help="Create each loan request first, with the member fiscalCode and those of --member.",
+            rich_help_panel=SERVICE_GROUP,
+        ),
+    ] = False,
     sandbox: Annotated[
         bool,
         typer.Option(
             "--sandbox",
-            help="Start a sandbox and use it as the service, without a ledger.",
+            help="Start a sandbox and use it as the service. The requests are created.",
             rich_help_panel=SERVICE_GROUP,
         ),
     ] = False,
 ) -> None:
     """Request the approval of every row of a file, each customer once.
 
-    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. Run the
-    same command again to resume. Requested customers are recorded in the ledger, by default OUT.ledger, and
-    are not requested again.
+    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The job file
+    OUT.ledger records each row and, without --ledger, each requested customer. Run the same command again to
+    resume: no customer is requested twice. The results are written when the run ends, or by
+    `loanasync export`.
 
     The first Ctrl-C sends no further row and waits for the calls in progress. The second one cancels them:
     their outcomes become unknown.
 
-    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows failed, 2 nothing was sent,
+    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows or files failed, 2 nothing was sent,
     3 outcomes are unknown, 124 --deadline has passed, 130 interrupted.
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro --sandbox
@@ -227,11 +237,9 @@ def approve_many(
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
     check_rate(rate)
-    own_files = () if out is None else (f"{out}.ledger", f"{out}.resume")
-    letters = () if dead_letters is None else (dead_letters, f"{dead_letters}.old")
-    check_distinct_files(
-        rows, out, *own_files, *letters, problems, None if report is None else str(report), ledger
-    )
+    job = () if out is None else (f"{out}.ledger",)
+    letters = () if rejected is None else (rejected, f"{rejected}.old")
+    check_distinct_files(rows, out, *job, *letters, problems, report, ledger)
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
     options = RunOptions(
@@ -239,25 +247,66 @@ def approve_many(
         ledger=None if sandbox else ledger,
         cipher=cipher,
         orphan_folder=orphan_folder,
-        dead_letters=dead_letters,
+        rejected=rejected,
         report=report,
         problems=problems,
         concurrency=concurrency,
         rate=rate,
-        canary=canary,
-        max_errors=max_errors,
+        stop_after=stop_after,
         deadline=deadline,
-        dialect=dialect_of(dialect),
         skip_invalid=skip_invalid,
         validate_only=validate_only,
         dry_run=dry_run,
         sandbox=sandbox,
+        members=_members(member or ()) if create or sandbox else None,
     )
-    fields = field_mapping(column or (), mapping)
-    with nothing_sent(rows, out, dead_letters, problems, report), closing(Source(rows, encoding)) as source:
-        orders = Orders(Table(source), offline_client(options.dialect), fields, euro, ignore_unknown)
-        code = run(options, orders, stderr_console())
+    reading = Reading(rows, encoding, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
+    with nothing_sent(rows, out, rejected, problems, report), reading.opened() as orders:
+        code = run(options, reading, orders, stderr_console())
     raise typer.Exit(code)
+
+
+def export(
+    job: Annotated[str, typer.Argument(metavar="OUT.ledger", help="The job file of approve-many.")],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--out", metavar="OUT", help="Results file, by default OUT; - is standard output."
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="LOANASYNC_LEDGER", help="Ledger of the job, if it is not the job file."
+        ),
+    ] = None,
+    rejected: RejectedFile = None,
+    report: ReportFile = None,
+) -> None:
+    """Write the results of a job, with all decisions that its ledger has by now. Send nothing.
+
+    It may be called at any time, also while the job runs or after it was killed.
+
+    Example: loanasync export results.jsonl.ledger
+    """
+    results = job.removesuffix(".ledger") if out is None else out
+    check_distinct_files(job, results, rejected, report)
+    with nothing_sent(job, results, rejected, report):
+        code = export_job(job, results, ledger, rejected, report)
+    raise typer.Exit(code)
+
+
+def _members(options: Sequence[str]) -> dict[str, str]:
+    """Return the column by member of the body of a creation."""
+    members = {}
+    for option in options:
+        name, separator, column = option.partition("=")
+        if not separator or not name or not column:
+            raise typer.BadParameter(f"'{option}' must be NAME=COLUMN", param_hint="--member")
+        if name == "fiscalCode":
+            raise typer.BadParameter("use --column fiscal_code=COLUMN", param_hint="--member")
+        members[name] = column
+    return members
 
 
 def check_rate(rate: float | None) -> None:
@@ -278,8 +327,10 @@ def nothing_sent(rows: str, *names: str | Path | None) -> Iterator[None]:
         yield
     except UnreadableError as error:
         message = f"{'standard input' if rows == '-' else rows}: {error.location}{error}"
-    except (NotResumableError, ConfigurationError, UnusableError) as error:
+    except (ConfigurationError, UnusableError) as error:
         message = str(error)
+    except sqlite3.Error as error:
+        message = f"{names[0]}.ledger cannot be used ({error})"
     except OSError as error:
         message = _file_message(error, *names)
     else:
@@ -291,7 +342,7 @@ def nothing_sent(rows: str, *names: str | Path | None) -> Iterator[None]:
 def _file_message(error: OSError, *names: str | Path | None) -> str:
     """Return a message that names a file as the user did, and what to do."""
     file = str(error.filename or names[0])
-    # OUT.ledger and OUT.resume are in the folder of OUT.
+    # OUT.ledger is in the folder of OUT.
     given = [str(name) for name in names if name is not None and file.startswith(str(name))]
     name = max(given, key=len, default=file)
     folder = Path(name).parent

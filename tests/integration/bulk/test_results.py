@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -103,7 +104,8 @@ async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, c
         270_000,
     )
     assert summary.net_amount == 43_650
-    assert 0 < summary.latency_50 <= summary.latency_99 <= summary.latency_max < summary.elapsed * 1.1
+    assert summary.elapsed > 0
+    assert summary.errors["ConnectionLostError"] == 1
 
 
 async def test_invalid_rows_are_rejected_and_do_not_raise(sandbox: Sandbox, client: LoanClient) -> None:
@@ -156,11 +158,11 @@ async def test_results_are_masked_and_can_be_pickled() -> None:
         assert again == result
         assert result.error is None or (result.error.__traceback__, result.error.__context__) == (None, None)
         shown = repr(result) + repr(result.row)
-        for personal in (result.fiscal_code, result.request.email, "order 7", "Prova"):
+        for personal in (result.fiscal_code, result.request.email, "Prova"):
             assert personal not in shown
-    assert repr(results[2]) == (
-        "RowResult(index=2, row=***, status='error', decision=None, error=ConnectError)"
-    )
+    assert repr(results[2]) == "<RowResult: error, id='order 7', index=2, error=ConnectError>"
+    assert repr(rows[2]).startswith("Row(id='order 7', fiscal_code=***, request=ApprovalRequest(amount=")
+    assert results[0].at <= results[1].at <= datetime.now(UTC)
     assert isinstance(results[2].error, ConnectError)
 
 

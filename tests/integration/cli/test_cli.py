@@ -61,7 +61,7 @@ def test_help_lists_the_commands_with_an_example_each() -> None:
 
 def test_help_wraps_paragraphs_to_the_terminal_width() -> None:
     output = CliRunner(env={**PLAIN, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
-    assert "LOANASYNC_AUTH_TOKEN. Run the same command again to resume. Requested\n" in re.sub(
+    assert "LOANASYNC_AUTH_TOKEN. The job file OUT.ledger records each row and, without\n" in re.sub(
         " +\n", "\n", output
     )
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from loanasync.cli.approve_many.final_lines import keep_final_lines
-from loanasync.cli.approve_many.results import Format
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, run_process, small_files, statuses, write
 from support.ledger_file import create_at
@@ -16,116 +14,90 @@ from support.ledger_file import create_at
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
 
-def test_results_on_a_full_disk_go_to_a_fallback_file(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("approved") for _ in range(50)]
+def test_results_of_a_job_in_memory_go_to_another_file(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved") for _ in range(5)]
     create(served, rows)
     file, ledger = write(tmp_path / "rows.jsonl", rows), tmp_path / "decisions.db"
     create_at(ledger, served.base_url)
-    done = run(
-        served,
-        "approve-many",
-        file,
-        "-o",
-        "/dev/full",
-        "--ledger",
-        ledger,
-        "--concurrency",
-        "3",
-        "--dead-letters",
-        tmp_path / "d",
-    )
-    assert done.returncode == 130
-    found = re.search(
-        r"/dev/full cannot be written \(No space left on device\): later results are in (\S+),", done.stderr
-    )
+    done = run(served, "approve-many", file, "-o", "/dev/full", "--ledger", ledger)
+    assert done.returncode == 1, "not the code of an interruption"
+    assert "/dev/full cannot be written (No space left on device)\n" in done.stderr
+    found = re.search(r"the results that are in no other file are in (\S+)\n", done.stderr)
     assert found, done.stderr
     kept = Path(found[1])
     try:
-        calls = served.journal.calls(operation="approve")
-        assert 0 < len(calls) < 50, "the run has stopped"
-        assert statuses(kept) == {call.fiscal_code: "approved" for call in calls}
+        assert statuses(kept) == {row["fiscal_code"]: "approved" for row in rows}
         assert kept.stat().st_mode & 0o077 == 0
     finally:
         kept.unlink()
 
 
-# Bytes of a row's id. It makes the results reach the limit before the ledger, which needs 4 kB per row.
-LONG = 400_000
-
-
-@pytest.mark.parametrize(("folder", "most"), [("elsewhere", 1_000_000), ("nowhere", 300_000)])
-def test_results_at_a_size_limit_have_complete_lines_and_none_is_lost(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, folder: str, most: int
-) -> None:
-    rows = [make_row("approved", id="x" * LONG) for _ in range(20)]
+def test_results_that_cannot_be_written_are_exported_later(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved", id="x" * 50_000) for _ in range(20)]
     create(served, rows)
-    file, out, other = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl", tmp_path / folder
-    other.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(other))
-    command = ("approve-many", file, "-o", out, "--concurrency", "2")
-    with small_files(most):
+    file, out, ledger = (
+        write(tmp_path / "rows.jsonl", rows),
+        tmp_path / "out.jsonl",
+        tmp_path / "decisions.db",
+    )
+    create_at(ledger, served.base_url)
+    command = ("approve-many", file, "-o", out, "--ledger", ledger)
+    with small_files(500_000):  # the write-ahead log of the job is larger, too
         done = run(served, *command)
-    assert done.returncode == 130
-    assert "File too large" in done.stderr
-    in_place = statuses(out)
-    moved = [line for path in other.iterdir() for line in path.read_text().splitlines()]
-    printed = [line for line in done.stderr.splitlines() if line.startswith('{"line"')]
-    assert bool(moved) == (folder == "elsewhere")
-    assert bool(printed) == (folder == "nowhere")
-    rest = {row["fiscal_code"]: row["status"] for row in map(json.loads, [*moved, *printed])}
-    calls = {call.fiscal_code: "approved" for call in served.journal.calls(operation="approve")}
-    assert in_place | rest == calls
-    assert len(calls) < 20
-    with out.open("a", encoding="utf-8") as results:
-        results.writelines(f"{line}\n" for line in (*moved, *printed))
-    assert run(served, *command).returncode == 0, "resumes after the advice was followed"
-    assert len(read(out)) == len(served.journal.calls(operation="approve")) == 20
+    assert done.returncode in (1, 2), done.stderr
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")], (
+        "no part of a file is left"
+    )
+    assert run(served, *command).returncode == 0
+    assert statuses(out) == {row["fiscal_code"]: "approved" for row in rows}
+    assert len(served.journal.calls(operation="approve")) == 20
+
+
+def test_results_alone_that_cannot_be_written_are_in_the_job(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved", id="x" * 50_000) for _ in range(3)]
+    create(served, rows)
+    file, folder = write(tmp_path / "rows.jsonl", rows), tmp_path / "folder"
+    folder.mkdir()
+    out = folder / "out.jsonl"
+    assert run(served, "approve-many", file, "-o", out).returncode == 0
+    written = out.read_bytes()
+    with small_files(100_000):  # the job can be read
+        done = run(served, "export", f"{out}.ledger", "-o", folder / "again.jsonl")
+    assert (done.returncode, "again.jsonl" in done.stderr) == (2, True), done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["out.jsonl", "out.jsonl.ledger"]
+    assert run(served, "export", f"{out}.ledger").returncode == 0
+    assert out.read_bytes() == written
 
 
 # At 100,000 bytes, the run has begun; a process shows that nothing fails when it ends.
-@pytest.mark.parametrize(("most", "code"), [(0, 2), (100, 2), (20_000, 2), (100_000, 130)])
-def test_ledger_on_a_full_disk_stops_the_run(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, most: int, code: int
+@pytest.mark.parametrize("most", [0, 100, 20_000, 100_000, 200_000])
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_job_on_a_full_disk_loses_no_decision(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, most: int, *, has_folder: bool
 ) -> None:
+    """Without a folder for the decisions that the ledger lacks, they are in the results or on the screen."""
     rows = [make_row("approved") for _ in range(60)]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path if has_folder else tmp_path / "nowhere"
+    for name in ("XDG_STATE_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     command = ("approve-many", file, "-o", out, "--concurrency", "2")
     with small_files(most):
-        done = run_process(served, *command, measured=False) if code == 130 else run(served, *command)
-    assert done.returncode == code, done.stderr
-    calls = served.journal.calls(operation="approve")
-    assert (len(calls) == 0) == (code == 2)
+        done = run_process(served, *command, measured=False)
+    calls = {call.fiscal_code for call in served.journal.calls(operation="approve")}
     assert len(calls) < 60
+    assert done.returncode == (1 if calls else 2), done.stderr
+    if calls:
+        printed = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"line"')]
+        kept = [line for path in tmp_path.glob("loanasync-results-*") for line in read(path)]
+        lines = (*printed, *kept, *(read(out) if out.exists() else ()))
+        shown = {line["fiscal_code"] for line in lines if line["status"] == "approved"}
+        run(served, "ledger", "import-orphans", "--ledger", f"{out}.ledger")
+        run(served, "export", f"{out}.ledger")
+        assert shown | {code for code, status in statuses(out).items() if status == "approved"} == calls
     again = run(served, *command)
-    assert again.returncode == 0, again.stderr
-    assert statuses(out) == {row["fiscal_code"]: "approved" for row in rows}
+    assert again.returncode == (0 if has_folder else again.returncode), again.stderr
+    assert statuses(out).keys() == {row["fiscal_code"] for row in rows}
     assert len(served.journal.calls(operation="approve")) == 60, "no customer is requested twice"
-
-
-def test_results_that_cannot_be_replaced_leave_no_other_file(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    write(out, [{"line": 1, "status": "error", "outcome": "not_sent", "id": "x" * 100}] * 2)
-    text = out.read_text(encoding="utf-8")
-    with small_files(100), pytest.raises(OSError, match="File too large"):
-        keep_final_lines(str(out), Format(), 1)
-    assert [*tmp_path.iterdir()] == [out]
-    assert out.read_text(encoding="utf-8") == text
-
-
-def test_results_with_a_fallback_file_keep_all_lines(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file that could not be written may end in the middle of a line."""
-    rows = [make_row("forbidden", id="x" * LONG) for _ in range(3)]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command = ("approve-many", file, "-o", out, "--concurrency", "1")
-    assert run(served, *command).returncode == 1
-    with small_files(5 * LONG):
-        assert run(served, *command).returncode == 130
-    assert len(read(out)) == 4, "one of them is superseded"

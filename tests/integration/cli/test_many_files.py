@@ -19,18 +19,18 @@ from support.ledger_file import create_at
     "named",
     [
         ("-o", "rows.jsonl"),
-        ("-o", "out.jsonl", "--dead-letters", "rows.jsonl"),
-        ("-o", "out.jsonl", "--dead-letters", "./folder/../rows.jsonl"),
-        ("-o", "out.jsonl", "--dead-letters", "link.jsonl"),
-        ("-o", "out.jsonl", "--dead-letters", "out.jsonl"),
+        ("-o", "out.jsonl", "--rejected", "rows.jsonl"),
+        ("-o", "out.jsonl", "--rejected", "./folder/../rows.jsonl"),
+        ("-o", "out.jsonl", "--rejected", "link.jsonl"),
+        ("-o", "out.jsonl", "--rejected", "out.jsonl"),
         ("-o", "out.jsonl", "--report", "out.jsonl"),
-        ("-o", "out.jsonl", "--report", "out.jsonl.resume"),
+        ("-o", "out.jsonl", "--report", "out.jsonl.ledger"),
         ("-o", "out.jsonl", "--ledger", "out.jsonl.ledger"),
         ("-o", "out.jsonl", "--report", "rows.jsonl"),
         ("-o", "out.jsonl", "--ledger", "out.jsonl"),
         ("-o", "out.jsonl", "--ledger", "sqlite:///out.jsonl"),
         ("-o", "out.jsonl", "--ledger", "rows.jsonl"),
-        ("-o", "-", "--dead-letters", "-"),
+        ("-o", "-", "--rejected", "-"),
     ],
     ids=" ".join,
 )
@@ -98,11 +98,11 @@ def test_rows_from_closed_standard_input_are_refused(
         (("-o", "nowhere/out.jsonl"), "nowhere/out.jsonl: the folder nowhere does not exist"),
         (("-o", "rows.jsonl/out.jsonl"), "rows.jsonl/out.jsonl: the folder rows.jsonl is a file"),
         (("-o", "folder"), "folder: this is a directory; name a file"),
-        (("-o", "taken"), "taken: taken.resume beside it cannot be used (Is a directory)"),
+        (("-o", "taken"), "taken.ledger cannot be read: it must be a file of this user on a local disk"),
         (("-o", "out", "--report", "nowhere/r.json"), "nowhere/r.json: the folder nowhere does not exist"),
         (("-o", "out", "--report", "folder"), "folder: this is a directory; name a file"),
-        (("-o", "out", "--dead-letters", "nowhere/d"), "nowhere/d: the folder nowhere does not exist"),
-        (("-o", "out", "--dead-letters", "folder"), "folder: this is a directory; name a file"),
+        (("-o", "out", "--rejected", "nowhere/d"), "nowhere/d: the folder nowhere does not exist"),
+        (("-o", "out", "--rejected", "folder"), "folder: this is a directory; name a file"),
         (("-o", "out", "--ledger", "nowhere/l.db"), "ledger: the folder nowhere does not exist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -115,7 +115,7 @@ def test_file_that_cannot_be_written_is_named_as_the_user_did(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("folder", "taken.resume"):
+    for folder in ("folder", "taken.ledger"):
         (tmp_path / folder).mkdir()
     rows = [make_row("approved")]
     create(served, rows)
@@ -123,11 +123,11 @@ def test_file_that_cannot_be_written_is_named_as_the_user_did(
     done = run(served, "approve-many", "rows.jsonl", *options)
     assert (done.returncode, done.stderr) == (2, f"{message}\n")
     assert served.journal.calls(operation="approve") == []
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "rows.jsonl", "taken.resume"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "rows.jsonl", "taken.ledger"]
 
 
 @pytest.mark.skipif(not Path("/sys").is_dir(), reason="a folder in which nobody can create a file")
-@pytest.mark.parametrize("option", ["-o", "--report", "--dead-letters", "--problems"])
+@pytest.mark.parametrize("option", ["-o", "--report", "--rejected", "--problems"])
 def test_file_without_permission_is_named_as_the_user_did(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
@@ -148,49 +148,45 @@ def test_report_write_failure_is_reported_and_exits_with_1(tmp_path: Path, serve
     done = run(served, "approve-many", file, "-o", out, "--report", "/dev/full")
     assert done.returncode == 1
     assert (
-        "the report /dev/full could not be written (No space left on device); the results are" in done.stderr
+        "/dev/full could not be written (No space left on device); the results are not affected"
+        in done.stderr
     )
     assert sorted(statuses(out).values()) == ["approved", "refused"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_dead_letters_write_failure_is_reported(tmp_path: Path, served: Sandbox) -> None:
+def test_rejected_rows_write_failure_is_reported(tmp_path: Path, served: Sandbox) -> None:
     rows = [make_row("forbidden")]
     create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out, "--dead-letters", "/dev/full")
+    done = run(served, "approve-many", file, "-o", out, "--rejected", "/dev/full")
     assert done.returncode == 1
-    assert "some dead letters could not be written to /dev/full (No space left on device)" in done.stderr
+    assert (
+        "/dev/full could not be written (No space left on device); the results are not affected"
+        in done.stderr
+    )
     assert list(statuses(out).values()) == ["error"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_closed_results_pipe_stops_the_run_and_uses_a_fallback_file(
+def test_results_for_a_closed_pipe_go_to_another_file(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     rows = [make_row("slow50") for _ in range(30)]
     create(served, rows)
-    file = write(tmp_path / "rows.jsonl", rows)
-    ledger = tmp_path / "decisions.db"
+    file, ledger = write(tmp_path / "rows.jsonl", rows), tmp_path / "decisions.db"
     create_at(ledger, served.base_url)
-    process = start(served, "approve-many", file, "-o", "-", "--concurrency", "2", "--ledger", ledger)
-    assert process.stdin is not None
+    process = start(served, "approve-many", file, "-o", "-", "--ledger", ledger)
     assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdin.close()
-    first = json.loads(process.stdout.readline())
     process.stdout.close()
-    output = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(60) == 130
-    assert "standard output cannot be written (Broken pipe): later results are in" in output
-    assert output.endswith(".jsonl; run the same command to resume\n"), "no advice to append the file"
+    process.stdout = None
+    with process:
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "standard output cannot be written (Broken pipe)" in output
     (kept,) = tmp_path.glob("loanasync-results-*")
-    calls = {call.fiscal_code for call in served.journal.calls(operation="approve")}
-    lost_in_pipe = calls - statuses(kept).keys() - {first["fiscal_code"]}
-    assert len(lost_in_pipe) <= 3, "results that were in the pipe when it was closed"
-    assert len(calls) < 30
+    assert statuses(kept) == {row["fiscal_code"]: "approved" for row in rows}
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:

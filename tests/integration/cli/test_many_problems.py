@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, read, run, statuses, write
+from support.cli import create, make_row, run, write
 
 POSTAL = "must be five digits; if it is shorter, it may have lost leading zeros"
 
@@ -162,32 +162,6 @@ def test_problems_file_on_a_full_disk_is_named(tmp_path: Path) -> None:
     )
     gc.collect()  # an exception in a generator that is discarded fails the test
     assert (done.returncode, done.stderr) == (2, "/dev/full: cannot be written (No space left on device)\n")
-
-
-@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
-def test_problems_are_not_repeated_on_resume(tmp_path: Path, served: Sandbox, name: str) -> None:
-    rows = rows_with_problems()
-    create(served, [rows[0], rows[2]])
-    out = tmp_path / name
-    command = ("approve-many", tmp_path / "rows.jsonl", "-o", out, "--skip-invalid")
-    write(tmp_path / "rows.jsonl", rows)
-    assert "5 × postal_code" in run(served, *command).stderr
-    listed = tmp_path / "problems.txt"
-    again = run(served, *command, "--problems", listed)
-    assert "postal_code" not in again.stderr
-    assert f"6 rows rejected as in an earlier run; the problems are in {out}\n" in again.stderr
-    assert f"7 problems, listed in {listed}\n" in again.stderr
-    assert len(listed.read_text(encoding="utf-8").splitlines()) == 7
-    strict = run(served, *command[:-1])
-    assert "5 × postal_code" in strict.stderr, "nothing is sent because of these problems"
-    rows[1] = make_row("approved", city=" ")
-    write(tmp_path / "rows.jsonl", rows)
-    changed = run(served, *command)
-    assert "line 2: city: must not be blank" in changed.stderr, "another problem than before"
-    assert "5 rows rejected as in an earlier run" in changed.stderr
-    if name == "out.jsonl":
-        assert set(statuses(out).values()) == {"approved"}
-        assert {line["line"] for line in read(out)} == set(range(1, 9))
 
 
 PERSONAL = ("TSTXYZ00A00A000A", "anna@example.com", "Prova", "3330000000")

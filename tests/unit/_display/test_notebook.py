@@ -114,37 +114,40 @@ def test_problems_html_is_a_table() -> None:
 def test_error_html_does_not_show_its_decision() -> None:
     decision = Approved(redirect_url=SECRET, last_name=SECRET, meta=META)
     error = DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
-    result = RowResult(3, Row(SECRET, approval_request(), id=SECRET), "approved", decision, error)
+    result = RowResult(3, Row(SECRET, approval_request()), "approved", decision, error)
     assert SECRET not in shown(result)
     page = Page(shown(result))
-    assert page.text.endswith(f"3approvedDecisionNotRecordedError: {error}")
+    assert page.text.endswith(f"approved3DecisionNotRecordedError: {error}")
 
 
 def test_foreign_error_html_shows_only_its_class() -> None:
     result = result_of(3, (SECRET, approval_request()), ValueError(SECRET))
-    assert "3unknownTransportError: approve: no response (ValueError): " in Page(shown(result)).text
+    assert "unknown3TransportError: approve: no response (ValueError): " in Page(shown(result)).text
     assert SECRET not in shown(result)
 
 
 def test_row_result_html_shows_the_result() -> None:
     error = ConnectionLostError("approve", "ServerDisconnectedError", "unknown", 1)
     page = Page(shown(RowResult(0, (SECRET, approval_request()), "unknown", None, error)))
-    head = "Result of a rowrowstatusamountnet amounterror"
-    assert page.text == f"{head}0unknownConnectionLostError: {error}"
+    head = "Result of a rowstatusrowamountnet amounterror"
+    assert page.text == f"{head}unknown0ConnectionLostError: {error}"
     decision = Approved(amount=123_450, net_amount=119_747, email=SECRET, meta=META)
     page = Page(shown(RowResult(4, (SECRET, approval_request()), "approved", decision)))
-    assert page.text == f"{head}4approved1,234.50 euro1,197.47 euro"
+    assert page.text == f"{head}approved41,234.50 euro1,197.47 euro"
+    row = Row(SECRET, approval_request(), id="order 7")
+    refused = Refused(amount=123_450, net_amount=119_747, meta=META)
+    assert Page(shown(RowResult(4, row, "refused", refused))).text == f"{head}refusedorder 71,234.50 euro"
 
 
 def test_summary_html_has_each_status_with_its_sum() -> None:
     summary = Summary(
         approved=2, unknown=1, error=1, amount_approved=90_000, amount_unknown=10_000, net_amount=88_000,
-        elapsed=2.5, latency_50=0.1, latency_95=0.2, latency_99=0.3, latency_max=0.4,
+        elapsed=2.5, errors={"ConnectionLostError": 1, "ConnectError": 1},
     )  # fmt: skip
     assert Page(shown(summary)).text == (
         "Summary of 4 rowsstatusrowsamountapproved2900.00 eurounknown1100.00 euroerror1"
         "net amount 880.00 euro; 2.5 s since the first row"
-        "decisions: half within 0.1 s, 95 % within 0.2 s, 99 % within 0.3 s, all within 0.4 s"
+        "1 × ConnectionLostError1 × ConnectError"
     )
 
 

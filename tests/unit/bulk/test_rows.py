@@ -39,14 +39,16 @@ def test_row_of_a_decision_is_flat_and_not_personal() -> None:
     approved = result(DECISION)
     row = {
         "index": 3, "id": "A0001", "status": "approved", "outcome": "approved", "repeatable": False,
+        "sent": True, "at": approved.at,
         "amount": 45_000, "net_amount": 43_650, "instalments": 12, "error": None, "message": None,
         "entry": "c0ffee", "attempts": 2, "elapsed": 0.5, "trace_id": "7" * 32,
     }  # fmt: skip
     assert approved.as_row() == row
     personal = {"fiscal_code": FISCAL_CODE, "redirect_url": "https://pay.example.com/#t"}
     assert approved.as_row(personal=True) == row | personal
-    refused = result(Refused(meta=META), amount=70_000).as_row(personal=True)
+    refused = result(Refused(net_amount=1, meta=META), amount=70_000).as_row(personal=True)
     assert (refused["status"], refused["amount"], refused["redirect_url"]) == ("refused", 70_000, None)
+    assert refused["net_amount"] is None, "the shop receives nothing"
 
 
 def test_error_of_a_row_keeps_no_other_exception() -> None:
@@ -82,6 +84,19 @@ def test_row_of_an_error_has_its_message_and_facts(error: LoanError, expected: d
     assert row | expected == row
     assert (row["error"], row["message"]) == (type(error).__name__, str(error))
     assert (row["amount"], row["net_amount"], row["fiscal_code"]) == (45_000, None, FISCAL_CODE)
+
+
+def test_result_knows_whether_its_call_sent_a_request() -> None:
+    sent: list[Approved | LoanError] = [
+        DECISION, ConnectionLostError("approve", "OSError", "unknown", 1), DomainError("approve", (), META),
+        DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError"),
+    ]  # fmt: skip
+    not_sent: list[Approved | LoanError] = [
+        attrs.evolve(DECISION, meta=attrs.evolve(META, attempts=0)),
+        InvalidRequestError(()), ConnectError("approve", "OSError", "not_sent", 1),
+        OutcomeUnknownError("approve", "c0ffee", "lost", ""),
+    ]  # fmt: skip
+    assert [result(outcome).sent for outcome in (*sent, *not_sent)] == [True] * 4 + [False] * 4
 
 
 def test_row_of_an_unrecorded_decision_has_decision_and_error() -> None:

@@ -1,42 +1,40 @@
 """The summary of many results, the progress bar, and `repr()`."""
 
-import random
+import asyncio
 import sys
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
-from loanasync import ConfigurationError, Meta
+from loanasync import ConfigurationError, ConnectError, InvalidRequestError, Meta
 from loanasync.bulk import Row, RowResult, Summary
+from loanasync.bulk.rows import result_of
 from loanasync.bulk.summary import Tally
 from support.builders import FISCAL_CODE, approval_request
-from support.bulk import DECISION, approvals_of, approve_at_once, rows
-
-
-def test_latencies_are_precise_to_three_per_cent() -> None:
-    source = random.Random(7)  # noqa: S311  (not a secret)
-    taken = sorted(source.lognormvariate(-2, 1.5) for _ in range(10_000))
-    tally = Tally()
-    for elapsed in taken:
-        decision = attrs.evolve(DECISION, meta=Meta(201, 1, elapsed))
-        tally.add(RowResult(0, Row(FISCAL_CODE, approval_request()), "approved", decision))
-    summary = tally.summary()
-    for found, rank in ((summary.latency_50, 4999), (summary.latency_99, 9899), (summary.latency_max, 9999)):
-        assert taken[rank] * 0.999 <= found <= taken[rank] * 1.03
-    assert len(tally._latencies) < 600
+from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
 def test_summary_repr_is_one_line_without_personal_data() -> None:
-    assert repr(Tally().summary()) == (
-        "<Summary of 0 rows: 0 approved; 0.00 euro approved;"
-        " half of the decisions within 0 s, 99 % within 0 s>"
-    )
-    summary = Summary(approved=3, unknown=1, amount_approved=123_456, latency_50=0.12345, latency_99=1.5)
+    assert repr(Tally().summary()) == "<Summary of 0 rows: 0 approved; 0.00 euro approved>"
+    summary = Summary(approved=3, unknown=1, amount_approved=123_456, errors={"ConnectError": 1})
     assert repr(summary) == (
-        "<Summary of 4 rows: 3 approved, 1 unknown; 1234.56 euro approved;"
-        " half of the decisions within 0.123 s, 99 % within 1.5 s>"
+        "<Summary of 4 rows: 3 approved, 1 unknown; 1234.56 euro approved; 1 × ConnectError>"
     )
+    assert "<div>1 × ConnectError</div>" in summary._repr_html_()
     assert repr(Summary(refused=1)).startswith("<Summary of 1 row: 0 approved, 1 refused;")
+
+
+def test_summary_counts_errors_by_name() -> None:
+    tally = Tally()
+    errors = [InvalidRequestError(()), ConnectError("approve", "OSError", "not_sent", 1), ValueError("Anna")]
+    for error in (*errors, errors[1]):
+        tally.add(result_of(0, Row(FISCAL_CODE, approval_request()), error))
+    found = tally.summary().errors
+    assert next(iter(found.items())) == ("ConnectError", 2)
+    assert found == {"ConnectError": 2, "InvalidRequestError": 1, "TransportError": 1}
+    with pytest.raises(TypeError):
+        found["ConnectError"] = 3  # type: ignore[index]
 
 
 async def test_decision_without_amount_counts_the_requested_amount() -> None:
@@ -72,6 +70,27 @@ async def test_progress_bar_counts_rows_and_is_closed(
     shown = capsys.readouterr().err
     assert " rows [" in shown, "the number of rows is not known"
     assert shown.endswith("\n")
+
+
+async def test_progress_bar_shows_calls_that_continue_after_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for the service, or for another process that requests the same customer."""
+    pytest.importorskip("tqdm")
+    now = [100.0]
+    monkeypatch.setattr("loanasync.bulk.worker_pool.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("loanasync.bulk.approvals._BAR_INTERVAL", 0)
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(3), progress=True)
+    cell = asyncio.create_task(anext(approvals))
+    await let_tasks_run()
+    cell.cancel()
+    now[0] = 112.0
+    await let_tasks_run()
+    assert "3 in progress, one for 12 s" in capsys.readouterr().err
+    calls.finish_all()
+    await approvals.aclose()
+    assert len(approvals.unread) == 3
 
 
 def test_progress_bar_without_tqdm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,24 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
+from typing import Any
 
+import pandas as pd
 import pytest
 
-from loanasync import ConfigurationError
+from loanasync import (
+    AlreadyEvaluatedError,
+    ConfigurationError,
+    ConnectError,
+    ConnectionLostError,
+    Decision,
+    InFlightError,
+    InvalidRequestError,
+    LoanError,
+    Meta,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+)
 from loanasync.bulk import Approvals, Row, RowResult
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
@@ -232,3 +246,77 @@ def test_invalid_argument_raises_configuration_error(setting: str, value: object
     with pytest.raises(ConfigurationError) as caught:
         approvals_of(approve_at_once, **arguments)
     assert caught.value.setting == setting
+
+
+async def test_pool_begins_slowly_and_grows_with_each_decision() -> None:
+    calls = HeldCalls()
+    approvals = approvals_of(calls.approve, rows(100), concurrency=64, stop_after=None)
+    reading = asyncio.create_task(anext(approvals))
+    await let_tasks_run()
+    assert len(calls.in_progress) == 4
+    calls.finish(0, ConnectError("approve", "OSError", "not_sent", 1))
+    await let_tasks_run()
+    assert len(calls.in_progress) == 4, "an error permits no further call"
+    for decisions in range(1, 10):
+        calls.finish(next(iter(calls.in_progress)))
+        await let_tasks_run()
+        assert len(calls.in_progress) == 4 + decisions
+    await reading
+    approvals.abort()
+    await approvals.aclose()
+    assert len(approvals.unread) == 9 + 13
+
+
+FAILURES = [
+    ConnectError("approve", "OSError", "not_sent", 1),
+    AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1)),
+    ConnectionLostError("approve", "OSError", "unknown", 1),
+]
+
+
+async def run_with(outcomes: list[Decision | LoanError], **options: int | None) -> tuple[Approvals, int]:
+    """Run a row for each outcome, one at a time, and return the number of results."""
+    left = iter(outcomes)
+
+    async def approve(*_: object, **__: object) -> Decision:
+        outcome = next(left)
+        if isinstance(outcome, LoanError):
+            raise outcome
+        return outcome
+
+    approvals = approvals_of(approve, rows(len(outcomes)), concurrency=1, **options)
+    return approvals, len([result async for result in approvals])
+
+
+async def test_rows_in_sequence_without_a_decision_stop_the_pool() -> None:
+    failing: list[Decision | LoanError] = [FAILURES[number % 3] for number in range(100)]
+    with pytest.warns(
+        RuntimeWarning, match=r"stopped after 20 rows without a decision, the last with Al.*None"
+    ):
+        approvals, read = await run_with([*failing[:19], DECISION, *failing])
+    assert read == 19 + 1 + 20
+    assert (
+        approvals.stopped == "stopped after 20 rows without a decision, the last with AlreadyEvaluatedError"
+    )
+    approvals, read = await run_with(failing, stop_after=None)
+    assert (approvals.stopped, read) == ("", 100)
+
+
+async def test_rows_that_were_not_sent_because_they_are_known_stop_nothing() -> None:
+    known: list[Decision | LoanError] = [
+        InvalidRequestError(()),
+        OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
+        PayloadMismatchError("approve", "c0ffee", "approved"),
+        InFlightError("approve", "c0ffee"),
+    ]
+    approvals, read = await run_with(known * 10, stop_after=2)
+    assert (approvals.stopped, read) == ("", 40)
+
+
+async def test_approvals_in_a_wrong_place_say_how_to_read_them() -> None:
+    approvals: Any = approvals_of(approve_at_once, rows(2))
+    with pytest.raises(TypeError, match=r"async for result in client\.approve_many\(rows\)"):
+        await approvals
+    with pytest.raises(TypeError, match=r"to_frame\(\)"):
+        pd.DataFrame(approvals)
+    assert len([result async for result in approvals]) == 2, "nothing was lost"

@@ -1,0 +1,362 @@
+"""The job file of `approve-many`: a table of its rows, and the names of its service, ledger and inputs.
+
+It is an SQLite file. Without ``--ledger`` it is also the ledger of the job. The table contains no fiscal
+code: a customer is the key of a ledger entry, which is a digest.
+"""
+
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+
+from loanasync.cli.ledger.open import UnusableError
+
+_PATIENCE = 10.0  # seconds to wait while the ledger writes to the same file
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ROWS = """(
+    number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT NOT NULL, scope TEXT NOT NULL,
+    key TEXT NOT NULL, run INTEGER NOT NULL, input TEXT NOT NULL, kind TEXT NOT NULL, cents INTEGER NOT NULL,
+    state TEXT NOT NULL, record BLOB
+)"""
+_CREATE = (
+    f"CREATE TABLE IF NOT EXISTS job.rows {_ROWS}",
+    "CREATE INDEX IF NOT EXISTS job.rows_key ON rows (key)",
+    "CREATE INDEX IF NOT EXISTS job.rows_line ON rows (line)",
+    "CREATE INDEX IF NOT EXISTS job.rows_id ON rows (id)",
+    "CREATE TABLE IF NOT EXISTS job.members (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+)
+# States of rows that may be sent, again or for the first time. A correction takes their place. The state is
+# the outcome of the row, or "failed" for an error about a customer who was decided before.
+MAY_BE_SENT = ("", "not_sent", "not_evaluated")
+_MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
+_BY_KEY = "SELECT number, key, state, record FROM job.rows WHERE key = ?"
+_BY_PLACE = f"""SELECT number, key, state, NULL FROM job.rows
+    WHERE (line = ?1 OR (id = ?2 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?1"""  # noqa: S608  (constants)
+
+
+class Kind(StrEnum):
+    """The kind of a row in a plan and in a summary: what a run does with it, then its result."""
+
+    TO_BE_SENT = "to be sent"
+    IN_PROGRESS = "in progress elsewhere"
+    APPROVED = "approved"
+    REFUSED = "refused"
+    FROM_LEDGER = "from the ledger"
+    EARLIER = "earlier"
+    REFUSED_LOCALLY = "refused locally"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+
+
+UNFINISHED = (Kind.TO_BE_SENT, Kind.FROM_LEDGER, Kind.IN_PROGRESS)
+
+
+@define
+class Counts:
+    """Number of rows and sum of their amounts, by kind. Plan, progress, summary and report show these."""
+
+    rows: Counter[Kind] = field(factory=Counter)
+    cents: Counter[Kind] = field(factory=Counter)
+
+    def move(self, before: Kind, after: Kind, cents: int) -> None:
+        """Count a row as another kind."""
+        for kind, sign in ((before, -1), (after, 1)):
+            self.rows[kind] += sign
+            self.cents[kind] += sign * cents
+
+    @property
+    def total(self) -> int:
+        """Number of all rows."""
+        return self.rows.total()
+
+    def members(self) -> dict[str, dict[str, int]]:
+        """Return the counts as the members of a report."""
+        return {
+            kind.value.replace(" ", "_"): {"rows": self.rows[kind], "cents": self.cents[kind]}
+            for kind in Kind
+        }
+
+
+@frozen
+class FoundRow:
+    """A row of the job that a row of the input continues or corrects."""
+
+    number: int
+    key: str
+    state: str
+    record: bytes | None
+
+
+@frozen
+class JobRow:
+    """A row of the job, for an export.
+
+    Args:
+        is_current: A row of the run that holds the job.
+    """
+
+    number: int
+    line: int
+    id: str
+    key: str
+    state: str
+    record: bytes | None
+    is_current: bool
+
+
+@frozen
+class Target:
+    """A row of the job that needs a result."""
+
+    number: int
+    kind: Kind
+    cents: int
+
+
+class Job:
+    """The table of rows. A plan is made in a temporary database, and `begin` writes it to the file.
+
+    Args:
+        path: Path of the file. If there is no file, the job is new and in memory.
+
+    Raises:
+        UnusableError: The file is not that of a job.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._db = sqlite3.connect(
+            "", timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+        )
+        self._db.execute(f"CREATE TABLE plan {_ROWS.replace(' PRIMARY KEY', '')}")
+        self._taken: set[int] = set()  # numbers of rows in the plan
+        self._is_locked = False
+        self.path: Path | None = None
+        self.members: dict[str, Any] = {}  # what the job belongs to; empty for a new one
+        if path is not None and path.exists():
+            with _readable(path):
+                self._attach(path)
+                self._read_members()
+        if not self.members:  # no run has begun
+            self._detach()
+            self._db.execute("ATTACH ':memory:' AS job")
+            self._create()
+        self.run: int = 1 + self._db.execute("SELECT COALESCE(MAX(run), 0) FROM job.rows").fetchone()[0]
+
+    def _attach(self, path: Path) -> None:
+        file = Path(os.path.realpath(path))
+        self._db.execute("ATTACH ? AS job", (f"{file.as_uri()}?mode=rw",))
+        self._db.execute("PRAGMA job.synchronous = NORMAL")
+        self.path = path
+
+    def _detach(self) -> None:
+        if self.path is not None:
+            self._db.execute("DETACH job")
+            self.path = None
+
+    def _read_members(self) -> None:
+        tables = self._db.execute("SELECT name FROM job.sqlite_master WHERE name = 'members'")
+        if tables.fetchone() is not None:
+            rows = self._db.execute("SELECT name, value FROM job.members")
+            self.members = {name: json.loads(value) for name, value in rows}
+
+    def _create(self) -> None:
+        for statement in _CREATE:
+            self._db.execute(statement)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def lock(self) -> None:
+        """Refuse a second run at the same time. The lock ends with its process.
+
+        Raises:
+            UnusableError: Another run uses the job.
+        """
+        with self._transaction():
+            self._lock()
+
+    def _lock(self) -> None:
+        self.check_lock()
+        self._set("process", _process(os.getpid()))
+        self._is_locked = True
+
+    def check_lock(self) -> None:
+        """Raise UnusableError if another run uses the job."""
+        found = self._db.execute("SELECT value FROM job.members WHERE name = 'process'").fetchone()
+        if found is not None and _is_running(json.loads(found[0])):
+            out = str(self.path).removesuffix(".ledger")
+            raise UnusableError(
+                f"another run is writing to {out}: wait until it ends, then run this command again"
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        self._db.execute("REPLACE INTO job.members VALUES (?, ?)", (name, json.dumps(value)))
+
+    def has_evaluated(self) -> bool:
+        """Return True if the service may have evaluated a customer."""
+        return bool(
+            self._db.execute(
+                f"SELECT 1 FROM job.rows WHERE NOT {_MAY_BE_SENT} LIMIT 1"  # noqa: S608  (constants)
+            ).fetchone()
+        )
+
+    def find(self, keys: Sequence[str], line: int, row_id: str) -> FoundRow | None:
+        """Return the row of a customer, else one that may be sent and has the same line or id."""
+        for key in keys:
+            if (found := self._db.execute(_BY_KEY, (key,)).fetchone()) is not None:
+                return FoundRow(*found)
+        found = self._db.execute(_BY_PLACE, (line, row_id)).fetchone()
+        return None if found is None else FoundRow(*found)
+
+    def plan(self, found: FoundRow | None, *values: object) -> None:
+        """Add a row to the plan.
+
+        Args:
+            found: The row of the job that it replaces.
+            values: The values of the columns after ``number``.
+        """
+        number = None if found is None or found.number in self._taken else found.number
+        if number is not None:
+            self._taken.add(number)
+        line, row_id, scope, key, source, kind, cents, state, record = values
+        row = (number, line, row_id, scope, key, self.run, source, kind, cents, state, record)
+        self._db.execute("INSERT INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def change_keys(self, keys: Mapping[str, str]) -> None:
+        """Replace the keys in the plan, which was made before the ledger had a secret."""
+        self._db.execute("CREATE INDEX plan_key ON plan (key)")
+        self._db.executemany(
+            "UPDATE plan SET key = ? WHERE key = ?", ((new, old) for old, new in keys.items())
+        )
+
+    def begin(self, path: Path | None, source: str, members: Mapping[str, object]) -> None:
+        """Write the plan to the job. Rows of the same input that are no longer in it are removed.
+
+        Args:
+            path: Path of the file; None keeps the job in memory. A file is created if it does not exist.
+            source: The input.
+            members: Service, ledger and inputs of the job.
+
+        Raises:
+            UnusableError: Another run uses the job.
+            OSError: The file cannot be created.
+            sqlite3.Error: The file cannot be written.
+        """
+        is_new = path is not None and self.path is None
+        if path is not None and is_new:
+            with suppress(FileExistsError):  # the ledger
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            self._db.execute("DETACH job")
+            self._attach(path)
+            self._db.execute("PRAGMA job.journal_mode = WAL")
+        with self._transaction():
+            self._create()
+            if is_new or not self._is_locked:
+                self._lock()
+            if is_new and self._db.execute("SELECT 1 FROM job.rows LIMIT 1").fetchone():
+                raise UnusableError(f"another run has begun {path}: run this command again")
+            self.members |= members
+            for name, value in self.members.items():
+                if name != "process":
+                    self._set(name, value)
+            self._db.execute("REPLACE INTO job.rows SELECT * FROM plan")
+            stale = f"DELETE FROM job.rows WHERE input = ? AND run < ? AND {_MAY_BE_SENT}"  # noqa: S608  (constants)
+            self._db.execute(stale, (source, self.run))
+
+    def targets(self) -> dict[str, Target]:
+        """Return the rows of this run that need a result, by key."""
+        kinds = ", ".join(f"'{kind}'" for kind in UNFINISHED)
+        condition = f"run = ? AND key <> '' AND (record IS NULL OR kind IN ({kinds}))"
+        statement = f"SELECT key, number, kind, cents FROM job.rows WHERE {condition}"  # noqa: S608  (constants)
+        found = self._db.execute(statement, (self.run,))
+        return {key: Target(number, Kind(kind), cents) for key, number, kind, cents in found}
+
+    def finish(self, results: Sequence[tuple[Kind, str, bytes, int]]) -> None:
+        """Write results: the kind, the state, the record, and the number of the row.
+
+        Raises:
+            sqlite3.Error: The file cannot be written.
+        """
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE job.rows SET kind = ?, state = ?, record = ? WHERE number = ?", results
+            )
+
+    def rows(self) -> Iterator[JobRow]:
+        """Yield all rows, in the order of the lines."""
+        current = self.run if self._is_locked else -1
+        yield from starmap(
+            JobRow,
+            self._db.execute(
+                "SELECT number, line, id, key, state, record, run = ? FROM job.rows ORDER BY line, number",
+                (current,),
+            ),
+        )
+
+    def counts(self, *, planned: bool = False) -> Counts:
+        """Count the rows of the last run, or of the plan."""
+        counts = Counts()
+        run = self.run if self._is_locked else self.run - 1
+        source, values = ("plan", ()) if planned else ("job.rows WHERE run = ?", (run,))
+        for kind, rows, cents in self._db.execute(
+            f"SELECT kind, COUNT(*), SUM(cents) FROM {source} GROUP BY kind",  # noqa: S608  (constants)
+            values,
+        ):
+            counts.rows[Kind(kind)], counts.cents[Kind(kind)] = rows, cents
+        return counts
+
+    def close(self) -> None:
+        """End the lock, and close the file."""
+        with suppress(sqlite3.Error):  # such as a full disk: the lock ends with this process
+            if self._is_locked:
+                self._db.execute("DELETE FROM job.members WHERE name = 'process'")
+        self._db.close()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Refuse a file that SQLite cannot read."""
+    try:
+        yield
+    except sqlite3.OperationalError:
+        raise UnusableError(
+            f"{path} cannot be read: it must be a file of this user on a local disk"
+        ) from None
+    except sqlite3.DatabaseError:
+        raise UnusableError(f"{path} is damaged, truncated, or not a job file: restore it") from None
+
+
+def _process(number: int) -> dict[str, object]:
+    """Return what identifies a running process, also after its number was given to another one."""
+    with suppress(OSError, IndexError):
+        state, *others = Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+        return {"number": number, "started": "" if state == "Z" else f"{boot} {others[18]}"}
+    return {"number": number, "started": ""}
+
+
+def _is_running(process: Mapping[str, Any]) -> bool:
+    if os.name != "posix":  # there, the number of a process cannot be checked without ending it
+        return False
+    try:
+        os.kill(process["number"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        pass
+    return _process(process["number"]) == process

@@ -1,0 +1,83 @@
+"""Files that a command writes, each as a whole."""
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+STANDARD_OUTPUT = "-"
+
+
+def open_private(path: str) -> BinaryIO:
+    """Open an empty file that only its owner may read, or standard output.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path == STANDARD_OUTPUT:
+        return os.fdopen(os.dup(1), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def create_private(path: str) -> None:
+    """Create a file that only its owner may read, if it does not exist; so a wrong path is found early.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path == STANDARD_OUTPUT or not (is_regular(path) or Path(path).is_dir()):
+        return
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+
+def has_content(path: str) -> bool:
+    """Return True if the path is a file that is not empty."""
+    return Path(path).is_file() and Path(path).stat().st_size > 0
+
+
+def write_whole(path: str, lines: Iterable[str], encoding: str = "utf-8") -> None:
+    """Write a file under another name, and rename it. Only its owner may read it.
+
+    Args:
+        path: Path of the file; ``-`` is standard output. Pipes and devices are written directly.
+        lines: The lines. A lone surrogate is escaped as in JSON.
+        encoding: Text encoding, one that writes no byte order mark.
+
+    Raises:
+        OSError: The file cannot be written. It is unchanged.
+    """
+    content = (line.encode(encoding, errors="backslashreplace") for line in lines)
+    try:
+        if path == STANDARD_OUTPUT or not is_regular(path):
+            with open_private(path) as file:
+                file.writelines(content)
+        else:
+            _replace(Path(os.path.realpath(path)), content)  # a link stays a link
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _replace(target: Path, content: Iterable[bytes]) -> None:
+    handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".new", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            is_zipped = target.suffix == ".gz"
+            with gzip.GzipFile(mode="wb", fileobj=raw, mtime=0) if is_zipped else nullcontext(raw) as file:
+                file.writelines(content)
+            raw.flush()
+            os.fsync(raw.fileno())
+        if target.exists():
+            shutil.copymode(target, draft)
+        Path(draft).replace(target)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def is_regular(path: str) -> bool:
+    """Return True for a file, or a path where one can be created; False for a device or a pipe."""
+    return path != STANDARD_OUTPUT and (Path(path).is_file() or not Path(path).exists())
