@@ -39,6 +39,7 @@ class Canned:
         self.requests = 0
         self.open: set[asyncio.Transport] = set()
         self.most_open = 0
+        self.connections = 0
         self.base_url = ""
         self.arrived = asyncio.Event()
         self.all_closed = asyncio.Event()
@@ -69,6 +70,7 @@ class _ServerProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses of asyncio's
         self._canned.open.add(self._transport)
+        self._canned.connections += 1
         self._canned.most_open = max(self._canned.most_open, len(self._canned.open))
         self._canned.all_closed.clear()
 
