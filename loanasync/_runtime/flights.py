@@ -191,13 +191,14 @@ class Flights:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
         with run:
             run.record.set_ledger_result("joined")
-            run.record.link(flight.run.span)
-            entry = flight.run.entry or ""
-            if flight.run.payload != run.payload:
-                return run.finish(PayloadMismatchError("approve", entry, "inflight"))
-            flight.is_withdrawn = False  # this caller has time left, and the error must not say otherwise
-            if not await self._wait(flight, run, within, is_first=False):
-                return run.finish(InFlightError("approve", flight.run.entry or ""))
+            try:
+                if flight.run.payload != run.payload:
+                    return run.finish(PayloadMismatchError("approve", flight.run.entry or "", "inflight"))
+                flight.is_withdrawn = False  # this caller has time left, and the error must not say otherwise
+                if not await self._wait(flight, run, within, is_first=False):
+                    return run.finish(InFlightError("approve", flight.run.entry or ""))
+            finally:  # before Python 3.12, the flight may have no span when this caller joins
+                run.record.link(flight.run.span)
             result = flight.result
             if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
                 return None

@@ -115,11 +115,13 @@ async def test_cancelled_call_ends_its_span_with_the_outcome(options: Callable[[
     assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
 
 
-async def test_joined_call_has_a_link_to_the_span_of_the_request() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_joined_call_has_a_link_to_the_span_of_the_request(*, at_once: bool) -> None:
     recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
     client = client_of(recorder, step)
     first = asyncio.ensure_future(approve(client))
-    await arrived.wait()
+    if not at_once:
+        await arrived.wait()
     second = asyncio.ensure_future(approve(client))
     await asyncio.sleep(0)
     go.set()
