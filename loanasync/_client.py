@@ -179,6 +179,7 @@ class LoanClient(Closing):
         self._ledger_guard = _ledger_guard(ledger, ledger_policy, shop.base_url)
         self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
         self._owns_ledger = False
+        self._applications: list[object] = []  # in whose lifespan the client is; shared by its copies
         self._opens_session = session is None and transport is None
         clock: Clock | None = getattr(transport, "clock", None)
         self._pipeline = Pipeline(
@@ -799,7 +800,9 @@ class LoanClient(Closing):
         """Load what the first call needs, and close the client when a web application shuts down.
 
         Pass this method to the application: ``FastAPI(lifespan=client.lifespan)``,
-        ``Starlette(lifespan=client.lifespan)`` or ``Litestar(..., lifespan=[client.lifespan])``.
+        ``Starlette(lifespan=client.lifespan)`` or ``Litestar(..., lifespan=[client.lifespan])``. In
+        aiohttp.web, use ``app.cleanup_ctx.append(client.cleanup_ctx)``. If several applications use the
+        client, the last one that shuts down closes it.
 
         Args:
             app: The application, passed by the framework and not used.
@@ -811,9 +814,14 @@ class LoanClient(Closing):
             >>> run(application())
             serving
         """
-        del app
-        async with self:
+        self._applications.append(app)
+        try:
+            await self.__aenter__()
             yield
+        finally:
+            self._applications.pop()
+            if not self._applications:
+                await self.aclose()
 
     cleanup_ctx = lifespan  # aiohttp's name: app.cleanup_ctx.append(client.cleanup_ctx)
 

@@ -274,7 +274,9 @@ class Options:
         require(Timeout, "timeout", self.timeout)
         require(bool, "strict", self.strict)
         if self.strict and find_spec("stdnum") is None:
-            raise ConfigurationError("strict", "needs python-stdnum; run: pip install 'loanasync[strict]'")
+            raise ConfigurationError(
+                "strict", "needs python-stdnum; run: pip install '.[strict]' in a checkout"
+            )
 
     def with_changes(
         self, *, shop_id: str | None = None, auth_token: AuthToken | None = None, **changes: object

@@ -344,7 +344,7 @@ def _argument_error(
         (stop_after is None or _is_count(stop_after), "stop_after", "must be None or an int of at least 1"),
         (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
         (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
-        (has_bar, "progress", "True needs tqdm: pip install 'loanasync[notebook]'"),
+        (has_bar, "progress", "True needs tqdm: pip install '.[notebook]' in a checkout"),
         (wrong_wait is None, "wait", wrong_wait),
         (timeout is None or isinstance(timeout, Timeout), "timeout", "must be a Timeout"),
         (retry is None or isinstance(retry, RetryPolicy), "retry", "must be a RetryPolicy"),

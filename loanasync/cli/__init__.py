@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command. If its extra is not installed, print how to install it."""
     if not all(map(_is_installed, _REQUIRED)):
         sys.exit(
-            "the command loanasync needs an extra: pip install 'loanasync[cli]'."
+            "the command loanasync needs an extra: pip install '.[cli]' in a checkout."
             " The sandbox runs without it: python -m loanasync.sandbox"
         )
     from loanasync.cli.app import app  # noqa: PLC0415  (needs the extra)

@@ -43,7 +43,7 @@ def _open_dead_letters(queue: str) -> DeadLettersBase:
         module = import_module(f"loanasync.worker.{_MODULES[scheme]}")
     except ImportError:
         raise typer.BadParameter(
-            "needs an extra: pip install 'loanasync[taskiq]'", param_hint="--queue"
+            "needs an extra: pip install '.[taskiq]' in a checkout", param_hint="--queue"
         ) from None
     address, separator, query = queue.partition("?")
     options = query.split("&") if separator else []

@@ -20,7 +20,7 @@ _UNKNOWN_NAME = re.compile(r"^module '\S+' has no attribute '(\w+)'")  # of an A
 def missing_driver_error(backend: "type[Ledger]") -> ConfigurationError:
     """Return the error for a backend whose driver is not installed."""
     return ConfigurationError(
-        "ledger", f"needs {backend.driver}: run pip install 'loanasync[{backend.extra}]'"
+        "ledger", f"needs {backend.driver}: run pip install '.[{backend.extra}]' in a checkout"
     )
 
 
@@ -33,7 +33,7 @@ def unsuitable_driver_error(ledger: "Ledger", error: BaseException) -> Configura
     if not ledger.driver:
         return None
     version = f"{ledger.driver} {getattr(sys.modules.get(ledger.driver), '__version__', '')}".rstrip()
-    update = f"run pip install -U 'loanasync[{ledger.extra}]'"
+    update = f"run pip install -U '.[{ledger.extra}]' in a checkout"
     if isinstance(error, TypeError) and (option := _UNKNOWN_OPTION.search(str(error))):
         return ConfigurationError(
             "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"

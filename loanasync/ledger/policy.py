@@ -87,6 +87,14 @@ def _is_key(value: object) -> bool:
     return isinstance(value, bytes) and len(value) >= _LEAST_KEY
 
 
+def _key_rule(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"must be at least {_LEAST_KEY} bytes"
+    return f"must be bytes, not {type(value).__name__}" + (
+        "; call .encode()" if isinstance(value, str) else ""
+    )
+
+
 @frozen(kw_only=True)
 class LedgerPolicy:
     """The settings with which a client uses its ledger.
@@ -140,7 +148,7 @@ class LedgerPolicy:
         if self.keep not in ("decision", "body"):
             raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
         if self.key is not None and not _is_key(self.key):
-            raise ConfigurationError("ledger_policy.key", f"must be at least {_LEAST_KEY} bytes")
+            raise ConfigurationError("ledger_policy.key", _key_rule(self.key))
         if not all(map(_is_key, self.old_keys)):
             raise ConfigurationError("ledger_policy.old_keys", f"must be keys of at least {_LEAST_KEY} bytes")
         if not self.patience > 0:

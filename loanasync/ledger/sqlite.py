@@ -20,7 +20,7 @@ from weakref import WeakSet, finalize
 from attrs import define
 
 from loanasync._forks import free_after_fork
-from loanasync.errors import LedgerMismatchError
+from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.header import Header, format_error, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import FORMAT, Entry, dump_entry, load_entry
@@ -137,6 +137,11 @@ class SqliteLedger(Ledger):
     """
 
     def __init__(self, path: str | Path, *, patience: float = 10.0, must_exist: bool = False) -> None:
+        if "://" in str(path):
+            del path  # may contain a password: must not be in a traceback
+            raise ConfigurationError(
+                "ledger", "must be the path of a file; for an address, use LOANASYNC_LEDGER or another ledger"
+            )
         super().__init__(_SqliteStore(Path(path), patience), creates=not must_exist)
 
     def __repr__(self) -> str:

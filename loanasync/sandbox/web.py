@@ -32,7 +32,7 @@ _HEADERS = {
 }
 _INSPECTOR = "/_sandbox/"
 _NO_PAGES = (
-    "the pages of the sandbox need Jinja2: pip install 'loanasync[sandbox]'."
+    "the pages of the sandbox need Jinja2: pip install '.[sandbox]' in a checkout."
     " The service and all other paths under /_sandbox/ work without it"
 )
 _ADMIN_CALLS = (

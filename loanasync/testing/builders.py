@@ -80,7 +80,8 @@ def email(tag: str | None = None) -> str:
 def approval_request(*, tag: str | None = None, **changes: Any) -> ApprovalRequest:
     """Return a valid approval request: 450 euro (``amount=45_000`` euro cents) in 12 instalments.
 
-    Its e-mail address is different on each call.
+    It is different on each call: the e-mail address is. To test a double click, create one request and pass
+    it twice. Another one has other data, which raise `PayloadMismatchError`.
 
     Args:
         tag: A sandbox tag for the e-mail address; see `email`.

@@ -74,7 +74,7 @@ class TelemetryRecorder:
         except ImportError:
             raise ConfigurationError(
                 "TelemetryRecorder",
-                "needs opentelemetry-sdk: pip install opentelemetry-sdk, or 'loanasync[cli]'",
+                "needs opentelemetry-sdk: pip install opentelemetry-sdk, or '.[cli]' in a checkout",
             ) from None
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             # The SDK would silently record nothing.

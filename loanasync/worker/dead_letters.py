@@ -7,7 +7,7 @@ from attrs import frozen
 
 from loanasync._closing import Closing
 
-NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
+NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U '.[taskiq]' in a checkout"
 
 
 class NoQueueError(Exception):

@@ -192,7 +192,7 @@ def test_worker_without_its_extra_names_the_command(library: str, use: str) -> N
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: ")
     assert last.endswith(
-        "misses a package, or has one that is too old: run pip install -U 'loanasync[taskiq]'"
+        "misses a package, or has one that is too old: run pip install -U '.[taskiq]' in a checkout"
     )
 
 

@@ -249,3 +249,13 @@ def test_client_copy_is_refused_with_advice(duplicate: Callable[[LoanClient], ob
 def test_from_env_has_the_arguments_of_the_client() -> None:
     names = list(inspect.signature(LoanClient).parameters)
     assert [*ClientOptions.__annotations__] == names
+
+
+async def test_client_stays_open_until_the_last_application_shuts_down() -> None:
+    client = scripted_client(approved())
+    async with client.lifespan():
+        async with client.with_options(timeout=Timeout(total=5)).lifespan():
+            pass
+        assert (await client.approve(FISCAL_CODE, approval_request())).approved
+    with pytest.raises(ClientClosedError):
+        await client.create_request({})

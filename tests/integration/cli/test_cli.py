@@ -74,7 +74,7 @@ def test_shell_completion_completes_commands() -> None:
 
 def test_main_without_the_extra_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit, match=r"pip install 'loanasync\[cli\]'"):
+    with pytest.raises(SystemExit, match=r"pip install '\.\[cli\]'"):
         cli.main()
 
 

@@ -218,7 +218,7 @@ def test_missing_extra_error_has_the_install_command(
     kind: Callable[[str], object], url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigurationError, match=rf"pip install 'loanasync\[{extra}\]'"):
+    with pytest.raises(ConfigurationError, match=rf"pip install '\.\[{extra}\]'"):
         kind(url)
 
 

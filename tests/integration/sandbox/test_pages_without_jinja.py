@@ -15,7 +15,7 @@ from support.raw_shop import BODY, CODE
 WITHOUT_JINJA = (
     "import sys; sys.modules['jinja2'] = None; from loanasync.sandbox.__main__ import main; main()"
 )
-INSTALL = "pip install 'loanasync[sandbox]'"
+INSTALL = "pip install '.[sandbox]' in a checkout"
 HTML = {"Accept": "text/html"}
 REQUESTS = "/api/shops/sandbox-shop/requests"
 

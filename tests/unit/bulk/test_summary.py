@@ -97,7 +97,7 @@ def test_progress_bar_without_tqdm_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "tqdm")
     monkeypatch.setattr("loanasync.bulk.approvals.find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'loanasync\[notebook\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[notebook\]'"):
         approvals_of(approve_at_once, rows(1), progress=True)
 
 

@@ -293,3 +293,16 @@ def test_from_env_with_a_wrong_argument_names_it() -> None:
     options: dict[str, Any] = {"ledgers": None}
     with pytest.raises(TypeError, match="ledgers"):
         LoanClient.from_env(**options)
+
+
+@pytest.mark.parametrize(("key", "rule"), [("text of 16 letters", "not str; call .encode()"), (5, "not int")])
+def test_key_that_is_not_bytes_is_refused_with_the_conversion(key: Any, rule: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LedgerPolicy(key=key)
+    assert str(caught.value) == f"ledger_policy.key: must be bytes, {rule}"
+
+
+def test_address_of_a_server_is_refused_as_a_file() -> None:
+    with pytest.raises(ConfigurationError, match="ledger: must be the path of a file") as caught:
+        SqliteLedger("postgresql://shop:secret@db.example.com/shop")
+    assert "secret" not in str(caught.value)

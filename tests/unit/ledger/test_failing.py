@@ -95,7 +95,7 @@ async def test_any_exception_of_a_custom_ledger_means_unavailable(fault: Any) ->
 
 async def test_option_that_the_driver_lacks_names_its_version() -> None:
     shop = Shop(approved(), ledger=RedisLedger("redis://shop:SECRET@127.0.0.1:1/0?driver=1", durable=False))
-    expected = rf"redis {redis.__version__} has no option driver: .* pip install -U 'loanasync\[redis\]'"
+    expected = rf"redis {redis.__version__} has no option driver: .* pip install -U '\.\[redis\]'"
     with pytest.raises(ConfigurationError, match=expected) as caught:
         await shop.approve()
     assert "SECRET" not in str(caught.value)
@@ -113,7 +113,7 @@ async def test_driver_that_is_too_old_is_named(
         ledger, name = PostgresLedger("postgresql://127.0.0.1:1/shop"), "connect"
     shop = Shop(approved(), ledger=ledger)
     monkeypatch.delattr(f"{module}.{name}")
-    with pytest.raises(ConfigurationError, match=rf"does not suit \w+: .*loanasync\[{extra}\]'"):
+    with pytest.raises(ConfigurationError, match=rf"does not suit \w+: .*'\.\[{extra}\]'"):
         await shop.approve()
     assert shop.script.left == 1
 
