@@ -69,7 +69,7 @@ async def test_retry_without_a_free_slot_raises_system_fault() -> None:
     step, arrived, leave = held_response(refused())
     shop = Shop(system_error(), step, approved(), max_concurrency=1)
     began, go = paused(shop)
-    first = asyncio.create_task(shop.approve(timeout=Timeout(total=0.2, attempt=0.1, connect=0.05)))
+    first = asyncio.create_task(shop.approve(timeout=Timeout(total=1, attempt=1)))
     await began.wait()
     other = asyncio.create_task(shop.approve(OTHER))
     await arrived.wait()

@@ -9,6 +9,7 @@ from loanasync import (
     Approved,
     Problem,
     RawResponse,
+    Refused,
     UnexpectedResponseError,
 )
 from loanasync.testing import response, scripted_client
@@ -113,6 +114,13 @@ def test_approve_201_broken_json_with_approved_true_is_approved() -> None:
     decision = read(APPROVE, 201, b'{"approved":true,"redirectUrl":https://x.example}')
     assert isinstance(decision, Approved)
     assert (decision.redirect_url, decision.meta.unread) == (None, ("body",))
+
+
+@pytest.mark.parametrize("body", [b"", b" \r\n\t"], ids=str)
+def test_approve_422_with_an_empty_body_is_refused(body: bytes) -> None:
+    decision = read(APPROVE, 422, body)
+    assert isinstance(decision, Refused)
+    assert decision.meta.unread == ("body",)
 
 
 @pytest.mark.parametrize(
