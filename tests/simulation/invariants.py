@@ -17,7 +17,7 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING
 
-from loanasync.errors import InFlightError
+from loanasync.errors import InFlightError, PayloadMismatchError
 from loanasync.ledger import Entry, State
 from loanasync.ledger.model import DECIDED
 from simulation.record import Key, Write
@@ -58,11 +58,13 @@ def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
     last = earlier[-1]
     mine = (write.process, write.guard, write.key)
     own = [each for each in world.record.calls if (each.process, each.guard, each.key) == mine]
-    # A caller that gave up waiting has not received the response.
+    # A caller that gave up waiting, or had other data, has not received the response.
     answered = [
         each
         for each in own
-        if each.started <= last.at and each.said is not None and not isinstance(each.result, InFlightError)
+        if each.started <= last.at
+        and each.said is not None
+        and not isinstance(each.result, InFlightError | PayloadMismatchError)
     ]
     if any((last.ended or inf) <= (each.ended or 0.0) for each in answered):
         return False  # a call has ended with this response: its outcome is unknown from then on
