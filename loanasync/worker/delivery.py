@@ -2,8 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from logging import ERROR, INFO, WARNING
@@ -77,7 +76,7 @@ def all_paused(broker: AsyncBroker) -> bool:
 class QueueBroker(AsyncBroker):
     """Base class of brokers that can put a message back with a delay, and that store dead letters.
 
-    A delivery is what `_deliveries` yields with the content of a message. Each operation stores the message
+    A delivery is what `_fetch` returns with the content of a message. Each operation stores the message
     in its new place before it removes it from the old one.
     """
 
@@ -88,8 +87,8 @@ class QueueBroker(AsyncBroker):
         """Connect, and create what the server does not have. This can be repeated."""
 
     @abstractmethod
-    def _deliveries(self) -> AsyncGenerator[tuple[Any, bytes], None]:
-        """Yield deliveries and the contents of their messages until all tasks are paused."""
+    async def _fetch(self) -> Sequence[tuple[Any, bytes]]:
+        """Wait a moment for messages, and return their deliveries and contents."""
 
     @abstractmethod
     async def _delete(self, delivery: Any) -> None:  # noqa: ANN401  (each broker has its own type)
@@ -127,15 +126,21 @@ class QueueBroker(AsyncBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield the messages of the queue. While the server is unavailable, try again."""
+        is_open = False
         while not all_paused(self):
-            if not await self._is_open():  # again after an error: the server may have lost its data
+            # Open it again after an error: the server may have lost its data.
+            is_open = is_open or await self._is_open()
+            if not is_open:
                 continue
+            raise_lost_cancellation()
             try:
-                async with aclosing(self._deliveries()) as deliveries:
-                    async for delivery, data in deliveries:
-                        yield AckableMessage(data=data, ack=partial(self._acknowledge, delivery, data))
+                fetched = await self._fetch()
             except self._errors as error:
+                is_open = False
                 await _wait_after(error)
+                continue
+            for delivery, data in fetched:
+                yield AckableMessage(data=data, ack=partial(self._acknowledge, delivery, data))
 
     async def _acknowledge(self, delivery: object, data: bytes) -> None:
         requeue = pending_requeue.get()

@@ -1,6 +1,5 @@
 """A taskiq broker and its dead letters in NATS JetStream."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from logging import WARNING
@@ -21,7 +20,7 @@ try:
     from taskiq import AsyncBroker, BrokerMessage
     from taskiq_nats import PullBasedJetStreamBroker
 
-    from loanasync.worker.delivery import QueueBroker, all_paused, raise_lost_cancellation
+    from loanasync.worker.delivery import QueueBroker, raise_lost_cancellation
 except ImportError as _error:
     raise ImportError(NEEDS_EXTRA.format(__name__)) from _error
 
@@ -89,10 +88,8 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         if not (self.client.is_connected or self.client.is_reconnecting):
             await self.client.connect(self.servers, **self.connection_kwargs)
             self.consumer = await self.js.pull_subscribe_bind(self.durable, self.stream_name)
-        steps: list[Callable[[], Awaitable[object]]]
-        steps = [partial(self.js.add_stream, each) for each in self._streams]
-        steps += [partial(self.js.add_consumer, self.stream_name, self.consumer_config)]
-        for create in steps:
+        steps: list[Any] = [partial(self.js.add_stream, each) for each in self._streams]
+        for create in (*steps, partial(self.js.add_consumer, self.stream_name, self.consumer_config)):
             try:
                 await create()
             except BadRequestError as error:  # for example because another stream has the same subject
@@ -104,18 +101,18 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         headers = {name: " ".join(str(value).split()) for name, value in message.labels.items()}
         await self.js.publish(self.subject, payload=message.message, headers=headers)
 
-    async def _deliveries(self) -> AsyncGenerator[tuple[Msg, bytes], None]:
-        while not all_paused(self):
-            raise_lost_cancellation()
-            found: list[Msg] = []
-            with suppress(NatsTimeoutError):
-                found = await self.consumer.fetch(timeout=_FETCH_TIMEOUT)
-            for each in found:
-                delay = (each.headers or {}).get(_DELAY)
-                if delay and each.metadata.num_delivered == 1:
-                    await each.nak(float(delay))
-                else:
-                    yield each, each.data
+    async def _fetch(self) -> list[tuple[Msg, bytes]]:
+        found: list[Msg] = []
+        with suppress(NatsTimeoutError):
+            found = await self.consumer.fetch(timeout=_FETCH_TIMEOUT)
+        due = []
+        for each in found:
+            delay = (each.headers or {}).get(_DELAY)
+            if delay and each.metadata.num_delivered == 1:
+                await each.nak(float(delay))
+            else:
+                due.append((each, each.data))
+        return due
 
     async def _delete(self, delivery: Msg) -> None:
         await delivery.ack()

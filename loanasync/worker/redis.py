@@ -1,7 +1,6 @@
 """A taskiq broker and its dead letters in Redis or Valkey."""
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from logging import WARNING
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ try:
     from redis.exceptions import RedisError, ResponseError
     from taskiq_redis import RedisStreamBroker
 
-    from loanasync.worker.delivery import QueueBroker, all_paused, raise_lost_cancellation
+    from loanasync.worker.delivery import QueueBroker
 except ImportError as _error:
     raise ImportError(NEEDS_EXTRA.format(__name__)) from _error
 
@@ -37,6 +36,7 @@ if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then
   return 0
 end
 """
+# KEYS: stream. ARGV: group, id.
 _REMOVE = """
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 redis.call('XDEL', KEYS[1], ARGV[2])
@@ -132,60 +132,41 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
         # driver_info=None: otherwise redis-py reads its version from a file in the event loop.
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
+        self._redis: Any = Redis(connection_pool=self.connection_pool)  # types of redis-py differ by release
+        self._scripts: dict[str, Any] = {}
+        self._cursor, self._next_check = _START, 0.0
 
     async def _open(self) -> None:
-        await self._create_group()
+        with suppress(ResponseError):  # it exists
+            await self._redis.xgroup_create(
+                self.queue_name, self.consumer_group_name, id=self.consumer_id, mkstream=True
+            )
         if self.is_worker_process:
             await self._delete_consumers()
 
-    async def _create_group(self) -> None:
-        async with Redis(connection_pool=self.connection_pool) as redis:
-            with suppress(ResponseError):  # it exists
-                await redis.xgroup_create(
-                    self.queue_name, self.consumer_group_name, id=self.consumer_id, mkstream=True
-                )
-
-    async def _deliveries(self) -> AsyncGenerator[tuple[bytes, bytes], None]:
+    # Fetch one message at a time: messages that wait here would become idle and be redelivered elsewhere.
+    async def _fetch(self) -> list[tuple[bytes, bytes]]:
         interval = min(_CHECK_INTERVAL, self.idle_timeout / 4000)
-        cursor, due = _START, 0.0
-        async with Redis(connection_pool=self.connection_pool) as redis:
-            while not all_paused(self):
-                raise_lost_cancellation()
-                if time.monotonic() >= due:
-                    await self._run(_DELIVER_DUE, "later", _MAX_DUE)
-                    cursor, found = await self._claim_idle(redis, cursor)
-                    if cursor == _START:  # all pending messages were checked
-                        due = time.monotonic() + interval
-                else:
-                    found = await self._read_new(redis, interval)
-                for number, members in found:
-                    if members:
-                        yield number, members.get(b"data", b"")  # a message without data is not from taskiq
-                    else:  # Redis before 7 returns a deleted message without members
-                        await self._delete(number)
-
-    # Read one message at a time: messages that wait here would become idle and be redelivered elsewhere.
-    async def _claim_idle(self, redis: Any, cursor: bytes) -> tuple[bytes, Any]:  # noqa: ANN401  (the types of redis-py differ between releases)
-        cursor, found, *_ = await redis.xautoclaim(
-            self.queue_name, self.consumer_group_name, self.consumer_name, self.idle_timeout, cursor, count=1
-        )
-        return cursor, found
-
-    async def _read_new(self, redis: Any, within: float) -> Any:  # noqa: ANN401  (see `_claim_idle`)
-        fetched = await redis.xreadgroup(
-            self.consumer_group_name,
-            self.consumer_name,
-            {self.queue_name: ">"},
-            count=1,
-            block=max(1, round(within * 1000)),
-        )
-        return fetched[0][1] if fetched else []
+        names = (self.consumer_group_name, self.consumer_name)
+        if time.monotonic() >= self._next_check:
+            await self._run(_DELIVER_DUE, "later", _MAX_DUE)
+            self._cursor, found, *_ = await self._redis.xautoclaim(
+                self.queue_name, *names, self.idle_timeout, self._cursor, count=1
+            )
+            if self._cursor == _START:  # all pending messages were checked
+                self._next_check = time.monotonic() + interval
+        else:
+            wait = max(1, round(interval * 1000))
+            streams = await self._redis.xreadgroup(*names, {self.queue_name: ">"}, count=1, block=wait)
+            found = streams[0][1] if streams else []
+        for number, members in found:
+            if not members:  # Redis before 7 returns a deleted message without members
+                await self._delete(number)
+        # A message without data is not from taskiq.
+        return [(number, members.get(b"data", b"")) for number, members in found if members]
 
     async def _delete(self, delivery: bytes) -> None:
-        async with Redis(connection_pool=self.connection_pool) as redis, redis.pipeline() as both:
-            both.xack(self.queue_name, self.consumer_group_name, delivery)
-            both.xdel(self.queue_name, delivery)
-            await both.execute()
+        await self._run(_REMOVE, "", self.consumer_group_name, delivery)
 
     async def _put_back(self, delivery: bytes, data: bytes, delay: float) -> None:
         await self._run(_DELAY, "later", self.consumer_group_name, delivery, data, delay)
@@ -193,16 +174,14 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
     async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
         await self._run(_ADD_DEAD_LETTER, "dead", self.consumer_group_name, delivery, data, reason)
 
-    async def _run(self, script: str, suffix: str, *arguments: str | bytes | float) -> None:
-        names = [self.queue_name, f"{self.queue_name}:{suffix}"]
-        async with Redis(connection_pool=self.connection_pool) as redis:
-            await redis.register_script(script)(keys=names, args=arguments)
-
     async def _delete_consumers(self, own: str = "") -> None:
         """Delete the consumer with this name, and the consumers of killed workers."""
-        ended = (self.consumer_group_name, own, 2 * self.idle_timeout)
-        async with Redis(connection_pool=self.connection_pool) as redis:
-            await redis.register_script(_DELETE_CONSUMERS)(keys=[self.queue_name], args=ended)
+        await self._run(_DELETE_CONSUMERS, "", self.consumer_group_name, own, 2 * self.idle_timeout)
+
+    async def _run(self, script: str, suffix: str, *arguments: str | bytes | float) -> None:
+        if script not in self._scripts:
+            self._scripts[script] = self._redis.register_script(script)
+        await self._scripts[script](keys=[self.queue_name, f"{self.queue_name}:{suffix}"], args=arguments)
 
     async def shutdown(self) -> None:
         """Close the connections. A worker deletes its consumer first."""

@@ -349,12 +349,12 @@ async def test_message_without_members_is_acknowledged(
     """Redis 6.2 returns a deleted message without members."""
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue, redelivery=60.0)
-    claim_idle, deleted = broker._claim_idle, [(b"7-1", None)]
+    claim_idle, deleted = broker._redis.xautoclaim, [(b"7-1", None)]
 
-    async def as_redis_6(redis: Any, cursor: bytes) -> tuple[bytes, Any]:
-        return (cursor, [deleted.pop()]) if deleted else await claim_idle(redis, cursor)
+    async def as_redis_6(*args: Any, **options: Any) -> Any:
+        return (b"7-1", [deleted.pop()], []) if deleted else await claim_idle(*args, **options)
 
-    monkeypatch.setattr(broker, "_claim_idle", as_redis_6)
+    monkeypatch.setattr(broker._redis, "xautoclaim", as_redis_6)
     async with pending_messages(broker, 1):
         (found,) = await receive(broker, 1)
         assert (found.data, deleted) == (b"message 0", [])
@@ -365,7 +365,8 @@ async def test_cancellation_swallowed_by_the_client_ends_listening(
 ) -> None:
     broker: Any = broker_of(url_of(server), f"q{token_hex(4)}", redelivery=0.3)
     await broker.startup()
-    owner, name = (broker, "_read_new") if isinstance(broker, RedisStreams) else (broker.consumer, "fetch")
+    is_redis = isinstance(broker, RedisStreams)
+    owner, name = (broker._redis, "xreadgroup") if is_redis else (broker.consumer, "fetch")
     fetch, has_started = getattr(owner, name), asyncio.Event()
 
     async def swallow_cancellation(*args: Any, **options: Any) -> Any:
