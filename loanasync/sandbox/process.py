@@ -16,7 +16,8 @@ from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import fault_list
 
 if TYPE_CHECKING:
-    from loanasync._client import ClientOptions, LoanClient
+    from loanasync import LoanClient
+    from loanasync._client import ClientOptions
 
 
 _READY = "sandbox ready at "

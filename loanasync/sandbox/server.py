@@ -26,7 +26,8 @@ from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
-    from loanasync._client import ClientOptions, LoanClient
+    from loanasync import LoanClient
+    from loanasync._client import ClientOptions
 
 
 Description = Literal["street_number", "civic_number"]
