@@ -5,24 +5,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from loanasync import ConfigurationError
+from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync.cli.approve_many.plan import Reading
 from loanasync.cli.approve_many.run import RunOptions, export_job, run
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT
-from loanasync.cli.ledger.open import (
-    LEDGER_HELP,
-    SANDBOX_WITHOUT_LEDGER,
-    SERVICE_GROUP,
-    GroupedCipherName,
-    GroupedOrphanFolder,
-    UnusableError,
-)
+from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 from loanasync.cli.rows.orders import DialectName
 from loanasync.cli.rows.source import UnreadableError
 
@@ -32,192 +25,70 @@ _CHECK = "Checks"
 _OUTPUT = "Output"
 _LIMITS = "Speed and limits"
 
-RejectedFile: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--rejected",
-        metavar="FILE",
-        help="File for rows that may be sent again after a correction, with line and reason.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-ReportFile: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Write the summary as JSON to this file; - is standard output.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
+
+def _option(group: str, text: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  (its type depends on typer)
+    """Return an option in a group of the help."""
+    return typer.Option(*names, help=text, rich_help_panel=group, **settings)
+
+
+_FILE: dict[str, Any] = {"metavar": "FILE"}
+_COUNT: dict[str, Any] = {"metavar": "N"}
+_IN = "File of rows: JSON lines or CSV, also compressed (.gz); - is standard input."
+_OUT = (
+    "Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
+    " - is standard output."
+)
+_LEDGER: dict[str, Any] = {"metavar": "NAME", "envvar": "LOANASYNC_LEDGER"}
+_NAME = f"Ledger to use instead of OUT.ledger: {LEDGER_HELP}."
+_MEMBER = "With --create: send the column COLUMN as the member NAME. Can be repeated."
+_COLUMN = "Read FIELD from the column or JSON member NAME. Can be repeated."
+_MAPPING = "TOML file with the names of columns, and with values to replace or to add. --column wins."
+_ENCODING = "Encoding of the file if it is not UTF-8, such as cp1252."
+_REJECTED = "File for rows that may be sent again after a correction, with line and reason."
+_REPORT = "Write the summary as JSON to this file; - is standard output."
+_PROBLEMS = "List all problems of the rows in this file, one per line; - is standard output."
+_STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
+_DEADLINE = "Send no further row after this number of seconds. Calls in progress finish."
+_DIALECT = "Which description the service follows, named after its street number field."
+_EURO = "Amounts are in euro (450,50) instead of euro cents (45050)."
+_CREATE = "Create each loan request first, with the member fiscalCode and those of --member."
+_SANDBOX = "Start a sandbox and use it as the service. The requests are created."
+_VALIDATE = "List all problems of the file and send nothing. Needs no service."
+
+RejectedFile: TypeAlias = Annotated[str | None, _option(_OUTPUT, _REJECTED, "--rejected", **_FILE)]
+ReportFile: TypeAlias = Annotated[str | None, _option(_OUTPUT, _REPORT, "--report", **_FILE)]
 
 
 def approve_many(
-    rows: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN", help="File of rows: JSON lines or CSV, also compressed (.gz); - is standard input."
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="OUT",
-            help="Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
-            " - is standard output.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            envvar="LOANASYNC_LEDGER",
-            help=f"Ledger to use instead of OUT.ledger: {LEDGER_HELP}.",
-            rich_help_panel=SERVICE_GROUP,
-        ),
-    ] = None,
-    member: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=COLUMN",
-            help="With --create: send the column COLUMN as the member NAME. Can be repeated.",
-            rich_help_panel=SERVICE_GROUP,
-        ),
-    ] = None,
-    cipher: GroupedCipherName = None,
-    orphan_folder: GroupedOrphanFolder = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=NAME",
-            help="Read FIELD from the column or JSON member NAME. Can be repeated.",
-            rich_help_panel=_INPUT,
-        ),
-    ] = None,
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="TOML file with the names of columns, and with values to replace or to add. --column wins.",
-            rich_help_panel=_INPUT,
-        ),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoding of the file if it is not UTF-8, such as cp1252.",
-            rich_help_panel=_INPUT,
-        ),
-    ] = None,
+    rows: Annotated[str, typer.Argument(metavar="IN", help=_IN)],
+    out: Annotated[str | None, _option(_OUTPUT, _OUT, "-o", "--out", metavar="OUT")] = None,
+    ledger: Annotated[str | None, _option(SERVICE_GROUP, _NAME, **_LEDGER)] = None,
+    member: Annotated[list[str] | None, _option(SERVICE_GROUP, _MEMBER, metavar="NAME=COLUMN")] = None,
+    column: Annotated[list[str] | None, _option(_INPUT, _COLUMN, metavar="FIELD=NAME")] = None,
+    mapping: Annotated[str | None, _option(_INPUT, _MAPPING, **_FILE)] = None,
+    encoding: Annotated[str | None, _option(_INPUT, _ENCODING)] = None,
     rejected: RejectedFile = None,
     report: ReportFile = None,
-    problems: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="List all problems of the rows in this file, one per line; - is standard output.",
-            rich_help_panel=_CHECK,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Maximum number of calls in progress.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 64,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Maximum number of calls started per second.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    stop_after: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Stop after N rows in sequence without a decision; 0: never. Calls in progress finish.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 20,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Send no further row after this number of seconds. Calls in progress finish.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    dialect: Annotated[
-        DialectName,
-        typer.Option(
-            help="Which description the service follows, named after its street number field.",
-            rich_help_panel=SERVICE_GROUP,
-        ),
-    ] = DialectName.STREET_NUMBER,
+    problems: Annotated[str | None, _option(_CHECK, _PROBLEMS, **_FILE)] = None,
+    concurrency: Annotated[int, _option(_LIMITS, "Maximum number of calls in progress.", min=1)] = 64,
+    rate: Annotated[float | None, _option(_LIMITS, "Maximum number of calls started per second.")] = None,
+    stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
+    deadline: Annotated[float | None, _option(_LIMITS, _DEADLINE, metavar="SECONDS")] = None,
+    dialect: Annotated[DialectName, _option(SERVICE_GROUP, _DIALECT)] = DialectName.STREET_NUMBER,
     *,
-    euro: Annotated[
-        bool,
-        typer.Option(
-            "--euro",
-            help="Amounts are in euro (450,50) instead of euro cents (45050).",
-            rich_help_panel=_INPUT,
-        ),
-    ] = False,
+    euro: Annotated[bool, _option(_INPUT, _EURO, "--euro")] = False,
     ignore_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-unknown",
-            help="Skip unknown columns and JSON members.",
-            rich_help_panel=_INPUT,
-        ),
+        bool, _option(_INPUT, "Skip unknown columns and JSON members.", "--ignore-unknown")
     ] = False,
     skip_invalid: Annotated[
-        bool,
-        typer.Option(
-            "--skip-invalid",
-            help="Send the valid rows of a file that has invalid ones.",
-            rich_help_panel=_CHECK,
-        ),
+        bool, _option(_CHECK, "Send the valid rows of a file that has invalid ones.", "--skip-invalid")
     ] = False,
-    validate_only: Annotated[
-        bool,
-        typer.Option(
-            "--validate-only",
-            help="List all problems of the file and send nothing. Needs no service.",
-            rich_help_panel=_CHECK,
-        ),
-    ] = False,
+    validate_only: Annotated[bool, _option(_CHECK, _VALIDATE, "--validate-only")] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Show the plan: what would be sent. Send nothing.",
-            rich_help_panel=_CHECK,
-        ),
+        bool, _option(_CHECK, "Show the plan: what would be sent. Send nothing.", "--dry-run")
     ] = False,
-    create: Annotated[
-        bool,
-        typer.Option(
-            "--create",
-            help="Create each loan request first, with the member fiscalCode and those of --member.",
-            rich_help_panel=SERVICE_GROUP,
-        ),
-    ] = False,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox",
-            help="Start a sandbox and use it as the service. The requests are created.",
-            rich_help_panel=SERVICE_GROUP,
-        ),
-    ] = False,
+    create: Annotated[bool, _option(SERVICE_GROUP, _CREATE, "--create")] = False,
+    sandbox: Annotated[bool, _option(SERVICE_GROUP, _SANDBOX, "--sandbox")] = False,
 ) -> None:
     """Request the approval of every row of a file, each customer once.
 
@@ -245,8 +116,6 @@ def approve_many(
     options = RunOptions(
         out=out,
         ledger=None if sandbox else ledger,
-        cipher=cipher,
-        orphan_folder=orphan_folder,
         rejected=rejected,
         report=report,
         problems=problems,
@@ -269,16 +138,10 @@ def approve_many(
 def export(
     job: Annotated[str, typer.Argument(metavar="OUT.ledger", help="The job file of approve-many.")],
     out: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--out", metavar="OUT", help="Results file, by default OUT; - is standard output."
-        ),
+        str | None, _option(_OUTPUT, "Results file, by default OUT; - is standard output.", "-o", "--out")
     ] = None,
     ledger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", envvar="LOANASYNC_LEDGER", help="Ledger of the job, if it is not the job file."
-        ),
+        str | None, _option(SERVICE_GROUP, "Ledger of the job, if it is not the job file.", **_LEDGER)
     ] = None,
     rejected: RejectedFile = None,
     report: ReportFile = None,
@@ -329,6 +192,8 @@ def nothing_sent(rows: str, *names: str | Path | None) -> Iterator[None]:
         message = f"{'standard input' if rows == '-' else rows}: {error.location}{error}"
     except (ConfigurationError, UnusableError) as error:
         message = str(error)
+    except LedgerMismatchError as error:
+        message = f"the ledger {error.ledger} {error.reason}"
     except sqlite3.Error as error:
         message = f"{names[0]}.ledger cannot be used ({error})"
     except OSError as error:

@@ -19,7 +19,7 @@ import typer
 from attrs import define, frozen
 from rich.console import Console
 
-from loanasync._config import Shop
+from loanasync._config import LEDGER_CIPHER, Shop
 from loanasync.cli.approve_many.creation import CreatingClient
 from loanasync.cli.approve_many.export import (
     Failures,
@@ -52,7 +52,7 @@ from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import move_service
 from loanasync.ledger.environment import cipher_of
 from loanasync.ledger.guard import LedgerGuard
-from loanasync.ledger.header import keys_of
+from loanasync.ledger.header import check_cipher, keys_of
 
 _EVALUATED = (State.APPROVED, State.REFUSED, State.UNKNOWN, State.LOST, State.HELD, State.INFLIGHT)
 _DECISION = re.compile(r'"status": "(?:approved|refused)"|[,;\t|](approved|refused)[,;\t|]\1[,;\t|]')
@@ -70,8 +70,6 @@ class RunOptions:
 
     out: str | None
     ledger: str | None
-    cipher: str | None
-    orphan_folder: Path | None
     rejected: str | None
     report: str | None
     problems: str | None
@@ -228,11 +226,11 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _Parts:
     is_plan_only = options.dry_run and not is_known and options.ledger is None
     environment = _start_sandbox(runner, stack) if options.sandbox and not is_plan_only else os.environ
     shop = None if is_plan_only else shop_from_environment(environment)
-    policy = LedgerPolicy(orphan_folder=options.orphan_folder, encrypt=cipher_of(options.cipher))
+    policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
     if shop is None:
         ledger = None
     elif options.ledger is not None:
-        settings = settings_of(options.ledger, options.cipher, options.orphan_folder)
+        settings = settings_of(options.ledger)
         ledger, policy = settings.ledger, settings.policy
     elif file is not None:
         ledger = SqliteLedger(file)
@@ -553,6 +551,7 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         header = use.run(use.ledger.header())
         if header.id != job.members["ledger_id"]:
             raise UnusableError(f"{file} {_OTHER_LEDGER}")
+        check_cipher(header, use.policy)
         policy = use.policy if not header.secrets else attrs.evolve(use.policy, key=None, old_keys=())
         keys = Keys(job.members["shop_id"], keys_of(header, policy), policy)
         records, failures = Records(job, policy.encrypt), Failures()

@@ -4,14 +4,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-import typer
 from attrs import evolve, frozen
 
 from loanasync import ConfigurationError, LedgerMismatchError, LoanClient
-from loanasync._config import LEDGER, LEDGER_CIPHER, Shop, configure, from_environment
+from loanasync._config import LEDGER, Shop, configure, from_environment
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.environment import LedgerSettings, ledger_settings
@@ -28,32 +26,7 @@ _PAGE_SIZE = 500  # entries
 LEDGER_HELP = "a file's path, redis://...?prefix=... or postgresql://...?table=..."
 
 
-def _cipher(group: str | None = None) -> object:
-    """Return the option ``--cipher`` in a group of the help."""
-    return typer.Option(
-        "--cipher",
-        metavar="MODULE:OBJECT",
-        envvar=LEDGER_CIPHER,
-        help="Cipher of the responses in the ledger, as in LedgerPolicy(encrypt=...).",
-        rich_help_panel=group,
-    )
-
-
-def _orphan_folder(group: str | None = None) -> object:
-    """Return the option ``--orphan-folder`` in a group of the help."""
-    return typer.Option(
-        "--orphan-folder",
-        file_okay=False,
-        help="Folder of clients with LedgerPolicy(orphan_folder=...).",
-        rich_help_panel=group,
-    )
-
-
 SERVICE_GROUP = "Service and ledger"
-CipherName: TypeAlias = Annotated[str | None, _cipher()]
-OrphanFolder: TypeAlias = Annotated[Path | None, _orphan_folder()]
-GroupedCipherName: TypeAlias = Annotated[str | None, _cipher(SERVICE_GROUP)]
-GroupedOrphanFolder: TypeAlias = Annotated[Path | None, _orphan_folder(SERVICE_GROUP)]
 
 T = TypeVar("T")
 
@@ -71,22 +44,17 @@ def short(key: str) -> str:
     return key[:SHORT_KEY_LENGTH]
 
 
-def settings_of(name: str, cipher: str | None = None, orphan_folder: Path | None = None) -> LedgerSettings:
+def settings_of(name: str) -> LedgerSettings:
     """Return the ledger and the policy of a command, with the scope that the ledger states.
 
-    Options have precedence over variables.
-
     Args:
-        name: Value of ``--ledger``.
-        cipher: Value of ``--cipher``.
-        orphan_folder: Value of ``--orphan-folder``.
+        name: Value of ``--ledger``, which has precedence over the variable.
 
     Raises:
         ConfigurationError: An option or a variable is invalid, or the name of a variable is mistyped.
     """
-    given = {LEDGER: name} if cipher is None else {LEDGER: name, LEDGER_CIPHER: cipher}
-    settings = ledger_settings({**os.environ, **given})
-    policy = evolve(settings.policy, orphan_folder=orphan_folder)
+    settings = ledger_settings({**os.environ, LEDGER: name})
+    policy = settings.policy
     with suppress(Exception):  # the command reports the error when it uses the ledger
         policy = asyncio.run(_with_stated_scope(policy, settings.ledger))
     return evolve(settings, policy=policy)

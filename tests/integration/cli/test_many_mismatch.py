@@ -106,18 +106,35 @@ def test_wrong_or_missing_cipher_sends_nothing(
     create_at(name, bulk.sandbox.base_url, key=KEY, encrypt=CIPHER)
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
     assert "is encrypted: set LOANASYNC_LEDGER_CIPHER" in bulk.refused("--ledger", name)
-    other = f"{__name__}:OTHER_CIPHER"
-    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in bulk.refused(
-        "--ledger", name, "--cipher", other
-    )
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:OTHER_CIPHER")
+    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in bulk.refused("--ledger", name)
     monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
     assert (bulk.run("--ledger", name)[0], bulk.requested) == (0, 1)
 
 
-def test_cipher_of_a_ledger_without_one_sends_nothing(bulk: Bulk, tmp_path: Path) -> None:
+def test_cipher_also_encrypts_the_records_of_a_job(
+    bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    assert (bulk.run()[0], bulk.requested) == (0, 1)
+    job, written = tmp_path / "out.csv.ledger", bulk.out.read_bytes()
+    assert b"/apply/" in written, "the redirect"
+    assert b"/apply/" not in b"".join(path.read_bytes() for path in tmp_path.glob("out.csv.ledger*"))
+    assert run(None, "export", job).returncode == 0
+    assert bulk.out.read_bytes() == written
+    monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")
+    assert "is encrypted: set LOANASYNC_LEDGER_CIPHER" in bulk.run()[1]
+    refused = run(None, "export", job)
+    assert (refused.returncode, "LOANASYNC_LEDGER_CIPHER" in refused.stderr) == (2, True)
+
+
+def test_cipher_of_a_ledger_without_one_sends_nothing(
+    bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = tmp_path / "decisions.db"
     create_at(ledger, bulk.sandbox.base_url)
-    message = bulk.refused("--ledger", ledger, "--cipher", f"{__name__}:CIPHER")
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    message = bulk.refused("--ledger", ledger)
     assert f"the ledger {ledger} was created without a cipher: remove LOANASYNC_LEDGER_CIPHER" in message
 
 
