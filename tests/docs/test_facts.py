@@ -137,6 +137,25 @@ def test_name_that_does_not_exist_is_found(name: str) -> None:
     assert is_known("Timeout.attempt")
 
 
+def unknown_parts(command: str) -> list[str]:
+    """Return the subcommands and options of a command that the generated page on the command line lacks."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    words = command.split()
+    named = words[: 3 if words[1] in ("ledger", "dead-letters") else 2]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return [each for each in (" ".join(named), *options) if each not in page]
+
+
+@pytest.mark.parametrize("page", USERS_PAGES, ids=name_of)
+def test_commands_in_text_of_page_exist(page: Path) -> None:
+    commands = re.findall(r"`(loanasync [a-z][^`]*)`", text_of(page))
+    assert {each: unknown_parts(each) for each in commands if unknown_parts(each)} == {}
+
+
+def test_command_that_does_not_exist_is_found() -> None:
+    assert unknown_parts("loanasync ledger no-such --nothing") == ["loanasync ledger no-such", "--nothing"]
+
+
 def defaults() -> Iterator[tuple[str, str]]:
     """Yield each row of the tables of parameters in the page on timeouts: name and default."""
     page = (ROOT / "docs" / "howto" / "deadlines.md").read_text(encoding="utf-8")
