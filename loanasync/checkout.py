@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 from logging import ERROR, WARNING
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import field, fields_dict, frozen
 
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON, AnyJSON, mask
 from loanasync._display.texts import advice_text
 from loanasync._log import log
-from loanasync._models import ApprovalRequest
+from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._public import name_by_package
 from loanasync._results import Approved, Problems, Refused
 from loanasync._settings import Timeout
@@ -134,6 +134,9 @@ Page: TypeAlias = Redirect | Refused | Form | Waiting | Ask
 """Result of `checkout`: the page to show."""
 
 
+_ADDITIONAL = frozenset(fields_dict(AdditionalData))
+
+
 def _says_already_evaluated(error: LoanError) -> bool:
     return isinstance(error, AlreadyEvaluatedError)
 
@@ -225,6 +228,10 @@ def error_page(
             shown = "; ".join(map(str, others))  # without personal values
             log(WARNING, "checkout, entry %s: the form has no field for: %s", error.entry, shown)
         if beside:
+            # The service may ask for them only in its response to the approval.
+            additional_data_needed |= any(
+                each.field in _ADDITIONAL for found in beside.values() for each in found
+            )
             return Form(
                 error=error,
                 problems=beside,

@@ -130,6 +130,12 @@ async def test_needed_additional_data_are_asked_for_and_then_sent() -> None:
     assert isinstance(page, Redirect)
 
 
+async def test_additional_data_that_the_approval_misses_are_asked_for() -> None:
+    page = await after(CREATED, rejected({"salary": ["This value should not be blank."]}))
+    assert isinstance(page, Form)
+    assert (page.additional_data_needed, [*page.problems]) == (True, ["salary"])
+
+
 async def test_error_of_the_function_sends_no_approval() -> None:
     def fails(_: object) -> bool:
         raise KeyError
