@@ -36,6 +36,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, cancelled, request
 from support.raw_server import until
+from support.virtual_time import turns
 
 EVALUATED = domain_error("User already evaluated for approval")
 OTHER = "TSTXYZ00A00A000B"
@@ -109,6 +110,18 @@ async def test_memory_unknown_outcome_survives_an_error_of_its_repeat(name: str)
     assert isinstance(await shop.approve(repeat_unknown=True), LoanError)
     assert isinstance(await shop.approve(), OutcomeUnknownError)
     assert shop.script.left == 1
+
+
+async def test_memory_repeat_that_is_not_sent_leaves_the_outcome_unknown() -> None:
+    tokens = iter([asyncio.sleep(0, "token"), asyncio.Event().wait(), asyncio.sleep(0, "token")])
+    shop = Shop(timed_out(), approved(), auth_token=lambda: next(tokens))
+    await shop.approve()
+    repeat = asyncio.create_task(shop.approve(repeat_unknown=True))
+    await turns()
+    await cancelled(repeat)
+    await turns()
+    assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert isinstance(await shop.approve(repeat_unknown=True), Approved)
 
 
 async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
