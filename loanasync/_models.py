@@ -273,7 +273,12 @@ class ApprovalRequest(PydanticType):
         additional = _typed_values(AdditionalData, form)
         if any(value is not None for value in additional.values()):
             fields["additional"] = AdditionalData(**additional)
-        return cls(**{**fields, **_typed_values(cls, form), "amount": typed, **values})
+        arguments = {**fields, **_typed_values(cls, form), "amount": typed, **values}
+        del form, fields, additional, values, amount, typed  # personal: must not be in a traceback
+        try:
+            return cls(**arguments)
+        finally:
+            del arguments
 
 
 @frozen(kw_only=True)
@@ -358,7 +363,12 @@ class UserData(PydanticType):
             >>> data.document_issue_date, data.marketing, data.us_person
             (datetime.date(2019, 5, 31), True, False)
         """
-        return cls(**{**_typed_values(cls, form), **values})
+        arguments = {**_typed_values(cls, form), **values}
+        del form, values  # personal: must not be in a traceback
+        try:
+            return cls(**arguments)
+        finally:
+            del arguments
 
     def __repr__(self) -> str:
         return "UserData(***)"

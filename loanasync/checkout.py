@@ -12,7 +12,7 @@
 It calls only public methods of the client. Use these directly if your checkout differs.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from logging import ERROR, WARNING
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from loanasync._display.texts import advice_text
 from loanasync._log import log
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._public import name_by_package
-from loanasync._results import Approved, Problems, Refused
+from loanasync._results import Approved, Decision, Problems, Refused
 from loanasync._settings import Timeout
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -188,23 +188,41 @@ async def checkout(
         'Redirect'
     """
     needed = False
+    problems = client.check(fiscal_code, request)
+    creation, approval = _calls(client, fiscal_code, request, payload, scope, create_timeout)
+    del fiscal_code, request, payload  # personal: must not be in a traceback
     try:
-        if problems := client.check(fiscal_code, request):
+        if problems:
             raise InvalidRequestError(problems, "approve")
         try:
-            needed = additional_data_needed(await client.create_request(payload, timeout=create_timeout))
+            needed = additional_data_needed(await creation())
         except LoanError as error:
             if not already_created(error):
                 raise
-        decision = await client.approve(fiscal_code, request, additional_data_needed=needed, scope=scope)
+        decision = await approval(needed)
     except DecisionNotRecordedError as error:
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
         decision = error.decision
     except LoanError as error:
-        return error_page(error, fields, additional_data_needed=needed)
+        return error_page(error.with_traceback(None), fields, additional_data_needed=needed)
     if isinstance(decision, Refused):
         return decision
     return Redirect(url=decision.redirect_url or approved_url, decision=decision)
+
+
+def _calls(
+    client: LoanClient,
+    fiscal_code: str,
+    request: ApprovalRequest,
+    payload: Mapping[str, JSON],
+    scope: str,
+    create_timeout: Timeout | None,
+) -> tuple[Callable[[], Awaitable[AnyJSON]], Callable[[bool], Awaitable[Decision]]]:
+    """Return the two calls, which show no personal data in a traceback."""
+    return (
+        lambda: client.create_request(payload, timeout=create_timeout),
+        lambda needed: client.approve(fiscal_code, request, additional_data_needed=needed, scope=scope),
+    )
 
 
 def error_page(

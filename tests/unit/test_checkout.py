@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from traceback import TracebackException
 from typing import Any
 
 import attrs
@@ -141,8 +142,15 @@ async def test_error_of_the_function_sends_no_approval() -> None:
         raise KeyError
 
     script = ScriptedTransport(CREATED)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError) as caught:
         await page_of(script.client(), additional_data_needed=fails)
+    frames = TracebackException.from_exception(caught.value, capture_locals=True).stack
+    ours = [frame.locals for frame in frames if frame.filename.endswith("loanasync/checkout.py")]
+    assert ours
+    assert FISCAL_CODE not in str(ours)
+    page = await after(CREATED, connection_lost())
+    assert isinstance(page, Ask)
+    assert (page.error.__traceback__, page.error.__context__) == (None, None)
     assert [each.operation for each in script.sent] == ["create_request"]
 
 
