@@ -21,7 +21,7 @@ import pytest
 import loanasync
 from loanasync import LoanClient, LoanError, Meta, Problem, RetryPolicy, errors
 from loanasync.bulk import RowResult
-from loanasync.ledger import Entry, Ledger, MemoryLedger
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
     approval_request,
@@ -172,6 +172,9 @@ def test_defaults_of_timeouts_retries_and_breaker_are_those_of_the_code() -> Non
     shown = dict(defaults())
     assert shown.keys() == code.keys()
     assert {name: float(value) for name, value in shown.items()} == code
+    lease = loanasync.Timeout().longest + 2 * LedgerPolicy().patience
+    page = (ROOT / "docs" / "howto" / "deadlines.md").read_text(encoding="utf-8")
+    assert f"2 * LedgerPolicy.patience`, by default {lease:.0f} seconds" in page
 
 
 LEVELS = {

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
+from loanasync import Approved, ConfigurationError, ConnectError, LoanClient, TransportError
 from loanasync._transport.tls import certificate_problem
 from support.builders import FISCAL_CODE, approval_request
 from support.direct_path import each_path
@@ -80,6 +80,32 @@ async def test_context_may_contain_a_client_certificate() -> None:
         make(server.base_url, ssl=client_context) as client,
     ):
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    ("version", "outcomes"),
+    [(ssl.TLSVersion.TLSv1_2, {"not_sent"}), (ssl.TLSVersion.TLSv1_3, {"not_sent", "unknown"})],
+)
+async def test_missing_client_certificate_has_the_outcome_of_the_tls_version(
+    version: ssl.TLSVersion,
+    outcomes: set[str],
+    direct: bool,  # noqa: FBT001  (a parameter of the test)
+) -> None:
+    """With TLS 1.3, the server rejects it after the handshake, when the request may be written."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.maximum_version = version
+    authority().issue_cert("127.0.0.1").configure_cert(server_context)
+    authority().configure_trust(server_context)
+    server_context.verify_mode = ssl.CERT_REQUIRED
+    async with (
+        running(RawServer(RESPONSE, tls=server_context, scheme="https")) as server,
+        make(server.base_url, ssl=checking(), direct_connections=direct) as client,
+    ):
+        with pytest.raises(TransportError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert caught.value.outcome in outcomes
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("context", [blind(), nameless()], ids=["no chains", "no host names"])
