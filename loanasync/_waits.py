@@ -26,25 +26,17 @@ class Waits:
         self.is_closed: bool = False
         self._limits: set[asyncio.Timeout] = set()
 
-    def add(self, limit: asyncio.Timeout) -> None:
-        """Register a wait by its time limit, which must be entered."""
-        self._limits.add(limit)
-        if self.is_closed:
-            expire(limit)
-
-    def discard(self, limit: asyncio.Timeout) -> None:
-        """Remove a wait that has ended."""
-        self._limits.discard(limit)
-
     @asynccontextmanager
     async def limited_by(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
         """Enter a time limit, and register its wait until the end of the block."""
         async with limit:
-            self.add(limit)
+            self._limits.add(limit)
+            if self.is_closed:
+                expire(limit)
             try:
                 yield
             finally:
-                self.discard(limit)
+                self._limits.discard(limit)
 
     def close(self) -> None:
         """End all waits. Waits that are added later end at once."""

@@ -49,6 +49,7 @@ class Flight:
         "claim",
         "has_begun",
         "is_over",
+        "is_settling",
         "is_withdrawn",
         "loop",
         "result",
@@ -64,6 +65,7 @@ class Flight:
         self.claim: Claim | None = None
         self.waiters: list[Waiter] = []
         self.has_begun = False
+        self.is_settling = False  # no further request is sent
         self.is_over = False
         self.is_withdrawn = False  # the last caller has left before a request was written, or in a retry wait
         # The outcome or the error. None after the end: nothing was sent, and a caller may start a new flight.
@@ -262,7 +264,7 @@ class Flights:
         if flight.waiters or flight.task is None:
             return
         flight.run.is_abandoned = True
-        if not (flight.run.is_reading or flight.run.has_ended):
+        if not (flight.run.is_reading or flight.is_settling):
             flight.is_withdrawn = True
             flight.task.cancel()
             if not flight.has_begun:  # its coroutine never runs
@@ -296,13 +298,13 @@ class Flights:
                 raise
             except BaseException as error:  # also SystemExit, for example of a signal handler
                 run.release_slot()  # other calls need not wait for the settlement
-                flight.claim, run.has_ended = None, True
+                flight.claim, flight.is_settling = None, True
                 if (decision := run.received_decision()) is None:
                     await claim.interrupt(error)
                 else:
                     await claim.settle(decision)
                 raise
-            run.has_ended = True
+            flight.is_settling = True
             run.release_slot()
             result = await claim.settle(result)
             flight.claim = None

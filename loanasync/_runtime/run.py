@@ -74,7 +74,6 @@ class Run:
         attempts: Number of requests sent.
         last: The last response, if one has arrived.
         is_abandoned: True if no caller waits for the result any more.
-        has_ended: True if no further request is sent.
 
     Raises:
         ClientClosedError: The client was closed.
@@ -92,7 +91,6 @@ class Run:
     attempts: int = 0
     last: Response | None = None
     is_abandoned: bool = False
-    has_ended: bool = False
     _sending: Request | None = None  # the request in progress
     _is_written: bool = False  # a request of this call was written
     _has_slot: bool = False
@@ -336,7 +334,8 @@ class Run:
                 response = evolve(response, error=DeadlineExceededError)
             return response
         finally:
-            if self.is_reading and not (isinstance(response, NoResponse) and not response.is_sent):
+            is_unsent = isinstance(response, NoResponse) and not response.is_sent
+            if self.is_reading and not is_unsent:
                 self._is_written = True
             self._sending = None
             attempt.end(response, self.entry)

@@ -179,8 +179,7 @@ class SessionTransport:
         # After a blocked event loop, a response that arrived in time is read before this callback runs.
         timer = asyncio.get_running_loop().call_later(within, expire, limit)
         try:
-            async with limit:
-                self._waits.add(limit)
+            async with self._waits.limited_by(limit):
                 response = await send_method(session)(
                     request.method,
                     url,
@@ -208,7 +207,6 @@ class SessionTransport:
                 failures.drop_frames(error)
         finally:
             timer.cancel()
-            self._waits.discard(limit)
             if response is not None:
                 response.close()
             if not self.is_owned:
