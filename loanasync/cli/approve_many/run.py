@@ -122,9 +122,9 @@ def _validate(options: RunOptions, orders: Orders, problems: ProblemList) -> Exi
         Planner(job, keys, None, is_own=True, writes=False).read(orders, problems, Records(job, None).encode)
         counts = job.counts(planned=True)
         if options.rejected is not None:
-            write_whole(
-                options.rejected, Records(job, None).rejected(orders, keys), orders.table.source.encoding
-            )
+            _keep_earlier(options.rejected, orders)
+            letters = Records(job, None).rejected(orders, keys)
+            write_whole(options.rejected, letters, orders.table.source.encoding)
     problems.print()
     invalid = counts.rows[Kind.REFUSED_LOCALLY]
     print_message(
@@ -258,11 +258,11 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _Parts:
         has_ledger=options.ledger is not None or is_known,
         form=format_of(options.results, job.members.get("delimiter", orders.table.delimiter)),
     )
+    if is_known:
+        job.check_lock() if options.dry_run else job.lock()
     if parts.has_ledger:
         _check_job(options, parts)
         parts.open_ledger()
-    if is_known:
-        job.check_lock() if options.dry_run else job.lock()
     return parts
 
 
@@ -562,6 +562,7 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         write_whole(results, result_lines(form, failures.seen(records.read(use, must_answer=True))))
         if rejected is not None:
             with inputs[-1].opened() as orders:
+                _keep_earlier(rejected, orders)
                 write_whole(rejected, records.rejected(orders, keys), orders.table.source.encoding)
         if report is not None:
             write_whole(report, [json.dumps(report_of(job.counts(), failures), indent=2) + "\n"])

@@ -176,12 +176,15 @@ def test_killed_run_is_continued_at_once_and_exported(
         f"another run is writing to {bulk.out}: wait until it ends, then run this command again\n"
     )
     assert bulk.run("--dry-run")[0] == 2
+    if shares:
+        _, output = bulk.run("--dry-run", out=tmp_path / "other.jsonl")
+        assert table(output)["in progress elsewhere"] == ("2", "900.00")
     assert bulk.export()[0] == 0, "also while it runs"
     process.kill()  # which releases the lock
     process.communicate()
     bulk.out.unlink()
     assert bulk.export()[0] == 0
-    known = ["approved"] * 6 + ["unknown"] * 2
+    known = ["approved"] * 6 + ["unknown"] * 2  # also those in flight
     assert bulk.statuses == known
     assert [line["fiscal_code"] for line in read(bulk.out)] == [row["fiscal_code"] for row in bulk.rows[:8]]
     if shares:

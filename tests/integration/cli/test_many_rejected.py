@@ -168,9 +168,13 @@ def test_dead_letters_do_not_replace_another_file(
     file, dead = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / f"notes.txt{suffix}"
     for found in (text.encode(), gzip.compress(text.encode()), gzip.compress(text.encode())[:-9]):
         dead.write_bytes(found)
-        done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--rejected", dead)
-        assert (done.returncode, f"{dead} exists and contains no rejected rows" in done.stderr) == (2, True)
-        assert dead.read_bytes() == found
+        for options in (("-o", tmp_path / "out.jsonl"), ("--validate-only",)):
+            done = run(served, "approve-many", file, *options, "--rejected", dead)
+            assert (done.returncode, f"{dead} exists and contains no rejected rows" in done.stderr) == (
+                2,
+                True,
+            )
+            assert dead.read_bytes() == found
     assert {*tmp_path.iterdir()} == {file, dead}
 
 
@@ -257,3 +261,17 @@ def test_dead_letter_with_an_open_quote_is_the_last(tmp_path: Path, served: Sand
     assert run(served, "approve-many", file, *options).returncode == 1
     letters = dead.read_text(encoding="utf-8").splitlines()[1:]
     assert [letter.partition(";")[0] for letter in letters] == ["2", "3", "4"]
+
+
+def test_rejected_rows_are_also_written_without_sending(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("forbidden"), make_row("approved", amount=1), make_row("approved")]
+    create(served, rows)
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    checked, exported = tmp_path / "checked.jsonl", tmp_path / "exported.jsonl"
+    assert run(None, "approve-many", file, "--validate-only", "--rejected", checked).returncode == 2
+    assert [row[OWN[0]] for row in read(checked)] == [2]
+    assert run(served, "approve-many", file, "-o", out, "--skip-invalid").returncode == 1
+    for _ in range(2):
+        assert run(None, "export", f"{out}.ledger", "--rejected", exported).returncode == 0
+        assert [row[OWN[0]] for row in read(exported)] == [1, 2]
+    assert read(exported.with_name("exported.jsonl.old")) == read(exported)
