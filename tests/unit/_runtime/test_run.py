@@ -61,6 +61,7 @@ async def failure(run: Run, **policy: object) -> LoanError:
         (Response(status=422, headers={}, body=b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'), 0),
         (Response(status=403, headers={}, body=b"{}"), 1),
         (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), 1),
+        (Response(status=500, headers={}, body=b""), 4),  # three attempts; the last one is also read
     ],
 )
 async def test_connection_of_an_error_is_discarded(received: Response, calls: int) -> None:
