@@ -18,6 +18,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from loanasync.cli.app import app
 from loanasync.cli.exit_codes import MEANINGS
+from loanasync.sandbox.__main__ import parser_of
 
 __all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
 
@@ -66,6 +67,8 @@ def section(name: str, command: Command) -> str:
         "| argument or option | meaning |",
         "|---|---|",
     ]
+    if name == "loanasync sandbox":
+        return "\n".join([*lines, *sandbox_rows(), ""])
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
     groups: dict[str, list[str]] = {}  # in the order of `--help`
@@ -77,6 +80,19 @@ def section(name: str, command: Command) -> str:
         )
     lines += chain.from_iterable(groups.values())
     return "\n".join([*lines, ""])
+
+
+def sandbox_rows() -> Iterator[str]:
+    """Yield the table rows of the sandbox, whose options are those of `python -m loanasync.sandbox`."""
+    for action in parser_of()._actions:  # noqa: SLF001  (argparse has no public list)
+        if action.dest == "help":
+            continue
+        (spelling,) = action.option_strings
+        metavar = str(action.metavar or "/".join(action.choices or ()) or action.dest.upper())
+        default = "" if action.default in (None, False, "", []) else f" Default: `{action.default}`."
+        help_text = str(action.help)
+        text = f"{help_text[:1].upper()}{help_text[1:]}.{default}"
+        yield f"| `{spelling}{'' if action.nargs == 0 else f' {metavar}'}` | {text} |"
 
 
 def row(

@@ -71,8 +71,8 @@ def read(
         The rows, in the order of the file. They can be read more than once.
 
     Raises:
-        InputError: The file or the mapping cannot be used. `InputError.problems` has all problems of the
-            header.
+        InputError: The file or the mapping cannot be used. If the header is wrong, `InputError.problems` has
+            its problems and those of all rows.
 
     Example:
         >>> from loanasync.bulk import read
@@ -122,7 +122,9 @@ class InputRows:
             found = {column: mapping.field_of(column) for column in self.columns}
             records.check_header(found, "map the names: --column FIELD=NAME")
             if problems := tuple(self._header_problems(self.columns, found)):
-                raise InputError(problems)
+                reported = {each.field for each in problems if each.field}  # once, not for each row
+                others = (each for row in self for each in row.problems if each.field not in reported)
+                raise InputError((*problems, *others))
 
     def __iter__(self) -> Iterator[FileRow]:
         first_lines: dict[tuple[str, str], int] = {}

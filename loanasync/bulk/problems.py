@@ -2,6 +2,8 @@
 
 from attrs import frozen
 
+_SHOWN = 20  # problems in the text of an error
+
 
 @frozen
 class InputProblem:
@@ -34,7 +36,7 @@ class InputProblem:
 
 
 class InputError(ValueError):
-    """An input file or a mapping cannot be used. The text has one line for each problem.
+    """An input file or a mapping cannot be used. The text has a line for each of the first problems.
 
     Args:
         problems: The problems.
@@ -53,7 +55,10 @@ class InputError(ValueError):
         self.problems = problems
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.problems))
+        lines = [*map(str, self.problems[:_SHOWN])]
+        if (others := len(self.problems) - _SHOWN) > 0:
+            lines.append(f"and {others:,} more; see InputError.problems")
+        return "\n".join(lines)
 
 
 def input_error(file: str, message: str, line: int = 0) -> InputError:

@@ -101,7 +101,8 @@ class Records:
                     return
             if problem.startswith("invalid JSON") and not line.endswith(("\n", "\r")):
                 problem = "incomplete: the file ends in the middle of this row"
-            yield number, members, problem
+            # A file of rejected rows keeps the text of a row that is no object.
+            yield number, {"row": line.strip()} if problem else members, problem
 
     def _csv_reader(self) -> tuple[Sequence[str], Any, int]:
         """Return the header, the reader of the rows, and the number of lines before the reader's first."""
@@ -147,7 +148,10 @@ class Records:
             if len(cells) != len(columns):
                 noun = "cell" if len(cells) == 1 else "cells"
                 problem = f"has {len(cells):,} {noun}, but the header has {len(columns):,}"
-            yield line, {name: cell.strip() for name, cell in row.items() if cell is not None}, problem
+            members = {name: cell.strip() for name, cell in row.items() if cell is not None}
+            # Cells beyond the header have no names. A file of rejected rows keeps them.
+            members |= {f"cell {len(columns) + number}": cell for number, cell in enumerate(extra, 1)}
+            yield line, members, problem
 
 
 def parse_object(text: str) -> tuple[dict[str, Any], str]:

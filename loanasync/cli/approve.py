@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import attrs
 import typer
 
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
 from loanasync._models import USER_DATA_NAMES
-from loanasync._results import described
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputProblem
-from loanasync.bulk.cells import CONVERTERS, CellError, normalized
+from loanasync.bulk.cells import normalized
 from loanasync.bulk.columns import FieldMapping
 from loanasync.bulk.input import InputRows
 from loanasync.bulk.problems import input_error
@@ -24,13 +23,13 @@ from loanasync.bulk.records import Records
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
+from loanasync.cli.input import DialectName, dialect_of, offline_client
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
     SANDBOX_WITHOUT_LEDGER,
     client_without_ledger,
     settings_of,
 )
-from loanasync.cli.rows.orders import DialectName, dialect_of, offline_client
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
 _EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
@@ -187,24 +186,17 @@ def _parse_order(records: Records, dialect: DialectName, *, euro: bool) -> FileR
 def _parse_completion(
     file: str, members: Mapping[str, object]
 ) -> tuple[str, UserData, Sequence[InputProblem]]:
-    code: Any = None
-    values: dict[str, Any] = {}
-    messages: dict[str, str] = {}
-    for member, value in members.items():
-        if normalized(member) == "fiscalcode":
-            code = value
-            continue
-        name = _USER_DATA.get(normalized(member))
-        if name is None:
-            messages[member] = "unknown member; put members that this version does not know into 'extra'"
-            continue
-        try:
-            values[name] = CONVERTERS[name](value) if name in CONVERTERS else value
-        except CellError as error:
-            messages[name] = str(error)
-    data = UserData(**values)
+    fields = {member: _USER_DATA.get(normalized(member)) for member in members}
+    code: Any = next((value for member, value in members.items() if normalized(member) == "fiscalcode"), None)
+    named: dict[str, Any] = {name: members[member] for member, name in fields.items() if name is not None}
+    data = UserData.from_form(named, **{name: named[name] for name in ("extra",) if name in named})
+    messages = {
+        member: "unknown member; put members that this version does not know into 'extra'"
+        for member, name in fields.items()
+        if name is None and normalized(member) != "fiscalcode"
+    }
     found = offline_client(Dialect.street_number()).check(code, data)
-    messages.update({each.field: described(each) for each in found if each.field not in messages})
+    messages.update({each.field: each.message for each in found if each.field not in messages})
     return code, data, [InputProblem(file, 0, "", name, message) for name, message in messages.items()]
 
 
@@ -236,7 +228,7 @@ async def _request_approval(client: LoanClient | None, order: FileRow) -> Exit:
             if result is None:  # aborted before the request was sent
                 return Exit.INTERRUPTED
             # Print the result first: closing takes time, and this may be the only copy.
-            _print_json(record_of(cast("Any", order), result))
+            _print_json(record_of(order, result))
             if is_aborted:
                 await client.with_options(timeout=ABORT_TIMEOUT).aclose()
     return _EXIT_CODES.get(result.status, Exit.FAILED)

@@ -39,18 +39,17 @@ def has_content(path: str) -> bool:
     return Path(path).is_file() and Path(path).stat().st_size > 0
 
 
-def write_whole(path: str, lines: Iterable[str], encoding: str = "utf-8") -> None:
+def write_whole(path: str, lines: Iterable[str]) -> None:
     """Write a file under another name, and rename it. Only its owner may read it.
 
     Args:
         path: Path of the file; ``-`` is standard output. Pipes and devices are written directly.
         lines: The lines. A lone surrogate is escaped as in JSON.
-        encoding: Text encoding, one that writes no byte order mark.
 
     Raises:
         OSError: The file cannot be written. It is unchanged.
     """
-    content = (line.encode(encoding, errors="backslashreplace") for line in lines)
+    content = (line.encode(errors="backslashreplace") for line in lines)
     try:
         if path == STANDARD_OUTPUT or not is_regular(path):
             with open_private(path) as file:

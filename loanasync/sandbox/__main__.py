@@ -1,18 +1,23 @@
-"""The command ``python -m loanasync.sandbox``, which needs no extra."""
+"""The command ``python -m loanasync.sandbox``, which needs no extra; ``loanasync sandbox`` runs it, too."""
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loanasync.sandbox import Readings, Sandbox, serve
 
+_MODULE = "python -m loanasync.sandbox"
 
-def _parser() -> argparse.ArgumentParser:
+
+def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
+    """Return the parser of the options, for both commands."""
     parser = argparse.ArgumentParser(
-        prog="python -m loanasync.sandbox",
-        description="Run the sandbox of the loan request approval service on this machine.",
+        prog=program,
+        description="Run a sandbox of the loan request approval service on this machine, until Ctrl-C.",
+        epilog=f"Example: {program} --port 8080 --fault 500:0.1:after --state shop.sqlite --open",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on")
@@ -46,9 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    """Parse the options and run the sandbox."""
-    start(**vars(_parser().parse_args()))
+def main(arguments: Sequence[str] | None = None, program: str = _MODULE) -> None:
+    """Parse the options, by default those of this process, and run the sandbox."""
+    start(**vars(parser_of(program).parse_args(arguments)))
 
 
 def start(*, readings: Iterable[str], open_page: bool, **options: Any) -> None:

@@ -8,7 +8,7 @@ from attrs import evolve
 
 import tags_page
 from loanasync.sandbox import Readings, Sandbox
-from loanasync.sandbox.__main__ import _parser
+from loanasync.sandbox.__main__ import parser_of
 from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, parse_words
 from support.cli import run
@@ -44,7 +44,7 @@ def test_sandbox_guide_lists_every_linter_rule() -> None:
 
 
 def test_sandbox_options_have_python_arguments() -> None:
-    options = {action.dest for action in _parser()._actions} - {"help", "open_page"}
+    options = {action.dest for action in parser_of()._actions} - {"help", "open_page"}
     assert options == set(inspect.signature(Sandbox).parameters)
     printed = run(None, "sandbox", "--help")
     for name in options - {"faults", "readings"}:  # given one by one, as --fault and --reading

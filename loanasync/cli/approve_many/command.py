@@ -10,14 +10,15 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from loanasync import ConfigurationError, LedgerMismatchError
+from loanasync.bulk import InputError
 from loanasync.cli.approve_many.plan import Reading
+from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.run import RunOptions, export_job, run
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT
+from loanasync.cli.input import DialectName
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
-from loanasync.cli.rows.orders import DialectName
-from loanasync.cli.rows.source import UnreadableError
 
 # The groups of options in the help.
 _INPUT = "Reading of the rows"
@@ -43,10 +44,8 @@ _NAME = f"Ledger to use instead of OUT.ledger: {LEDGER_HELP}."
 _MEMBER = "With --create: send the column COLUMN as the member NAME. Can be repeated."
 _COLUMN = "Read FIELD from the column or JSON member NAME. Can be repeated."
 _MAPPING = "TOML file with the names of columns, and with values to replace or to add. --column wins."
-_ENCODING = "Encoding of the file if it is not UTF-8, such as cp1252."
 _REJECTED = "File for rows that may be sent again after a correction, with line and reason."
 _REPORT = "Write the summary as JSON to this file; - is standard output."
-_PROBLEMS = "List all problems of the rows in this file, one per line; - is standard output."
 _STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
 _DEADLINE = "Send no further row after this number of seconds. Calls in progress finish."
 _DIALECT = "Which description the service follows, named after its street number field."
@@ -66,10 +65,8 @@ def approve_many(
     member: Annotated[list[str] | None, _option(SERVICE_GROUP, _MEMBER, metavar="NAME=COLUMN")] = None,
     column: Annotated[list[str] | None, _option(_INPUT, _COLUMN, metavar="FIELD=NAME")] = None,
     mapping: Annotated[str | None, _option(_INPUT, _MAPPING, **_FILE)] = None,
-    encoding: Annotated[str | None, _option(_INPUT, _ENCODING)] = None,
     rejected: RejectedFile = None,
     report: ReportFile = None,
-    problems: Annotated[str | None, _option(_CHECK, _PROBLEMS, **_FILE)] = None,
     concurrency: Annotated[int, _option(_LIMITS, "Maximum number of calls in progress.", min=1)] = 64,
     rate: Annotated[float | None, _option(_LIMITS, "Maximum number of calls started per second.")] = None,
     stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
@@ -110,7 +107,7 @@ def approve_many(
     check_rate(rate)
     job = () if out is None else (f"{out}.ledger",)
     letters = () if rejected is None else (rejected, f"{rejected}.old")
-    check_distinct_files(rows, out, *job, *letters, problems, report, ledger)
+    check_distinct_files(rows, out, *job, *letters, report, ledger)
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
     options = RunOptions(
@@ -118,7 +115,6 @@ def approve_many(
         ledger=None if sandbox else ledger,
         rejected=rejected,
         report=report,
-        problems=problems,
         concurrency=concurrency,
         rate=rate,
         stop_after=stop_after,
@@ -129,8 +125,9 @@ def approve_many(
         sandbox=sandbox,
         members=_members(member or ()) if create or sandbox else None,
     )
-    reading = Reading(rows, encoding, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
-    with nothing_sent(rows, out, rejected, problems, report), reading.opened() as orders:
+    reading = Reading(rows, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
+    with nothing_sent(out, rejected, report):
+        orders = reading.rows()
         code = run(options, reading, orders, stderr_console())
     raise typer.Exit(code)
 
@@ -154,7 +151,7 @@ def export(
     """
     results = job.removesuffix(".ledger") if out is None else out
     check_distinct_files(job, results, rejected, report)
-    with nothing_sent(job, results, rejected, report):
+    with nothing_sent(results, rejected, report):
         code = export_job(job, results, ledger, rejected, report)
     raise typer.Exit(code)
 
@@ -179,17 +176,19 @@ def check_rate(rate: float | None) -> None:
 
 
 @contextmanager
-def nothing_sent(rows: str, *names: str | Path | None) -> Iterator[None]:
+def nothing_sent(*names: str | None) -> Iterator[None]:
     """Report an error that prevents the run, and exit with code 2.
 
     Args:
-        rows: Path of the rows.
         names: Paths of the files that the run writes, the results first.
     """
     try:
         yield
-    except UnreadableError as error:
-        message = f"{'standard input' if rows == '-' else rows}: {error.location}{error}"
+    except InputError as error:
+        problems = ProblemList()
+        problems.add(error.problems)
+        problems.print()
+        raise typer.Exit(Exit.NOTHING_SENT) from None
     except (ConfigurationError, UnusableError) as error:
         message = str(error)
     except LedgerMismatchError as error:

@@ -8,14 +8,15 @@ from typing import Any
 
 from attrs import define, field
 
+from loanasync.bulk import FileRow, InputRows
 from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job
 from loanasync.cli.approve_many.plan import Customer, Keys, customer_of
 from loanasync.cli.approve_many.results import DECIDED, Format, members_of_entry, reason_of
 from loanasync.cli.causes import Cause, CauseTally
 from loanasync.cli.console import listed_lines
+from loanasync.cli.input import rejected_header, rejected_line
 from loanasync.cli.ledger.display import decrypted
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, short
-from loanasync.cli.rows.orders import Order, Orders
 from loanasync.ledger import Cipher, Entry, State
 
 _BATCH = 64  # entries that are read together
@@ -102,25 +103,20 @@ class Records:
                         name: value for name, value in {**own, **record, **own}.items() if value is not None
                     }
 
-    def rejected(self, orders: Orders, keys: Keys) -> Iterator[str]:
+    def rejected(self, rows: InputRows, keys: Keys) -> Iterator[str]:
         """Yield the text of each row of the input that may be sent again after a correction."""
-        yield orders.table.dead_letters_header
+        yield rejected_header(rows)
         found = {row.key: row for row in self.job.rows() if row.key and row.state in MAY_BE_SENT[1:]}
-        last: Order | None = None
-        for order in orders.read():
-            row = next((found[key] for key in keys.keys(customer_of(order)) if key in found), None)
-            if row is not None:
-                record = self.unsaved.get(row.number) or self._decode(row.record)
-                yield orders.table.dead_letter(order.parsed, reason_of(record))
-            elif order.row is None and order.parsed.is_open:
-                last = order  # as input, it would contain all rows after it
-            elif order.row is None:
-                yield orders.table.dead_letter(order.parsed, _problems(order))
-        if last is not None:
-            yield orders.table.dead_letter(last.parsed, _problems(last))
+        for row in rows:
+            sent = next((found[key] for key in keys.keys(customer_of(row)) if key in found), None)
+            if sent is not None:
+                record = self.unsaved.get(sent.number) or self._decode(sent.record)
+                yield rejected_line(rows, row, reason_of(record))
+            elif row.problems:
+                yield rejected_line(rows, row, _problems(row))
 
 
-def _problems(order: Order) -> str:
+def _problems(order: FileRow) -> str:
     return reason_of(
         {"problems": [{"field": each.field, "message": each.message} for each in order.problems]}
     )

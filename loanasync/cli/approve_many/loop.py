@@ -15,7 +15,8 @@ from loanasync import (
     DecisionNotRecordedError,
     LedgerUnavailableError,
 )
-from loanasync.bulk import Approvals, Row, RowResult
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
 from loanasync.cli.approve_many.creation import CreatingClient
 from loanasync.cli.approve_many.export import Records
 from loanasync.cli.approve_many.job import Counts, Job, Kind, Target
@@ -24,7 +25,6 @@ from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.rows.orders import Order, Orders
 from loanasync.errors import CircuitReason
 
 _UPDATE_INTERVAL = 0.2  # seconds between two writes to the job, and updates of the progress display
@@ -36,7 +36,7 @@ _OUTAGES: dict[CircuitReason, str] = {
 
 @frozen
 class _Pending:
-    order: Order
+    order: FileRow
     key: str
     target: Target
 
@@ -56,7 +56,7 @@ class RequestLoop:
     """
 
     _client: CreatingClient
-    _orders: Orders
+    _orders: InputRows
     _job: Job
     _keys: Keys
     _records: Records
@@ -143,19 +143,17 @@ class RequestLoop:
         """Yield the rows for `approve_many`, which takes one when its call can start."""
         for pending in self._pending():
             if self._member_columns is not None and pending.target.kind is Kind.TO_BE_SENT:
-                found = {
-                    name: pending.order.parsed.members.get(each)
-                    for name, each in self._member_columns.items()
-                }
+                found = {name: pending.order.members.get(each) for name, each in self._member_columns.items()}
                 body = {name: value for name, value in found.items() if value not in (None, "")}
-                self._client.bodies[pending.order.code] = {"fiscalCode": pending.order.code, **body}
-            yield evolve(cast("Row", pending.order.row), id=pending)
+                code = normalize_fiscal_code(pending.order.fiscal_code)
+                self._client.bodies[code] = {"fiscalCode": code, **body}
+            yield evolve(pending.order, id=pending)
 
     def _pending(self) -> Iterator[_Pending]:
         """Yield the rows that need a result. Those in progress in another command come last: they wait."""
         targets = self._job.targets()
         busy: list[_Pending] = []
-        for order in self._orders.read():
+        for order in self._orders:
             key = next((key for key in self._keys.keys(customer_of(order)) if key in targets), None)
             if key is None:  # it has a result, or was added to the file after the plan
                 continue

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -11,14 +11,12 @@ from attrs import field, frozen
 
 from loanasync._display.masking import mask
 from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.job import MAY_BE_SENT, FoundRow, Job, Kind
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import record_of
+from loanasync.cli.input import DialectName, rows_of
 from loanasync.cli.ledger.open import OpenLedger
-from loanasync.cli.rows.mapping import field_mapping
-from loanasync.cli.rows.orders import DialectName, Order, Orders, dialect_of, offline_client
-from loanasync.cli.rows.parse import Table
-from loanasync.cli.rows.source import Source, UnreadableError
 from loanasync.ledger import Entry, Ledger, Settlement, State
 from loanasync.ledger.keys import Place, places_of
 from loanasync.ledger.policy import LedgerPolicy
@@ -34,25 +32,22 @@ class Reading:
     """The input of a run and the options with which it is read. The job keeps them for its exports."""
 
     file: str
-    encoding: str | None
     column: Sequence[str]
     mapping: str | None
     euro: bool
     ignore_unknown: bool
     dialect: DialectName
 
-    @contextmanager
-    def opened(self) -> Iterator[Orders]:
-        """Open the input.
+    def rows(self) -> InputRows:
+        """Return the rows of the input.
 
         Raises:
-            UnreadableError: It cannot be read.
-            ConfigurationError: The mapping is wrong.
+            InputError: The file or the mapping cannot be used.
         """
-        fields = field_mapping(self.column, self.mapping)
-        with closing(Source(self.file, self.encoding)) as source:
-            client = offline_client(dialect_of(DialectName(self.dialect)))
-            yield Orders(Table(source), client, fields, self.euro, self.ignore_unknown)
+        dialect = DialectName(self.dialect)
+        return rows_of(
+            self.file, self.column, self.mapping, dialect, euro=self.euro, lenient=self.ignore_unknown
+        )
 
 
 @frozen
@@ -64,10 +59,9 @@ class Customer:
     order_token: str | None
 
 
-def customer_of(order: Order) -> Customer | None:
+def customer_of(row: FileRow) -> Customer | None:
     """Return the customer of a row; None for a row with problems."""
-    row = order.row
-    return None if row is None else Customer(row.fiscal_code, row.scope, row.request.order_token)
+    return None if row.problems else Customer(row.fiscal_code, row.scope, row.request.order_token)
 
 
 @frozen
@@ -106,19 +100,19 @@ class Planner:
     is_own: bool
     writes: bool
 
-    def read(self, orders: Orders, problems: ProblemList, encode: Encode) -> dict[str, Customer]:
+    def read(self, orders: InputRows, problems: ProblemList, encode: Encode) -> dict[str, Customer]:
         """Plan all rows, and return the customers by key."""
         customers: dict[str, Customer] = {}
-        rows = orders.read()
+        rows = iter(orders)
         while batch := tuple(islice(rows, _BATCH)):
             entries = self._entries([customer_of(order) for order in batch])
             for order, entry in zip(batch, entries, strict=True):
-                problems.add_row(order)
+                problems.add(order.problems)
                 customer = customer_of(order)
                 keys = self.keys.keys(customer)
                 if customer is not None:
                     customers.update(dict.fromkeys(keys, customer))
-                self._plan(order, keys, orders.table.source.name, entry, encode)
+                self._plan(order, keys, orders.name, entry, encode)
         return customers
 
     def _entries(self, customers: Sequence[Customer | None]) -> Sequence[Entry | None]:
@@ -139,14 +133,14 @@ class Planner:
         return entry
 
     def _plan(
-        self, order: Order, keys: Sequence[str], source: str, entry: Entry | None, encode: Encode
+        self, order: FileRow, keys: Sequence[str], source: str, entry: Entry | None, encode: Encode
     ) -> None:
         row_id = json.dumps(order.id, default=str)
         found = self.job.find(keys, order.line, row_id)
         # After a rotation of the key, a row keeps the key of its entry.
         key = found.key if found is not None and found.key in keys else next(iter(keys), "")
-        place = (order.line, row_id, "" if order.row is None else order.row.scope, key, source)
-        if order.row is None:
+        place = (order.line, row_id, "" if order.problems else order.scope, key, source)
+        if order.problems:
             record = encode(record_of(order, None))
             self.job.plan(found, *place, Kind.REFUSED_LOCALLY, 0, "not_sent", record)
             return
@@ -156,7 +150,7 @@ class Planner:
             kept = found.state, found.record
         if kind is Kind.UNKNOWN and kept[0] != "unknown":
             kept = "", None  # the client reads the outcome from the ledger
-        self.job.plan(found, *place, kind, order.row.request.amount, *kept)
+        self.job.plan(found, *place, kind, order.request.amount, *kept)
 
     def _kind(self, entry: Entry | None, found: FoundRow | None) -> Kind:
         known = "" if found is None or found.record is None else found.state
@@ -182,7 +176,9 @@ async def _gathered(lookups: Sequence[Coroutine[Any, Any, Entry | None]]) -> lis
 
 def customers_of(reading: Reading, keys: Keys) -> dict[str, Customer]:
     """Return the customers of an input by key; none if it can no longer be read."""
-    with suppress(OSError, UnreadableError), reading.opened() as orders:
-        found = filter(None, map(customer_of, orders.read()))
+    if reading.file == "-":  # a pipe has only one reader
+        return {}
+    with suppress(InputError):
+        found = filter(None, map(customer_of, reading.rows()))
         return {key: customer for customer in found for key in keys.keys(customer)}
     return {}

@@ -9,9 +9,8 @@ from typing import Any
 
 from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
 from loanasync._results import described, printable
-from loanasync.bulk import RowResult
+from loanasync.bulk import FileRow, RowResult
 from loanasync.cli.ledger.display import response_members
-from loanasync.cli.rows.orders import Order
 from loanasync.ledger import Entry
 
 _COLUMNS = (
@@ -70,7 +69,7 @@ def format_of(path: str, delimiter: str) -> Format:
     return _CsvFormat(delimiter) if is_csv else Format()
 
 
-def record_of(order: Order, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
+def record_of(order: FileRow, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
     """Return the record of a row in the results file.
 
     Args:

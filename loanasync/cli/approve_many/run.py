@@ -8,9 +8,8 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, closing
-from itertools import chain
 from pathlib import Path
 from secrets import token_bytes
 
@@ -20,6 +19,8 @@ from attrs import define, frozen
 from rich.console import Console
 
 from loanasync._config import LEDGER_CIPHER, Shop
+from loanasync.bulk import InputRows
+from loanasync.bulk.input import LINE_NAME
 from loanasync.cli.approve_many.creation import CreatingClient
 from loanasync.cli.approve_many.export import (
     Failures,
@@ -37,6 +38,7 @@ from loanasync.cli.approve_many.results import Format, format_of
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, create_private, has_content, is_regular, write_whole
+from loanasync.cli.input import DialectName, dialect_of, rejected_header
 from loanasync.cli.ledger.open import (
     OpenLedger,
     UnusableError,
@@ -44,9 +46,6 @@ from loanasync.cli.ledger.open import (
     settings_of,
     shop_from_environment,
 )
-from loanasync.cli.rows.orders import DialectName, Orders, dialect_of
-from loanasync.cli.rows.parse import LINE_NAME
-from loanasync.cli.rows.source import InputProblem
 from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger, State
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import move_service
@@ -72,7 +71,6 @@ class RunOptions:
     ledger: str | None
     rejected: str | None
     report: str | None
-    problems: str | None
     concurrency: int
     rate: float | None
     stop_after: int
@@ -94,37 +92,22 @@ class RunOptions:
         return Path(f"{self.results}.ledger") if is_regular(self.results) else None
 
 
-def run(options: RunOptions, reading: Reading, orders: Orders, console: Console) -> Exit:
+def run(options: RunOptions, reading: Reading, orders: InputRows, console: Console) -> Exit:
     """Check, plan or send the rows, and report the result."""
-    problems = ProblemList(options.problems)
-    # A column that appears twice has the same problem twice.
-    if column_problems := list(dict.fromkeys(orders.column_problems())):
-        _list_all(column_problems, orders, problems)
-        return Exit.NOTHING_SENT
+    problems = ProblemList()
     if options.validate_only:
         return _validate(options, orders, problems)
     return _plan_and_send(options, reading, orders, problems, console)
 
 
-def _list_all(column_problems: Sequence[InputProblem], orders: Orders, problems: ProblemList) -> None:
-    """Print the problems of the columns and of all rows."""
-    # A field without a column is reported once, not for each row.
-    without_column = {problem.field for problem in column_problems if problem.field}
-    rows = (problem for order in orders.read() for problem in order.problems)
-    for problem in chain(column_problems, (each for each in rows if each.field not in without_column)):
-        problems.add(problem)
-    problems.print()
-
-
-def _validate(options: RunOptions, orders: Orders, problems: ProblemList) -> Exit:
+def _validate(options: RunOptions, orders: InputRows, problems: ProblemList) -> Exit:
     keys = Keys("", (b"",), LedgerPolicy())
     with closing(Job(None)) as job:
         Planner(job, keys, None, is_own=True, writes=False).read(orders, problems, Records(job, None).encode)
         counts = job.counts(planned=True)
         if options.rejected is not None:
             _keep_earlier(options.rejected, orders)
-            letters = Records(job, None).rejected(orders, keys)
-            write_whole(options.rejected, letters, orders.table.source.encoding)
+            write_whole(options.rejected, Records(job, None).rejected(orders, keys))
     problems.print()
     invalid = counts.rows[Kind.REFUSED_LOCALLY]
     print_message(
@@ -134,7 +117,7 @@ def _validate(options: RunOptions, orders: Orders, problems: ProblemList) -> Exi
 
 
 def _plan_and_send(
-    options: RunOptions, reading: Reading, orders: Orders, problems: ProblemList, console: Console
+    options: RunOptions, reading: Reading, orders: InputRows, problems: ProblemList, console: Console
 ) -> Exit:
     if options.out is None and not options.dry_run:
         raise typer.BadParameter(
@@ -151,6 +134,9 @@ def _plan_and_send(
         problems.print()
         counts = parts.job.counts(planned=True)
         can_send = counts.total and (not counts.rows[Kind.REFUSED_LOCALLY] or options.skip_invalid)
+        if (options.dry_run or not can_send) and options.rejected is not None:
+            _keep_earlier(options.rejected, orders)
+            write_whole(options.rejected, parts.records.rejected(orders, parts.keys))
         if options.dry_run:
             console.print(table_of(counts, "plan"))
             return Exit.DECIDED if can_send else Exit.NOTHING_SENT
@@ -214,7 +200,7 @@ class _Parts:
         self.keys = attrs.evolve(self.keys, secrets=secrets)
 
 
-def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _Parts:
+def _prepare(options: RunOptions, orders: InputRows, stack: ExitStack) -> _Parts:
     """Open the job and its ledger."""
     file = options.job_file
     is_known = file is not None and file.exists()
@@ -256,7 +242,7 @@ def _prepare(options: RunOptions, orders: Orders, stack: ExitStack) -> _Parts:
         environment=environment,
         is_own=options.ledger is None,
         has_ledger=options.ledger is not None or is_known,
-        form=format_of(options.results, job.members.get("delimiter", orders.table.delimiter)),
+        form=format_of(options.results, job.members.get("delimiter", orders.delimiter)),
     )
     if is_known:
         job.check_lock() if options.dry_run else job.lock()
@@ -319,7 +305,7 @@ def _check_job(options: RunOptions, parts: _Parts) -> None:
 def _begin(
     options: RunOptions,
     reading: Reading,
-    orders: Orders,
+    orders: InputRows,
     parts: _Parts,
     customers: dict[str, Customer],
 ) -> dict[str, Customer]:
@@ -342,16 +328,16 @@ def _begin(
         "shop_id": parts.shop.shop_id,
         "ledger": "" if options.ledger is None else name_without_password(options.ledger),
         "ledger_id": parts.use.run(parts.use.ledger.header()).id,
-        "delimiter": parts.job.members.get("delimiter", orders.table.delimiter),
+        "delimiter": parts.job.members.get("delimiter", orders.delimiter),
         "inputs": [*inputs, attrs.asdict(reading)],
     }
-    parts.job.begin(options.job_file, orders.table.source.name, members)
+    parts.job.begin(options.job_file, orders.name, members)
     for each in inputs:
         customers = customers_of(Reading(**each), parts.keys) | customers
     return customers
 
 
-def _keep_earlier(path: str, orders: Orders) -> None:
+def _keep_earlier(path: str, orders: InputRows) -> None:
     """Rename an earlier file of rejected rows: a person may have corrected rows in it.
 
     Raises:
@@ -362,18 +348,18 @@ def _keep_earlier(path: str, orders: Orders) -> None:
         return
     opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(path, "rt", encoding=orders.table.source.encoding, errors="replace", newline="") as file:
+        with opened(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
             begin = file.read(_BEGIN)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         begin = ""
     if LINE_NAME not in begin:
         raise UnusableError(f"{path} exists and contains no rejected rows: name another file for --rejected")
-    if begin != orders.table.dead_letters_header:
+    if begin != rejected_header(orders):
         Path(path).replace(f"{path}.old")
         print_message(f"the earlier {path} is kept as {path}.old")
 
 
-def _print_start(options: RunOptions, orders: Orders, counts: Counts) -> None:
+def _print_start(options: RunOptions, orders: InputRows, counts: Counts) -> None:
     """Print a line that says what this run will do."""
     ledger = "none" if options.job_file is None else str(options.job_file)
     if options.ledger is not None and not options.sandbox:
@@ -381,13 +367,13 @@ def _print_start(options: RunOptions, orders: Orders, counts: Counts) -> None:
     rate = "" if options.rate is None else f", at most {options.rate:g} per second"
     print_message(
         f"requesting {counts.rows[Kind.TO_BE_SENT]:,} of {counted(counts.total, 'row')} of "
-        f"{orders.table.source.name}: {euro(counts.cents[Kind.TO_BE_SENT])} euro, "
+        f"{orders.name}: {euro(counts.cents[Kind.TO_BE_SENT])} euro, "
         f"{counted(options.concurrency, 'call')} at a time{rate}; ledger: {ledger}"
     )
 
 
 async def _send(
-    options: RunOptions, reading: Reading, orders: Orders, parts: _Parts, counts: Counts, console: Console
+    options: RunOptions, reading: Reading, orders: InputRows, parts: _Parts, counts: Counts, console: Console
 ) -> RequestLoop:
     assert parts.guard is not None  # noqa: S101  (for the type checkers)
     async with AsyncExitStack() as stack:
@@ -414,14 +400,14 @@ async def _send(
 
 
 def _finish(
-    options: RunOptions, orders: Orders, parts: _Parts, counts: Counts, loop: RequestLoop, console: Console
+    options: RunOptions, orders: InputRows, parts: _Parts, counts: Counts, loop: RequestLoop, console: Console
 ) -> Exit:
     """Export the results, and print the summary and what the user has to do."""
     failures = Failures()
     parts.records.unsaved = loop.unsaved
     unwritten = [
         *_write_results(options, parts, failures),
-        *_write(options.rejected, parts.records.rejected(orders, parts.keys), orders.table.source.encoding),
+        *_write(options.rejected, parts.records.rejected(orders, parts.keys)),
     ]
     console.print(table_of(counts, "results"))
     causes = failures.tally.causes()
@@ -441,12 +427,12 @@ def _finish(
     return code or (Exit.FAILED if unwritten else code)
 
 
-def _write(path: str | None, lines: Iterable[str], encoding: str = "utf-8") -> list[str]:
+def _write(path: str | None, lines: Iterable[str]) -> list[str]:
     """Write a file, and return a message if that fails."""
     if path is None:
         return []
     try:
-        write_whole(path, lines, encoding)
+        write_whole(path, lines)
     except OSError as error:
         return [f"{path} could not be written ({error.strerror}); the results are not affected"]
     return []
@@ -561,9 +547,9 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         form = format_of(results, job.members["delimiter"])
         write_whole(results, result_lines(form, failures.seen(records.read(use, must_answer=True))))
         if rejected is not None:
-            with inputs[-1].opened() as orders:
-                _keep_earlier(rejected, orders)
-                write_whole(rejected, records.rejected(orders, keys), orders.table.source.encoding)
+            rows = inputs[-1].rows()
+            _keep_earlier(rejected, rows)
+            write_whole(rejected, records.rejected(rows, keys))
         if report is not None:
             write_whole(report, [json.dumps(report_of(job.counts(), failures), indent=2) + "\n"])
     return Exit.DECIDED

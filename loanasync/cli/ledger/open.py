@@ -45,13 +45,10 @@ def short(key: str) -> str:
 
 
 def settings_of(name: str) -> LedgerSettings:
-    """Return the ledger and the policy of a command, with the scope that the ledger states.
-
-    Args:
-        name: Value of ``--ledger``, which has precedence over the variable.
+    """Return the ledger of the option ``--ledger``, and its policy with the scope that the ledger states.
 
     Raises:
-        ConfigurationError: An option or a variable is invalid, or the name of a variable is mistyped.
+        ConfigurationError: The option or a variable is invalid, or the name of a variable is mistyped.
     """
     settings = ledger_settings({**os.environ, LEDGER: name})
     policy = settings.policy

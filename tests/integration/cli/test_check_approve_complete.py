@@ -57,9 +57,9 @@ def test_check_of_a_completion_prints_its_problems(tmp_path: Path) -> None:
         *(
             2,
             [
-                "us_person: must be true or false",
                 "document_cty: unknown member; put members that this version does not know into 'extra'",
                 "fiscal_code: must be 16 letters and digits",
+                "us_person: must be true or false",
             ],
         ),
     )

@@ -148,7 +148,7 @@ def test_header_problems_name_column_and_option(file: InputFile) -> None:
     skip = "or skip unknown columns: --ignore-unknown"
     add = "no column for this field; if it has another name, add --column"
     cap = "did you mean postal_code? Map it: --column 'postal_code=CAP cliente'"
-    assert file.error(csv(header), EURO) == [
+    assert file.error(csv(header, f"{CELLS};x"), EURO) == [
         f"line 1, column 'Mesi': unknown column. Map it: --column FIELD=Mesi, {skip}",
         f"line 1, column 'CAP cliente': unknown column; {cap}, {skip}",
         f"line 1, column 'Note': unknown column. Map it: --column FIELD=Note, {skip}",
@@ -157,9 +157,20 @@ def test_header_problems_name_column_and_option(file: InputFile) -> None:
     ]
 
 
+def test_header_error_has_the_problems_of_rows(file: InputFile) -> None:
+    rows = [CELLS.replace("RM", "Roma")] * 30
+    header, *others = file.error(csv(HEADER.replace("Comune", "Posto"), *rows), EURO)
+    assert header.startswith("line 1, column 'Posto': unknown column")
+    assert others[:2] == [
+        "line 1: city: no column for this field; if it has another name, add --column city=NAME",
+        "line 2, column 'Provincia': province: must be two upper-case letters, such as RM",
+    ]
+    assert others[-1] == "and 12 more; see InputError.problems"
+
+
 def test_suggestion_names_no_field_that_has_a_column(file: InputFile) -> None:
     assert "did you mean" in file.error(csv(HEADER.replace("CAP", "CAP 1")), EURO)[0]
-    (message,) = file.error(csv(f"{HEADER};CAP 1"), EURO)
+    (message,) = file.error(csv(f"{HEADER};CAP 1", f"{CELLS};x"), EURO)
     assert message.startswith("line 1, column 'CAP 1': unknown column. Map it: --column 'FIELD=CAP 1'")
 
 

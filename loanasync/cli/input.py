@@ -1,0 +1,101 @@
+"""The input of commands: the options with which rows are read, and files of rejected rows."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from io import StringIO
+from typing import Any
+
+import typer
+
+from loanasync import Dialect, LoanClient
+from loanasync.bulk import FileRow, InputRows, read
+from loanasync.bulk.columns import FIELDS, load_mapping
+from loanasync.bulk.input import LINE_NAME, REASON_NAME
+
+_MARK = "\ufeff"  # Excel then reads the file as UTF-8
+
+
+class DialectName(StrEnum):
+    """The values of ``--dialect``: the name of the street number in each description of the call."""
+
+    STREET_NUMBER = "street_number"
+    CIVIC_NUMBER = "civic_number"
+
+
+def dialect_of(name: DialectName) -> Dialect:
+    """Return the dialect of a name."""
+    is_street = name is DialectName.STREET_NUMBER
+    return Dialect.street_number() if is_street else Dialect.civic_number()
+
+
+def offline_client(dialect: Dialect) -> LoanClient:
+    """Return a client for `LoanClient.check` only. Its address and credentials are made up."""
+    return LoanClient("http://localhost", shop_id="none", auth_token="none", dialect=dialect)  # noqa: S106  (made up)
+
+
+def rows_of(
+    file: str, columns: Sequence[str], mapping: str | None, dialect: DialectName, *, euro: bool, lenient: bool
+) -> InputRows:
+    """Return the rows of a file.
+
+    Args:
+        file: Path of the file; ``-`` is standard input.
+        columns: Values of ``--column``, which win over the mapping.
+        mapping: Path of a mapping file.
+        dialect: The dialect that validates the rows.
+        euro: Amounts without a currency sign are in euro.
+        lenient: Skip unknown columns and members.
+
+    Raises:
+        InputError: The file or the mapping cannot be used.
+        typer.BadParameter: A value of ``--column`` is wrong.
+    """
+    tables: dict[str, Any] = {} if mapping is None else load_mapping(mapping)
+    if own := _columns(columns):
+        named = tables.get("columns", {})
+        tables["columns"] = {
+            name: column for name, column in named.items() if column not in own.values()
+        } | own
+    if euro:
+        tables["amounts"] = "euro"
+    if lenient:
+        tables["ignore"] = [*tables.get("ignore", ()), "*"]
+    return read(file, tables, check=offline_client(dialect_of(dialect)).check)
+
+
+def _columns(options: Sequence[str]) -> dict[str, str]:
+    """Return the column by field from the values of ``--column``."""
+    columns: dict[str, str] = {}
+    for option in options:
+        name, separator, column = option.partition("=")
+        if not separator or not column:
+            raise typer.BadParameter(f"'{option}' must be FIELD=NAME", param_hint="--column")
+        if name not in FIELDS:
+            known = ", ".join(sorted(FIELDS))
+            raise typer.BadParameter(f"unknown field '{name}'; the fields are {known}", param_hint="--column")
+        columns[name] = column
+    return columns
+
+
+def rejected_header(rows: InputRows) -> str:
+    """Return the text with which a file of rejected rows begins."""
+    if rows.columns is None:
+        return ""
+    return _MARK + _csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
+
+
+def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
+    """Return a row with its line and the reason in front, to be corrected and read again."""
+    reason = " ".join(reason.splitlines())
+    if rows.columns is None:
+        own: Mapping[str, object] = {LINE_NAME: row.line, REASON_NAME: reason}
+        return json.dumps({**own, **row.members}, ensure_ascii=False) + "\n"
+    return _csv_line((str(row.line), reason, *map(str, row.members.values())), rows.delimiter)
+
+
+def _csv_line(cells: Sequence[str], delimiter: str) -> str:
+    text = StringIO(newline="")
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
+    return text.getvalue()
