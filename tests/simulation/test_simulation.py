@@ -16,8 +16,8 @@ from simulation.runner import machine, run, run_seeds, shrunk, story
 from simulation.service import PERSONAL
 
 # With each other Python, the schedules of other seeds. The scheduled session runs 250,000.
-FIRST, SCHEDULES = (0, 2_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 400)
-PARTS = 4  # tests, for several workers
+FIRST, SCHEDULES = (0, 5_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 1_000)
+PARTS = 10  # tests, for several workers
 FORGOTTEN = 6  # a seed that fails if clients forget
 
 
