@@ -223,17 +223,12 @@ class Flights:
         waiter = loop.create_future()
         flight.waiters.append(waiter)
         flight.run.is_abandoned = False
-        if is_first and flight.task is None:
+        if is_first:
             flight.task = asyncio.Task(self._fly(flight), loop=loop, **_EAGER)
-        if flight.is_over:  # another thread has just ended it
-            wake(waiter)
         if within is not None:
             run.limits.set(waiter, loop.time() + within + GRACE)
         try:
-            await waiter
-        except BaseException:
-            self._leave(flight, waiter)
-            raise
+            await self._wait_for(flight, waiter)
         finally:
             run.limits.discard(waiter)
         if flight.is_over:
@@ -241,7 +236,20 @@ class Flights:
         is_shared = len(flight.waiters) > 1 or flight.loop is not loop
         leaves = flight.run.is_reading or (is_shared and not is_first)
         self._leave(flight, waiter)
-        return False if leaves else await self._wait(flight, run, None, is_first=is_first)
+        if not leaves:
+            waiter = loop.create_future()
+            flight.waiters.append(waiter)
+            await self._wait_for(flight, waiter)
+        return not leaves
+
+    async def _wait_for(self, flight: Flight, waiter: Waiter) -> None:
+        if flight.is_over:  # it has ended before the waiter was added, for example in another thread
+            wake(waiter)
+        try:
+            await waiter
+        except BaseException:
+            self._leave(flight, waiter)
+            raise
 
     def _leave(self, flight: Flight, waiter: Waiter) -> None:
         if flight.is_inherited:
