@@ -97,7 +97,10 @@ def to_cents(value: object, *, euro: bool) -> object:
     text = _CURRENCY.sub("", str(value).replace("\N{NO-BREAK SPACE}", " "), 1).strip()
     if not euro and text == str(value):
         if isinstance(value, float) or (isinstance(value, str) and not _INTEGER.fullmatch(text)):
-            raise CellError("must be whole euro cents, digits only; if the amounts are in euro, add --euro")
+            raise CellError(
+                "must be whole euro cents, digits only; for euro write € 450,50, or pass --euro to "
+                "approve-many"
+            )
         return _to_int(value)
     if _AMOUNT.fullmatch(text):
         return int(Decimal(text.replace(",", ".")) * 100)

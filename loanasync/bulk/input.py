@@ -167,7 +167,8 @@ class InputRows:
         if name != "amount" or is_euro or "cent" in text or not ("€" in text or "eur" in text):
             return ""
         kind = self._kind
-        return f"{kind} {column!r} names euro, but amounts are read as euro cents; add --euro, or rename it"
+        reason = f"{kind} {column!r} names euro, but amounts are read as euro cents"
+        return f"{reason}; pass --euro to approve-many, or rename it"
 
     @property
     def _kind(self) -> str:

@@ -32,7 +32,6 @@ from loanasync.cli.ledger.open import (
 )
 
 _FILE = typer.Argument(metavar="FILE", help="File with one JSON object; - is standard input.")
-_EURO = typer.Option("--euro", help="The amount is in euro (450.50) instead of euro cents (45050).")
 _DIALECT = typer.Option(help="Which description the service follows, named after its street number field.")
 
 _USER_DATA = {
@@ -53,14 +52,12 @@ _EXIT_CODES = {
 def check(
     file: Annotated[str, _FILE],
     dialect: Annotated[DialectName, _DIALECT] = DialectName.STREET_NUMBER,
-    *,
-    euro: Annotated[bool, _EURO] = False,
 ) -> None:
     """Check an approval request, or the data of a completion, and send nothing.
 
     Lists all problems, and ends with 2 if there are any.
 
-    Example: loanasync check order.json --euro
+    Example: loanasync check order.json
     """
     with _nothing_sent():
         records = _one_record(file)
@@ -68,7 +65,7 @@ def check(
         if any(normalized(name) in _COMPLETION_ONLY for name in members):
             problems: Sequence[InputProblem] = _parse_completion(records.name, members)[2]
         else:
-            problems = _parse_order(records, dialect, euro=euro).problems
+            problems = _parse_order(records, dialect).problems
         if not problems:
             print_message("valid")
         raise typer.Exit(_print_problems(problems))
@@ -86,7 +83,6 @@ def approve(
             help=f"Ledger in which the request is recorded: {LEDGER_HELP}.",
         ),
     ] = None,
-    euro: Annotated[bool, _EURO] = False,
     sandbox: Annotated[
         bool,
         typer.Option("--sandbox", help="Start a sandbox and use it as the service, without a ledger."),
@@ -103,7 +99,7 @@ def approve(
     Example: loanasync approve order.json --sandbox
     """
     with _nothing_sent():
-        order = _parse_order(_one_record(file), dialect, euro=euro)
+        order = _parse_order(_one_record(file), dialect)
         if order.problems:
             raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
@@ -177,9 +173,8 @@ def _one_record(file: str) -> Records:
     return records
 
 
-def _parse_order(records: Records, dialect: DialectName, *, euro: bool) -> FileRow:
-    mapping = FieldMapping(amounts="euro" if euro else "cents")
-    rows = InputRows(records, mapping, offline_client(dialect_of(dialect)).check)
+def _parse_order(records: Records, dialect: DialectName) -> FileRow:
+    rows = InputRows(records, FieldMapping(), offline_client(dialect_of(dialect)).check)
     return attrs.evolve(next(iter(rows)), line=0)  # the result has no line
 
 

@@ -55,7 +55,6 @@ _SANDBOX = "Start a sandbox and use it as the service. The requests are created.
 _VALIDATE = "List all problems of the file and send nothing. Needs no service."
 
 RejectedFile: TypeAlias = Annotated[str | None, _option(_OUTPUT, _REJECTED, "--rejected", **_FILE)]
-ReportFile: TypeAlias = Annotated[str | None, _option(_OUTPUT, _REPORT, "--report", **_FILE)]
 
 
 def approve_many(
@@ -66,7 +65,7 @@ def approve_many(
     column: Annotated[list[str] | None, _option(_INPUT, _COLUMN, metavar="FIELD=NAME")] = None,
     mapping: Annotated[str | None, _option(_INPUT, _MAPPING, **_FILE)] = None,
     rejected: RejectedFile = None,
-    report: ReportFile = None,
+    report: Annotated[str | None, _option(_OUTPUT, _REPORT, **_FILE)] = None,
     concurrency: Annotated[int, _option(_LIMITS, "Maximum number of calls in progress.", min=1)] = 64,
     rate: Annotated[float | None, _option(_LIMITS, "Maximum number of calls started per second.")] = None,
     stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
@@ -141,7 +140,6 @@ def export(
         str | None, _option(SERVICE_GROUP, "Ledger of the job, if it is not the job file.", **_LEDGER)
     ] = None,
     rejected: RejectedFile = None,
-    report: ReportFile = None,
 ) -> None:
     """Write the results of a job, with all decisions that its ledger has by now. Send nothing.
 
@@ -150,10 +148,9 @@ def export(
     Example: loanasync export results.jsonl.ledger
     """
     results = job.removesuffix(".ledger") if out is None else out
-    check_distinct_files(job, results, rejected, report)
-    with nothing_sent(results, rejected, report):
-        code = export_job(job, results, ledger, rejected, report)
-    raise typer.Exit(code)
+    check_distinct_files(job, results, rejected)
+    with nothing_sent(results, rejected):
+        export_job(job, results, ledger, rejected)
 
 
 def _members(options: Sequence[str]) -> dict[str, str]:

@@ -517,7 +517,7 @@ def _exit_code(counts: Counts, loop: RequestLoop) -> Exit:
     return Exit.FAILED if not_decided else Exit.DECIDED
 
 
-def export_job(file: str, results: str, ledger: str | None, rejected: str | None, report: str | None) -> Exit:
+def export_job(file: str, results: str, ledger: str | None, rejected: str | None) -> None:
     """Write the results, and the other exports, of a job.
 
     Raises:
@@ -540,16 +540,13 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         check_cipher(header, use.policy)
         policy = use.policy if not header.secrets else attrs.evolve(use.policy, key=None, old_keys=())
         keys = Keys(job.members["shop_id"], keys_of(header, policy), policy)
-        records, failures = Records(job, policy.encrypt), Failures()
+        records = Records(job, policy.encrypt)
         inputs = [Reading(**each) for each in job.members["inputs"]]
         for reading in inputs:
             records.customers = {**records.customers, **customers_of(reading, keys)}
         form = format_of(results, job.members["delimiter"])
-        write_whole(results, result_lines(form, failures.seen(records.read(use, must_answer=True))))
+        write_whole(results, result_lines(form, records.read(use, must_answer=True)))
         if rejected is not None:
             rows = inputs[-1].rows()
             _keep_earlier(rejected, rows)
             write_whole(rejected, records.rejected(rows, keys))
-        if report is not None:
-            write_whole(report, [json.dumps(report_of(job.counts(), failures), indent=2) + "\n"])
-    return Exit.DECIDED

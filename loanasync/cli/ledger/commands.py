@@ -307,7 +307,7 @@ def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
 
 
 @app.command()
-def sweep(ledger: Name, *, as_json: Json = False) -> None:
+def sweep(ledger: Name) -> None:
     """Mark entries with an expired lease (the worker died) as unknown, then list unknown and lost entries.
 
     Run it from cron and alert on exit code 3: a person must resolve entries. Sweeping is not required for
@@ -318,18 +318,11 @@ def sweep(ledger: Name, *, as_json: Json = False) -> None:
     with opened(ledger) as use:
         swept = use.run(sweep_ledger(use.ledger))
         entries = _entries_to_resolve(use)
-        if as_json:
-            members = {
-                "swept": [entry.key for entry in swept],
-                "unresolved": [entry_members(entry) for entry in entries],
-            }
-            typer.echo(json.dumps(members, indent=2))
-        else:
-            for entry in entries:
-                typer.echo(entry_line(entry))
-            leases, number = counted(len(swept), "lease"), counted(len(entries), "entry", "entries")
-            command = ", run: loanasync ledger resolve" if entries else ""
-            print_message(f"{leases} expired; {number} to resolve{command}")
+        for entry in entries:
+            typer.echo(entry_line(entry))
+        leases, number = counted(len(swept), "lease"), counted(len(entries), "entry", "entries")
+        command = ", run: loanasync ledger resolve" if entries else ""
+        print_message(f"{leases} expired; {number} to resolve{command}")
         if entries:
             raise typer.Exit(Exit.UNKNOWN)
 

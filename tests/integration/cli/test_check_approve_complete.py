@@ -37,7 +37,7 @@ def check(tmp_path: Path, members: object, *options: str) -> tuple[int, list[str
 
 def test_check_of_an_approval_prints_its_problems(tmp_path: Path) -> None:
     assert check(tmp_path, make_row("approved")) == (0, ["valid"])
-    assert check(tmp_path, make_row("approved", amount=450.5), "--euro")[0] == 0
+    assert check(tmp_path, make_row("approved", amount="€ 450,50"))[0] == 0
     assert check(tmp_path, make_row("approved", order_token="o"), "--dialect", "civic_number")[0] == 0
     code, output = check(tmp_path, make_row("approved", amount=450.5, province=None))
     assert code == 2

@@ -1,7 +1,6 @@
 """Ledger names with a table or a prefix, and commands for a ledger that does not exist."""
 
 import asyncio
-import json
 from pathlib import Path
 from secrets import token_hex
 
@@ -85,8 +84,7 @@ def test_command_uses_the_named_table_or_prefix(ledger_name: str) -> None:
     key = token_hex(32)
     fill(ledger_name, key)
     assert exists(ledger_name)
-    swept = run_ledger("sweep", ledger_name, "--json")
-    assert [each["key"] for each in json.loads(swept.stdout)["unresolved"]] == [key]
+    assert run_ledger("sweep", ledger_name).stdout.startswith(f"{key[:12]}  unknown")
     assert (
         run_ledger("resolve", ledger_name, key[:12], "--as", "refused", "--note", "ticket 17").exit_code == 0
     )

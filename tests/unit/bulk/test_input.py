@@ -265,7 +265,7 @@ def test_amount_in_euro_becomes_cents(file: InputFile, written: object, cents: i
         (EURO, "€ 1.450", "ambiguous: the separator may mean thousands or decimals"),
         (EURO, "$ 450", "must be an amount in euro"),
         (EURO, True, "must be a whole number"),
-        ({}, "450,00", "must be whole euro cents, digits only; if the amounts are in euro, add --euro"),
+        ({}, "450,00", "must be whole euro cents, digits only; for euro write € 450,50"),
         ({}, 450.0, "must be whole euro cents"),
         ({}, "4,5E+04", "a spreadsheet has shortened this number"),
     ],
