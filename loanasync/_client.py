@@ -503,7 +503,7 @@ class LoanClient(Closing):
         """
         call = CREATE_REQUEST.prepare(self._options, "", payload)
         del payload  # personal: must not be in a traceback
-        result: AnyJSON = await self._run(call, timeout, retry)
+        result: AnyJSON = await self._start(call, timeout, retry)
         return result
 
     async def approve(
@@ -567,7 +567,7 @@ class LoanClient(Closing):
             wait=wait,
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision = await self._run(call, timeout, retry)
+        decision: Decision = await self._start(call, timeout, retry)
         return decision
 
     async def _approve_row(
@@ -591,7 +591,7 @@ class LoanClient(Closing):
             wait=wait,
         )
         del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision = await self._run(call, timeout, retry, waits_for_response=True)
+        decision: Decision = await self._start(call, timeout, retry, waits_for_response=True)
         return decision
 
     def approve_many(
@@ -704,7 +704,7 @@ class LoanClient(Closing):
         """
         call = UPLOAD_DOCUMENTS.prepare(self._options, fiscal_code, payload)
         del fiscal_code, payload  # personal: must not be in a traceback
-        result: AnyJSON = await self._run(call, timeout, retry)
+        result: AnyJSON = await self._start(call, timeout, retry)
         return result
 
     async def complete(
@@ -742,10 +742,10 @@ class LoanClient(Closing):
         """
         call = COMPLETE.prepare(self._options, fiscal_code, data)
         del fiscal_code, data  # personal: must not be in a traceback
-        saved: UserData = await self._run(call, timeout, retry)
+        saved: UserData = await self._start(call, timeout, retry)
         return saved
 
-    def _run(
+    def _start(
         self,
         call: Call | InvalidRequestError,
         timeout: Timeout | None,
