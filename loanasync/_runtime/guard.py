@@ -64,7 +64,7 @@ class Claim:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Do what `interrupt` does without awaiting, because no slot was free or the event loop was closed."""
+        """Do what `interrupt` does without awaiting: no slot was free, or the event loop was closed."""
 
 
 class Guard(Protocol):

@@ -307,9 +307,9 @@ async def test_pages_wait_at_most_twenty_seconds(
     limits: dict[str, float] = {}
 
     class LimitedClient(LoanClient):
-        async def _run(self, call: Any, timeout: Timeout | None, *rest: Any, **options: Any) -> Any:
+        async def _start(self, call: Any, timeout: Timeout | None, *rest: Any, **options: Any) -> Any:
             limits[call.endpoint.operation] = (timeout or self.timeout).total
-            return await super()._run(call, timeout, *rest, **options)
+            return await super()._start(call, timeout, *rest, **options)
 
     monkeypatch.setattr("checkout.LoanClient", LimitedClient)
     for name, value in (("BASE_URL", sandbox.base_url), ("SHOP_ID", sandbox.shop_id)):
