@@ -26,16 +26,18 @@ ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.Ledger
 class Row:
     """A line of the table: when an error is raised, and an instance of it.
 
-    `after_fault` is the same error of a call with an earlier 500.
+    `after_fault` is the same error of a call with an earlier 500, `others` have other outcomes.
     """
 
     when: str
     error: LoanError
     after_fault: LoanError | None = None
+    others: tuple[LoanError, ...] = ()
 
     @property
     def examples(self) -> tuple[LoanError, ...]:
-        return (self.error,) if self.after_fault is None else (self.error, self.after_fault)
+        fault = () if self.after_fault is None else (self.after_fault,)
+        return (self.error, *self.others, *fault)
 
 
 def responded(kind: type[errors.ServiceError], when: str, status: int = 400) -> Row:
@@ -141,32 +143,30 @@ GROUPS: dict[str, list[Row]] = {
         Row(
             "the service has decided on an earlier request, but its decision did not arrive", blocked("lost")
         ),
-        Row("requested before with other data, and still being decided", mismatch("inflight")),
-        Row("requested before with other data, with an unknown outcome", mismatch("unknown")),
-        Row("requested before with other data, and approved", mismatch("approved")),
-        Row("requested before with other data, and refused", mismatch("refused")),
         Row(
-            "approved within the hour by a client without a ledger, which no longer has the decision",
-            errors.DecisionForgottenError("approve", "", "approved"),
+            "requested before with other data: still being decided, approved or refused",
+            mismatch("inflight"),
+            others=(mismatch("approved"), mismatch("refused")),
         ),
+        Row("requested before with other data, with an unknown outcome", mismatch("unknown")),
         Row(
-            "refused within the hour by a client without a ledger, which no longer has the decision",
-            errors.DecisionForgottenError("approve", "", "refused"),
+            "decided within the hour by a client without a ledger, which no longer has the decision",
+            errors.DecisionForgottenError("approve", "", "approved"),
+            others=(errors.DecisionForgottenError("approve", "", "refused"),),
         ),
         Row(
             "from `resolve` only: the customer has no entry, or an entry that contradicts the stated outcome",
             errors.NotResolvedError("resolve", "", "missing", "refused"),
+            others=(
+                errors.NotResolvedError("resolve", "c0ffee", "approved", "refused"),
+                errors.NotResolvedError("resolve", "c0ffee", "refused", "approved"),
+            ),
         ),
         Row(
-            "from `resolve` only: the entry is approved, and another outcome was stated",
-            errors.NotResolvedError("resolve", "c0ffee", "approved", "refused"),
+            "decided, but the ledger could not be written; has the decision",
+            not_recorded("approved"),
+            others=(not_recorded("refused"),),
         ),
-        Row(
-            "from `resolve` only: the entry is refused, and another outcome was stated",
-            errors.NotResolvedError("resolve", "c0ffee", "refused", "approved"),
-        ),
-        Row("approved, but the ledger could not be written; has the decision", not_recorded("approved")),
-        Row("refused, but the ledger could not be written; has the decision", not_recorded("refused")),
     ],
 }
 
@@ -188,18 +188,17 @@ def for_operation(row: Row, operation: str) -> tuple[LoanError, ...]:
 
 
 def cell(values: list[str]) -> str:
-    [value, *others] = values or ["-"]
-    return value if set(others) <= {value} else f"{value}; after a 500 {others[0]}"
+    return values[0] if values else "-"
 
 
 def line(row: Row) -> str:
-    outcome = cell([f"`{each.outcome}`" for each in row.examples])
-    repeatable = cell(["yes" if each.repeatable else "no" for each in row.examples])
     pages = [cell([f"`{each.advice}`" for each in for_operation(row, name)]) for name in OPERATIONS]
     if pages[1:] != [pages[1]] * 3:
         pages[1] = "; ".join(dict.fromkeys(page for page in pages[1:] if page != "-"))
+    outcomes = ", ".join(f"`{each.outcome}`" for each in (row.error, *row.others))
     return (
-        f"| `{type(row.error).__name__}` | {row.when} | {outcome} | {repeatable} | {pages[0]} | {pages[1]} |"
+        f"| `{type(row.error).__name__}` | {row.when} | {outcomes} "
+        f"| {'yes' if row.error.repeatable else 'no'} | {pages[0]} | {pages[1]} |"
     )
 
 

@@ -4,7 +4,7 @@ Run `python docs/_generate/problems_page.py --write`.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -111,32 +111,18 @@ def problems_of_service() -> Iterator[Problem]:
         yield from read_problems(body)
 
 
-def _template(language: str, code: str) -> str:
-    catalogue = CATALOGUES[language]
-    return catalogue.get(code) or catalogue[code.rpartition(".")[2]]
-
-
 def table() -> str:
-    """Return a line for each rule and each text of it."""
-    fields: dict[tuple[str, str, str], list[str]] = {}
-    params: dict[tuple[str, str, str], set[str]] = {}
+    """Return a line for each text: its key, the names in `params`, and the English text."""
+    english = CATALOGUES["en"]
+    params: dict[str, set[str]] = {}
     for each in (*problems_of_checks(), *problems_of_service()):
-        name, _, rule = each.code.rpartition(".")
-        row = (rule, _template("en", each.code), _template("it", each.code))
-        names = fields.setdefault(row, [])
-        if name and name not in names:
-            names.append(name)
-        params.setdefault(row, set()).update(each.params)
-    lines = ["| rule | fields | params | English | Italian |", "|---|---|---|---|---|"]
-    for row in sorted(fields):
-        rule, english, italian = row
-        cells = (f"`{rule}`", _codes(fields[row]), _codes(sorted(params[row])), english, italian)
-        lines.append(f"| {' | '.join(cells)} |")
+        key = each.code if each.code in english else each.code.rpartition(".")[2]
+        params.setdefault(key, set()).update(each.params)
+    lines = ["| code or rule | params | English |", "|---|---|---|"]
+    for key in sorted(params):
+        names = ", ".join(f"`{name}`" for name in sorted(params[key]))
+        lines.append(f"| `{key}` | {names} | {english[key]} |")
     return "\n".join(lines)
-
-
-def _codes(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def with_table(page: str) -> str:

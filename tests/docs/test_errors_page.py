@@ -35,6 +35,17 @@ def test_error_after_evaluation_is_not_repeatable(row: Row) -> None:
         assert not (error.repeatable and error.outcome in UNREPEATABLE)
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.after_fault], ids=lambda row: f"{type(row.error).__name__}: {row.when}"
+)
+def test_error_after_a_fault_is_unknown_as_the_page_says(row: Row) -> None:
+    error = row.after_fault
+    assert error is not None
+    decided = isinstance(error, errors.AlreadyEvaluatedError)
+    page = "already_decided" if decided else "ask_service"
+    assert (error.outcome, error.repeatable, error.advice) == ("unknown", False, page)
+
+
 # Documented outcomes. The table is generated from the classes, so this test pins the classes.
 DECIDED_ERRORS = {
     "PayloadMismatchError",
