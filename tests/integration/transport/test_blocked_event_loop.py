@@ -154,13 +154,14 @@ async def queued_during_a_block(
 ) -> list[object]:
     """Return the results of two calls that are queued while `meanwhile` blocks the event loop."""
     resources: Any = client._pipeline._per_loop.current()
+    scheduler = resources.transport._scheduler
     # As if another call were in progress: a single call is written at once, and not queued.
-    resources.transport._scheduler.in_progress += 1
+    scheduler.in_progress += 1
     calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
-    for _ in range(2):  # the calls and their flights begin
+    while len(scheduler._queue) < len(calls):
         await asyncio.sleep(0)
     meanwhile()
-    resources.transport._scheduler.in_progress -= 1
+    scheduler.in_progress -= 1
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
