@@ -18,7 +18,8 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
     """Settle an unsettled entry with what a person found out, or correct an earlier resolution.
 
     An entry that is UNKNOWN, LOST or HELD is settled. An entry that a person decided or released is
-    corrected, and its history keeps the earlier state. A decision or release by the service never changes.
+    corrected, and its history keeps the earlier state. A decision by the service never changes. An entry that
+    a client released can only be HELD.
 
     If the entry has a stored response, an APPROVED or REFUSED entry keeps it, with its redirect, provided
     that the response contains the same decision or is encrypted.
@@ -63,10 +64,12 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
             settlement=_with_response(settlement, entry),
             over=entry.token,
         )
-    if entry.state is State.RELEASED:  # released by a client: nothing to resolve, but a claim would succeed
+    is_released = entry.state is State.RELEASED  # by a client
+    if is_released and state is not State.HELD:  # nothing to resolve, but a claim would succeed
         return await ledger.get(entry.key) or entry
     # Take over the entry first. From then on the earlier owner can write a decision and nothing else.
-    found = await ledger.claim(entry.key, token=token, payload=entry.payload, lease=_LEASE, over=entry.token)
+    over = None if is_released else entry.token
+    found = await ledger.claim(entry.key, token=token, payload=entry.payload, lease=_LEASE, over=over)
     if not found.is_claimed_by(token):
         return found
     return await ledger.settle(

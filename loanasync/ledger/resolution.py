@@ -165,10 +165,10 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
         return "inflight"
     if entry.state.is_decided:
         return "contradicts"
-    if statement.state.is_decided:
-        # A client releases an entry only with proof that the service evaluated nothing.
+    if statement.state is not State.RELEASED:
+        # A client releases an entry only with proof that the service evaluated nothing. It may still be held.
         is_released_by_client = entry.state is State.RELEASED and not entry.is_correctable
-        return "contradicts" if is_released_by_client else None
+        return "contradicts" if is_released_by_client and statement.state.is_decided else None
     # LOST: the service reported that it has decided. HELD: a person does not want a request to be sent.
     if entry.state is not State.UNKNOWN:
         return "contradicts"

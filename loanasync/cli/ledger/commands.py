@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex, token_urlsafe
+from secrets import token_urlsafe
 from typing import Annotated, TypeAlias
 
 import typer
@@ -42,14 +42,12 @@ from loanasync.cli.ledger.resolve import (
     resolve_entry,
     resolve_interactively,
 )
-from loanasync.ledger import Entry, Settlement, State, create_ledger
+from loanasync.ledger import Entry, State, create_ledger
 from loanasync.ledger.administration import confirm, move_service, rotate_key
 from loanasync.ledger.keys import places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
-from loanasync.ledger.model import PERSON
 from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
-from loanasync.ledger.resolution import find_entry
 
 app: typer.Typer = typer.Typer(
     help="Inspect a ledger of decisions, and resolve unknown outcomes.",
@@ -65,10 +63,6 @@ LEDGER = typer.Option(
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _KEY = typer.Argument(metavar="KEY", help="Key of an entry, or the beginning of a key.", show_default=False)
-Scope: TypeAlias = Annotated[
-    str,
-    typer.Option(help="With --customer: scope of the approval, if it was requested with one."),
-]
 Customer: TypeAlias = Annotated[
     bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
 ]
@@ -143,7 +137,6 @@ def ls(
 def show(
     ledger: Name,
     key: Annotated[str | None, _KEY] = None,
-    scope: Scope = "",
     *,
     customer: Customer = False,
     reveal: Annotated[
@@ -155,8 +148,8 @@ def show(
     """Show everything about one entry, found by its key or by the customer's fiscal code.
 
     With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
-    LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. A
-    ledger with an entry for each order needs the order token, too, on a second line.
+    LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. If
+    the customer has several entries, they are listed, to be named by their keys.
 
     Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
     """
@@ -164,7 +157,7 @@ def show(
         raise typer.BadParameter("give either KEY or --customer")
 
     with opened(ledger) as use:
-        entry = _entry_of_customer(use, scope) if key is None else use.entry(key)
+        entry = _entry_of_customer(use) if key is None else use.entry(key)
         entry = decrypted(entry, use.policy.encrypt)
         if as_json:
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
@@ -174,16 +167,11 @@ def show(
                 typer.echo(f"{label:<20}{text}")
 
 
-def _entry_of_customer(use: OpenLedger, scope: str, *, hold_missing: str | None = None) -> Entry:
+def _entry_of_customer(use: OpenLedger) -> Entry:
     """Return the entry of a customer whose fiscal code is typed in, or comes from standard input.
 
-    Args:
-        use: The ledger.
-        scope: Scope of the approval.
-        hold_missing: Note of an entry that is HELD, to create if the customer has no entry.
-
     Raises:
-        NotFoundError: The fiscal code is invalid, or there is no entry.
+        NotFoundError: The fiscal code is invalid, or there is no entry, or more than one.
         ConfigurationError: The shop is not configured, or the ledger is not of this shop.
     """
     shop = shop_from_environment(os.environ)
@@ -191,24 +179,14 @@ def _entry_of_customer(use: OpenLedger, scope: str, *, hold_missing: str | None 
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
-    order_token = _read_personal("Order token") if use.policy.scope else None
-    if order_token == "":
-        raise NotFoundError(
-            "this ledger has an entry for each order of a customer: enter the order token, too"
-        )
-    places = places_of(shop.shop_id, normalize_fiscal_code(code), secrets, use.policy, scope, order_token)
-    found = use.run(find_entry(use.ledger, places, by_order=order_token is not None))
-    if isinstance(found, Entry):
-        return found
-    if found == "ambiguous":
-        raise NotFoundError("entries in several scopes have this order token: name one of them with --scope")
-    if hold_missing is None:
-        raise NotFoundError("no entry of this customer found: check LOANASYNC_SHOP_ID and --scope")
-    settlement = Settlement(state=State.HELD, note=hold_missing, source=PERSON)
-    place, token = places[0], token_hex(16)
-    return use.run(
-        use.ledger.settle(place.key, token=token, payload="", settlement=settlement, subject=place.subject)
-    )
+    places = places_of(shop.shop_id, normalize_fiscal_code(code), secrets, use.policy)
+    found = [entry for each in places for entry in use.run(use.ledger.find(customer=each.subject.customer))]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError("no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID")
+    lines = [entry_line(entry) + (f"  scope {entry.scope}" if entry.scope else "") for entry in found]
+    raise NotFoundError("\n".join(["the customer has several entries, name one by its key:", *lines]))
 
 
 def _read_personal(label: str) -> str:
@@ -236,7 +214,6 @@ def resolve_entries(
     note: Annotated[
         str, typer.Option(help="The source, such as a ticket number. It must not contain personal data.")
     ] = "",
-    scope: Scope = "",
     from_file: Annotated[
         str | None,
         typer.Option(
@@ -256,13 +233,12 @@ def resolve_entries(
     --customer and --from, prompts for each entry that is unknown or lost. A decision of the service is never
     overwritten. A correction keeps the earlier state in the history.
 
-    --customer needs the same settings as `loanasync ledger show --customer`. With --as held, it creates an
-    entry if the ledger has none, for example after a backup was restored.
+    --customer needs the same settings as `loanasync ledger show --customer`.
 
-    --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused or
-    not_evaluated), and optionally scope, amount and note. It lists what the ledger has and the file lacks,
-    and amounts that differ. Rows that contradict each other or the ledger are not used. Running it again
-    changes nothing.
+    --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused,
+    not_evaluated or held), and optionally scope, amount and note. It lists what the ledger has and the file
+    lacks, and amounts that differ. Rows that contradict each other or the ledger are not used. The outcome
+    held also blocks a customer without entry. Running it again changes nothing.
 
     Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
     unknown or lost, or were skipped.
@@ -291,8 +267,7 @@ def resolve_entries(
         if from_file is not None:
             raise typer.Exit(resolve_from(use, from_file, safe_note, dry_run=dry_run, as_json=as_json))
         if customer:
-            held = safe_note if resolution is Resolution.HELD else None
-            entries = [_entry_of_customer(use, scope, hold_missing=held)]
+            entries = [_entry_of_customer(use)]
         else:
             entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
         if not entries:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar, cast
 
 from attrs import define, field, frozen
@@ -20,8 +21,8 @@ from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
-from loanasync.ledger import Entry, State
-from loanasync.ledger.keys import places_of
+from loanasync.ledger import Entry, Settlement, State
+from loanasync.ledger.keys import Place, places_of
 from loanasync.ledger.resolution import (
     STATES,
     Statement,
@@ -48,14 +49,16 @@ _OUTCOMES: Mapping[str, State] = {
     **dict.fromkeys(("approvato", "approvata"), State.APPROVED),
     **dict.fromkeys(("rifiutato", "rifiutata"), State.REFUSED),
     **dict.fromkeys(("nonvalutato", "nonvalutata"), State.RELEASED),
+    **dict.fromkeys(("held", "sospeso", "sospesa"), State.HELD),
 }
 _BETWEEN_WORDS = re.compile("(?<=[a-z])[ _-](?=[a-z])")  # another character, such as "?", may mean a doubt
-_DONE = ("settled", "unchanged", "repeats")
+_DONE = ("settled", "unchanged", "repeats", "decided")
 # By result: the end of a sentence that begins with the number of rows, and advice.
 _TEXTS: Mapping[str, tuple[str, str]] = {
     "settled": ("settled", ""),
     "unchanged": ("already had this outcome", ""),
     "repeats": ("repeated, with the same outcome", ""),
+    "decided": ("to be held already decided, so no request is sent", ""),
     "contradicts": (
         "contradicting the ledger",
         "nothing was changed; look at each entry with loanasync ledger show --customer",
@@ -179,6 +182,9 @@ class _Run:
         names = ("", row.scope) if by_order else (row.scope, None)
         places = places_of(self.shop_id, row.fiscal_code, self.secrets, self.use.policy, *names)
         entry = await find_entry(self.use.ledger, places, by_order=by_order)
+        is_new = entry == "missing" and row.statement.state is State.HELD
+        if is_new and (row.scope or not by_order):
+            return _Match(places[0].key, row, place=places[0])
         if not isinstance(entry, Entry):
             self.results.lines[entry].append(row.line)
             return _Match("", row)
@@ -202,22 +208,40 @@ class _Run:
             yield first
 
     async def _settle(self, match: "_Match") -> None:
-        result: str | None = match.result
-        if match.entry is not None and not self.dry_run:
-            result, _ = await settle_as_stated(
-                self.use.ledger, match.entry, match.row.statement, orphan_folders=self.folders
+        result, entry, statement = match.result, match.entry, match.row.statement
+        if match.place is not None and not self.dry_run:
+            entry = await self.use.ledger.settle(
+                match.key,
+                token=token_hex(16),
+                payload="",
+                settlement=Settlement(state=statement.state, note=statement.note, source=statement.source),
+                subject=match.place.subject,
             )
+            entry = None if entry.state is statement.state else entry  # a client claimed it in the meantime
+        if entry is not None and not self.dry_run:
+            result, _ = await settle_as_stated(self.use.ledger, entry, statement, orphan_folders=self.folders)
+        if result == "contradicts" and statement.state is State.HELD:
+            result = "decided"
         self.results.lines[result or "settled"].append(match.row.line)
 
 
 @frozen
 class _Match:
-    """A row and the entry that it names: the key, the result, and the entry itself if it is written."""
+    """A row and the entry that it names.
+
+    Args:
+        key: Key of the entry.
+        row: The row.
+        result: The result, if nothing is written.
+        entry: The entry, if it is written.
+        place: The place of an entry to create.
+    """
 
     key: str
     row: _Row
     result: str | None = None
     entry: Entry | None = None
+    place: Place | None = None
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -268,7 +292,7 @@ def _row_of(line: int, members: Mapping[str, object], origin: str, note: str) ->
     text = outcome.strip().casefold() if isinstance(outcome, str) else ""
     state = _OUTCOMES.get(_BETWEEN_WORDS.sub("", text))
     if state is None:
-        messages.append("outcome: must be approved, refused or not_evaluated")
+        messages.append("outcome: must be approved, refused, not_evaluated or held")
     try:
         amount = to_cents(values["amount"], euro=False) if "amount" in values else None
     except CellError:

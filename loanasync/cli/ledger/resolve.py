@@ -62,7 +62,8 @@ def resolve_entry(use: OpenLedger, entry: Entry, resolution: Resolution, note: s
         return Exit.FAILED
     is_correction = entry.is_correctable and entry.state is not state
     is_written = (entry.state, entry.note) == (state, note)
-    if not is_written and (entry.state in _RESOLVABLE or is_correction):
+    is_block = entry.state is State.RELEASED and state is State.HELD
+    if not is_written and (entry.state in _RESOLVABLE or is_correction or is_block):
         entry = use.run(resolve(use.ledger, entry, state, note))
     if entry.state is state:
         correction = ": corrected; the earlier state is kept in the history" if is_correction else ""

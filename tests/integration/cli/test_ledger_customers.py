@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from loanasync import LedgerError
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approval_request, approved, connection_lost
+from loanasync.testing import approval_request, connection_lost
 from support.builders import FISCAL_CODE
 from support.cli import create, make_row, run, write
 from support.ledger_clients import KEY, Shop
-from support.ledger_file import create_at, listed, run_ledger
+from support.ledger_file import run_ledger
 
 OTHER = "TSTXYZ00A00A000B"
 SHOP = {"auth_token": "token", "shop_id": "shop"}
@@ -63,12 +62,23 @@ AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
 
 
 def test_resolve_customer_settles_the_entry(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("", None), ("spring", None))
+    file = file_of(tmp_path, ("spring", None))
     code, message = resolve(file, *AS_REFUSED)
     assert (code, message[12:]) == (0, " is refused\n")
-    assert states(file) == {"": "refused", "spring": "unknown"}
-    assert resolve(file, *AS_REFUSED, "--scope", "spring")[0] == 0
-    assert states(file) == {"": "refused", "spring": "refused"}
+    assert states(file) == {"spring": "refused"}
+
+
+@pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
+def test_customer_with_several_entries_lists_them(tmp_path: Path, policy: dict[str, Any]) -> None:
+    file = file_of(tmp_path, ("", "A1"), ("spring", "A2"), **policy)
+    code, message = resolve(file, *AS_REFUSED)
+    assert (code, states(file)) == (2, {"": "unknown", "spring": "unknown"})
+    title, first, second = message.splitlines()
+    assert title == "the customer has several entries, name one by its key:"
+    assert (first.endswith("Error"), second.endswith("Error  scope spring")) == (True, True)
+    assert run_ledger("resolve", file, second[:12], *AS_REFUSED).exit_code == 0
+    assert states(file) == {"": "unknown", "spring": "refused"}
+    assert run_ledger("show", file, "--customer", stdin=f"{FISCAL_CODE}\n").exit_code == 2
 
 
 def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None:
@@ -77,69 +87,11 @@ def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None
     assert (code, states(file)) == (0, {"": "approved"})
 
 
-def test_resolve_customer_finds_the_entry_of_an_order(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("a", "A1"), ("b", "A2"), scope="order_token")
-    code, _ = resolve(file, *AS_REFUSED, stdin=f"{FISCAL_CODE}\nA2\n")
-    assert (code, states(file)) == (0, {"a": "unknown", "b": "refused"})
-    shown = run_ledger("show", file, "--customer", stdin=f"{FISCAL_CODE}\nA2\n").stdout
-    assert "ticket 17" in shown
-
-
-def test_resolve_customer_of_a_ledger_for_orders_needs_the_order(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("a", "A1"), scope="order_token")
-    code, message = resolve(file, "--as", "held", "--note", "ticket 17")
-    assert (code, states(file)) == (2, {"a": "unknown"})
-    assert "this ledger has an entry for each order of a customer: enter the order token, too" in message
-
-
-@pytest.mark.parametrize(
-    ("policy", "options", "stdin", "order"),
-    [
-        ({}, (), f"{FISCAL_CODE}\n", None),
-        ({}, ("--scope", "spring"), f"{FISCAL_CODE}\n", None),
-        ({"scope": "order_token"}, (), f"{FISCAL_CODE}\nA1\n", "A1"),
-    ],
-)
-def test_resolve_as_held_blocks_a_customer_without_entry(
-    tmp_path: Path, policy: dict[str, Any], options: tuple[str, ...], stdin: str, order: str | None
-) -> None:
-    file = file_of(tmp_path, **policy)
-    create_at(file, key=KEY, **policy)
-    scope = "spring" if "spring" in options else ""
-    for note, history in (("not in the copy", 0), ("not in the copy", 0), ("ticket 17", 1)):
-        code, message = resolve(file, "--as", "held", "--note", note, *options, stdin=stdin)
-        assert (code, message[12:]) == (0, " is held\n")
-        [entry] = listed(file)
-        assert (entry["state"], entry["note"], len(entry["history"])) == ("held", note, history)
-
-    async def request() -> tuple[object, int]:
-        async with SqliteLedger(file) as ledger:
-            shop = Shop(approved(), ledger=ledger, options=SHOP, **policy)
-            await shop.result(code=OTHER, request=approval_request(order_token=order), scope=scope)
-            blocked = await shop.result(request=approval_request(order_token=order), scope=scope)
-            return blocked, len(shop.script.sent)
-
-    blocked, sent = asyncio.run(request())
-    assert isinstance(blocked, LedgerError)
-    assert (blocked.outcome, sent) == ("unknown", 1)
-    assert resolve(file, *AS_REFUSED, *options, stdin=stdin)[0] == 0
-    assert {each["key"]: each["state"] for each in listed(file)}[entry["key"]] == "refused"
-
-
-@pytest.mark.parametrize("other", ["", "a"])
-def test_resolve_customer_of_an_order_in_two_scopes_needs_the_scope(tmp_path: Path, other: str) -> None:
-    file = file_of(tmp_path, (other, "A1"), ("b", "A1"), scope="order_token")
-    code, message = resolve(file, *AS_REFUSED, stdin=f"{FISCAL_CODE}\nA1\n")
-    assert (code, "name one of them with --scope" in message) == (2, True)
-    code, _ = resolve(file, *AS_REFUSED, "--scope", "b", stdin=f"{FISCAL_CODE}\nA1\n")
-    assert (code, states(file)) == (0, {other: "unknown", "b": "refused"})
-
-
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
-        (AS_REFUSED, "TSTXYZ00A00A000B\n", "no entry of this customer found: check LOANASYNC_SHOP_ID"),
-        ((*AS_REFUSED, "--scope", "autumn"), f"{FISCAL_CODE}\n", "check LOANASYNC_SHOP_ID and --scope"),
+        (AS_REFUSED, f"{OTHER}\n", "no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID"),
+        (("--as", "held", "--note", "x"), f"{OTHER}\n", "no entry of this customer found"),
         (AS_REFUSED, "RSSMRA\n", "the fiscal code must be 16 letters and digits"),
         (("--as", "refused"), "", 'ledger resolve --customer --as refused --note "ticket 17"'),
         ((*AS_REFUSED, "0123abcd"), "", "give only one of KEY, --customer and --from"),

@@ -251,7 +251,7 @@ def test_file_with_json_prints_line_numbers() -> None:
         "results": {"settled": 1, "repeats": 1, "contradicts": 1, "missing": 1, "invalid": 1},
         "lines": {"contradicts": [4], "missing": [5], "invalid": [6]},
         "disagreeing": [],
-        "problems": {"outcome: must be approved, refused or not_evaluated": [6]},
+        "problems": {"outcome: must be approved, refused, not_evaluated or held": [6]},
         "not_in_file": {"unknown": [unknown]},
         "still_unknown": 1,
     }
@@ -271,14 +271,14 @@ def test_file_reads_an_outcome_of_two_words(outcome: str) -> None:
 def test_file_of_a_doubtful_outcome_settles_nothing(outcome: str) -> None:
     Simulation(lost=[1]).approve([1])
     done = resolve(f"cf,outcome\n{code(1)},{outcome}\n")
-    assert "outcome: must be approved, refused or not_evaluated: line 2" in done.stderr
+    assert "outcome: must be approved, refused, not_evaluated or held: line 2" in done.stderr
     assert states() == ["unknown"]
 
 
 INVALID = {
     "RSSMRA,refused": "fiscal_code: must be 16 letters and digits",
     ",refused": "fiscal_code: is missing",
-    f"{code(1)},": "outcome: must be approved, refused or not_evaluated",
+    f"{code(1)},": "outcome: must be approved, refused, not_evaluated or held",
     f"{code(1)},refused,anna@example.com": "note: must not contain personal data",
     f"{code(1)},refused,,450,00": "has 5 cells, but the header has 4",
     f"{code(1)},refused,,a lot": "amount: must be whole euro cents, or an amount such as € 450,00",
@@ -406,6 +406,65 @@ def test_file_reads_standard_input() -> None:
     Simulation(lost=[1]).approve([1])
     done = run(None, "ledger", "resolve", "--from", "-", stdin=f"cf,outcome\n{code(1)},refused\n")
     assert (done.returncode, states()) == (0, ["refused"])
+
+
+HELD_FILE = f"cf,outcome\n{code(1)},held\n"
+
+
+@pytest.mark.parametrize(("policy", "row"), [({}, ""), ({}, "spring"), ({"scope": "order_token"}, "A1")])
+def test_file_holds_customers_without_entry(policy: dict[str, Any], row: str) -> None:
+    simulation = Simulation(**policy)
+    simulation.approve([2], order="A2")
+    text = f"cf,outcome,scope,note\n{code(1)},held,{row},not in the copy\n"
+    before = entries()
+    assert resolve(text, "--dry-run").stderr.startswith("1 row to settle\n")
+    assert entries() == before
+    for message in ("1 row settled", "1 row already had this outcome"):
+        done = resolve(text)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (0, message)
+        [held] = [entry for entry in entries() if entry.state is State.HELD]
+        assert (held.note, held.source) == ("not in the copy", "file")
+    order = {"order": row} if policy else {"scope": row}
+    simulation.approve([1], **order)  # blocked
+    assert states() == ["approved", "held"]
+    decided = resolve(text.replace("held", "refused"))
+    assert (decided.returncode, states()) == (0, ["approved", "refused"])
+
+
+def test_file_holds_a_customer_of_a_ledger_for_orders_only_with_the_order() -> None:
+    Simulation(scope="order_token").approve([2], order="A2")
+    done = resolve(HELD_FILE)
+    assert (done.returncode, states()) == (2, ["approved"])
+
+
+@pytest.mark.parametrize("state", ["unknown", "lost", "released", "held"])
+def test_file_holds_entries_without_decision(state: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    if state != "unknown":
+        reset(State(state))
+    assert resolve(HELD_FILE).returncode == 0
+    assert states() == ["held"]
+    Simulation().approve([1])  # blocked
+    assert states() == ["held"]
+
+
+def test_file_leaves_decided_entries_that_are_to_be_held() -> None:
+    Simulation().approve([1])
+    done = resolve(HELD_FILE)
+    assert (done.returncode, states()) == (0, ["refused"])
+    assert done.stderr == "1 row to be held already decided, so no request is sent\n"
+
+
+def reset(state: State) -> None:
+    """Give the only entry a state, as a client would have settled it."""
+
+    async def settle() -> None:
+        async with SqliteLedger("decisions.db") as ledger:
+            [entry] = [entry async for entry in ledger.scan()]
+            settlement = Settlement(state=state, note="Error")
+            await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+
+    asyncio.run(settle())
 
 
 @pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.scheduled)])

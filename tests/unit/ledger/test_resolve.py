@@ -139,8 +139,25 @@ async def test_resolve_with_service_or_empty_source_is_rejected(source: str) -> 
     assert await ledger.get("k") == entry
 
 
-@pytest.mark.parametrize("state", [State.APPROVED, State.REFUSED, State.RELEASED])
-async def test_resolve_never_changes_a_result_of_the_service(state: State) -> None:
+@pytest.mark.parametrize(
+    ("state", "stated"),
+    [
+        (State.APPROVED, State.HELD),
+        (State.REFUSED, State.HELD),
+        (State.RELEASED, State.APPROVED),
+        (State.RELEASED, State.UNKNOWN),
+    ],
+)
+async def test_resolve_never_changes_a_result_of_the_service(state: State, stated: State) -> None:
     ledger, _ = await unknown_entry(None)
     decided = await ledger.settle("k", token="t", payload="p", settlement=Settlement(state=state, status=201))
-    assert await resolve(ledger, decided, State.HELD, "ticket 17") == decided == await ledger.get("k")
+    assert await resolve(ledger, decided, stated, "ticket 17") == decided == await ledger.get("k")
+
+
+async def test_resolve_holds_an_entry_that_a_client_released() -> None:
+    shop = Shop(refused())
+    released = await shop.put(State.RELEASED)
+    held = await resolve(shop.ledger, released, State.HELD, "not in the restored copy")
+    assert (held.state, held.history[-1].state) == (State.HELD, State.RELEASED)
+    assert isinstance(await shop.result(), OutcomeUnknownError)
+    assert shop.script.sent == []
