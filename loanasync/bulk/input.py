@@ -111,7 +111,7 @@ class InputRows:
     """
 
     def __init__(self, records: Records, mapping: FieldMapping, check: Check) -> None:
-        self.name = records.name
+        self.name: str = records.name
         self.delimiter: str = records.delimiter
         self.columns: Sequence[str] | None = None  # of a CSV file
         self._records = records

@@ -45,7 +45,7 @@ class Records:
     """
 
     def __init__(self, path: str, encoding: str | None = None) -> None:
-        self.name = "standard input" if path == "-" else path
+        self.name: str = "standard input" if path == "-" else path
         self.delimiter: str = ","
         self.columns: Sequence[str] | None = None  # of a CSV file
         self._text = _text(self.name, _content(path), encoding)

@@ -93,7 +93,7 @@ class Ledger(Closing):
         self.known_header: Header | None = None  # as it was last read, None if it must be read
         self._id = ""
         self._generation = self._epoch = 0  # the highest ones that were read
-        self.number = 0  # the highest number of a write that the store has returned in this epoch
+        self.number: int = 0  # the highest number of a write that the store has returned in this epoch
         self._offset: float | None = None  # the store's time minus `time.monotonic()`
 
     async def open(self, service: str, policy: LedgerPolicy) -> Header:

@@ -303,7 +303,7 @@ class _DatabaseThread:
     """
 
     def __init__(self, file: Path, patience: float) -> None:
-        self.process = os.getpid()
+        self.process: int = os.getpid()
         self._file = file
         self._patience = patience
         self._connection: _Connection | None = None
