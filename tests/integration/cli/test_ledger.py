@@ -337,7 +337,7 @@ def test_show_customer_reads_the_fiscal_code_from_standard_input(
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
     done = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
     assert done.exit_code == 2
-    assert "no entry of this customer found: check LOANASYNC_SHOP_ID" in done.stderr
+    assert "no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID" in done.stderr
     assert "TSTXYZ" not in done.output
     wrong = run_ledger("show", file, "--customer", stdin="unknown\n")
     assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")
