@@ -5,10 +5,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from loanasync._cells import BY_TYPE, CellError, normalized, to_cents
+from loanasync._cells import BY_TYPE, CellError
 from loanasync._models import AdditionalData, ApprovalRequest, UserData
-
-__all__ = ["CONVERTERS", "CellError", "check_number_is_complete", "normalized", "to_cents"]
 
 _SHORTENED = re.compile("[0-9]+(?:[.,][0-9]+)?[Ee][+-][0-9]+")  # 3,33E+09: the other digits are lost
 

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
+from loanasync._cells import normalized
 from loanasync._models import APPROVAL_NAMES, READ_ALIASES, AdditionalData, ApprovalRequest
-from loanasync.bulk.cells import normalized
 from loanasync.bulk.problems import input_error
 
 _LEAST_NUMBER = -(2**63)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loanasync._cells import CellError, to_cents
 from loanasync._models import AdditionalData, ApprovalRequest, Dialect
 from loanasync._results import Problem, described
 from loanasync._settings import Limits
 from loanasync._validation.rules import check_approval, check_fiscal_code, normalize_fiscal_code
-from loanasync.bulk.cells import CONVERTERS, CellError, check_number_is_complete, to_cents
+from loanasync.bulk.cells import CONVERTERS, check_number_is_complete
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
     FIELDS,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -12,10 +13,11 @@ import attrs
 import typer
 
 from loanasync import ConfigurationError, Dialect, LoanClient, LoanError, UserData
+from loanasync._cells import normalized
+from loanasync._config import from_environment
 from loanasync._models import USER_DATA_NAMES
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputProblem
-from loanasync.bulk.cells import normalized
 from loanasync.bulk.columns import FieldMapping
 from loanasync.bulk.input import InputRows
 from loanasync.bulk.problems import input_error
@@ -27,7 +29,6 @@ from loanasync.cli.input import DialectName, dialect_of, offline_client
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
     SANDBOX_WITHOUT_LEDGER,
-    client_without_ledger,
     settings_of,
 )
 
@@ -127,7 +128,8 @@ def complete(file: Annotated[str, _FILE]) -> None:
         code, data, problems = _parse_completion(records.name, next(iter(records))[1])
         if problems:
             raise typer.Exit(_print_problems(problems))
-        client = client_without_ledger()
+        shop = from_environment(os.environ)
+        client = LoanClient(shop["base_url"], shop_id=shop["shop_id"], auth_token=shop["auth_token"])
         try:
             asyncio.run(_complete(client, code, data))
         except LoanError as error:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from io import StringIO
 from typing import Any
@@ -83,7 +83,7 @@ def rejected_header(rows: InputRows) -> str:
     """Return the text with which a file of rejected rows begins."""
     if rows.columns is None:
         return ""
-    return _MARK + _csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
+    return _MARK + csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
 
 
 def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
@@ -92,10 +92,11 @@ def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
     if rows.columns is None:
         own: Mapping[str, object] = {LINE_NAME: row.line, REASON_NAME: reason}
         return json.dumps({**own, **row.members}, ensure_ascii=False) + "\n"
-    return _csv_line((str(row.line), reason, *map(str, row.members.values())), rows.delimiter)
+    return csv_line((str(row.line), reason, *map(str, row.members.values())), rows.delimiter)
 
 
-def _csv_line(cells: Sequence[str], delimiter: str) -> str:
+def csv_line(cells: Iterable[str], delimiter: str) -> str:
+    """Return a line of a CSV file, with its line end."""
     text = StringIO(newline="")
     csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
     return text.getvalue()

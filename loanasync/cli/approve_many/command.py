@@ -16,7 +16,7 @@ from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.run import RunOptions, export_job, run
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT
+from loanasync.cli.files import STANDARD_OUTPUT, is_regular
 from loanasync.cli.input import DialectName
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 
@@ -217,10 +217,13 @@ def _file_message(error: OSError, *names: str | Path | None) -> str:
 
 
 def check_distinct_files(rows: str, *names: str | None) -> None:
-    """Raise an error if a file would be used for two purposes, such as the rows and the results."""
+    """Raise an error if a file would be used for two purposes, such as the rows and the results.
+
+    A device may be used twice.
+    """
     given = [name for name in names if name is not None]
     files: dict[str, str] = {}  # the name that the user gave, by path
-    for name in filter(_is_file, [rows, *given]):
+    for name in filter(is_regular, [rows, *given]):
         if (path := _resolved(name)) in files:
             first = files[path]
             named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
@@ -228,11 +231,6 @@ def check_distinct_files(rows: str, *names: str | None) -> None:
         files[path] = name
     if given.count(STANDARD_OUTPUT) > 1:
         raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
-
-
-def _is_file(name: str) -> bool:
-    """Return True for a file, or a path where one can be created. A device may be used twice."""
-    return name != STANDARD_OUTPUT and (Path(name).is_file() or not Path(name).exists())
 
 
 def _resolved(name: str) -> str:

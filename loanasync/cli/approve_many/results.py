@@ -1,15 +1,14 @@
 """The records of the results: a line of JSON or CSV for each row."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from io import StringIO
 from typing import Any
 
 from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
 from loanasync._results import described, printable
 from loanasync.bulk import FileRow, RowResult
+from loanasync.cli.input import csv_line
 from loanasync.cli.ledger.display import response_members
 from loanasync.ledger import Entry
 
@@ -35,15 +34,10 @@ class Format:
 class _CsvFormat(Format):
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
-        self.header = self._csv_line(_COLUMNS)
+        self.header = csv_line(_COLUMNS, delimiter)
 
     def line(self, record: Mapping[str, Any]) -> str:
-        return self._csv_line(_cell(record.get(name)) for name in _COLUMNS)
-
-    def _csv_line(self, cells: Iterable[str]) -> str:
-        text = StringIO(newline="")
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
-        return text.getvalue()
+        return csv_line((_cell(record.get(name)) for name in _COLUMNS), self._delimiter)
 
 
 def _cell(value: object) -> str:

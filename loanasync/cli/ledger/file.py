@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 
 from attrs import define, field, frozen
 
+from loanasync._cells import CellError, normalized, to_cents
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
-from loanasync.bulk.cells import CellError, normalized, to_cents
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value
 from loanasync.cli.console import counted, print_message

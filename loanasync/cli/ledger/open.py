@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from loanasync import ConfigurationError, LedgerMismatchError, LoanClient
+from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync._config import LEDGER, Shop, configure, from_environment
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.drivers import unsuitable_driver_error
@@ -69,16 +69,6 @@ def shop_from_environment(environment: Mapping[str, str]) -> Shop:
         ConfigurationError: A variable is not set, or its value is invalid.
     """
     return configure(**from_environment(environment))
-
-
-def client_without_ledger() -> LoanClient:
-    """Return a client for calls that need no ledger.
-
-    Raises:
-        ConfigurationError: A variable is not set, or its value is invalid.
-    """
-    shop = from_environment(os.environ)
-    return LoanClient(shop["base_url"], shop_id=shop["shop_id"], auth_token=shop["auth_token"])
 
 
 @frozen
