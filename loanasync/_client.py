@@ -35,7 +35,7 @@ from loanasync._runtime.flights import Flights
 from loanasync._runtime.guard import ProcessGuard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._runtime.run import run_call
+from loanasync._runtime.run import NothingKnownError, run_call
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
@@ -568,6 +568,64 @@ class LoanClient(Closing):
         )
         del fiscal_code, request  # personal: must not be in a traceback
         decision: Decision = await self._start(call, timeout, retry)
+        return decision
+
+    async def recall(
+        self,
+        fiscal_code: str,
+        request: ApprovalRequest,
+        *,
+        additional_data_needed: bool = False,
+        scope: str = "",
+        wait: float | None = None,
+        timeout: Timeout | None = None,
+    ) -> Decision | None:
+        """Return the decision of an earlier `approve` with the same data, and send nothing.
+
+        Use it before `create_request`, so that the page of a decided order does not depend on the service. It
+        asks the ledger, or without a ledger the memory of this process, which lasts for an hour. If the
+        approval is being decided, it waits as `approve` does.
+
+        Args:
+            fiscal_code: Fiscal code of the customer, as for `approve`.
+            request: Data of the order and the customer.
+            additional_data_needed: As for `approve`.
+            scope: The `scope` of `approve`.
+            wait: As for `approve`.
+            timeout: Time limits of this call instead of the client's.
+
+        Returns:
+            The decision, or None if `approve` would send the request.
+
+        Raises:
+            InvalidRequestError: The request breaks rules.
+            OutcomeUnknownError: The approval was requested and has an unknown outcome.
+            PayloadMismatchError: This customer's approval was requested with other data.
+            InFlightError: The approval is still being decided by another worker.
+            LedgerError: The ledger cannot be read.
+
+        Example:
+            >>> run(client.recall(fiscal_code, request)) is None
+            True
+            >>> _ = run(client.approve(fiscal_code, request))
+            >>> run(client.recall(fiscal_code, request)).approved
+            True
+        """
+        call = APPROVE.prepare(
+            self._options,
+            fiscal_code,
+            request,
+            additional_data_needed=additional_data_needed,
+            scope=scope,
+            wait=wait,
+            sends_nothing=True,
+        )
+        del fiscal_code, request  # personal: must not be in a traceback
+        decision: Decision
+        try:
+            decision = await self._start(call, timeout, None)
+        except NothingKnownError:
+            return None
         return decision
 
     async def _approve_row(

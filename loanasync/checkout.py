@@ -161,8 +161,8 @@ async def checkout(
     """Create a request, request its approval, and return the page to show.
 
     It may be called again with the same data, such as after a double click or a reload: the approval is sent
-    once. An invalid request is not created. Errors of `additional_data_needed` and `already_created` are
-    raised before the approval.
+    once, and after it the request is not created again. An invalid request is not created. Errors of
+    `additional_data_needed` and `already_created` are raised before the approval.
 
     Args:
         client: The client, with a ledger if your shop has several workers.
@@ -189,17 +189,20 @@ async def checkout(
     """
     needed = False
     problems = client.check(fiscal_code, request)
-    creation, approval = _calls(client, fiscal_code, request, payload, scope, create_timeout)
+    recall, creation, approval = _calls(client, fiscal_code, request, payload, scope, create_timeout)
     del fiscal_code, request, payload  # personal: must not be in a traceback
     try:
         if problems:
             raise InvalidRequestError(problems, "approve")
-        try:
-            needed = additional_data_needed(await creation())
-        except LoanError as error:
-            if not already_created(error):
-                raise
-        decision = await approval(needed)
+        # First: the page of a known approval must not depend on the creation, which may fail this time.
+        decision = await recall()
+        if decision is None:
+            try:
+                needed = additional_data_needed(await creation())
+            except LoanError as error:
+                if not already_created(error):
+                    raise
+            decision = await approval(needed)
     except DecisionNotRecordedError as error:
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
         decision = error.decision
@@ -217,9 +220,14 @@ def _calls(
     payload: Mapping[str, JSON],
     scope: str,
     create_timeout: Timeout | None,
-) -> tuple[Callable[[], Awaitable[AnyJSON]], Callable[[bool], Awaitable[Decision]]]:
-    """Return the two calls, which show no personal data in a traceback."""
+) -> tuple[
+    Callable[[], Awaitable[Decision | None]],
+    Callable[[], Awaitable[AnyJSON]],
+    Callable[[bool], Awaitable[Decision]],
+]:
+    """Return the three calls, which show no personal data in a traceback."""
     return (
+        lambda: client.recall(fiscal_code, request, scope=scope),
         lambda: client.create_request(payload, timeout=create_timeout),
         lambda needed: client.approve(fiscal_code, request, additional_data_needed=needed, scope=scope),
     )

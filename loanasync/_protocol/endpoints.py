@@ -90,6 +90,7 @@ class Endpoint:
         scope: str = "",
         repeat_unknown: bool = False,
         wait: float | None = None,
+        sends_nothing: bool = False,
     ) -> "Call | InvalidRequestError":
         """Return a valid call, or an error with all problems.
 
@@ -110,6 +111,7 @@ class Endpoint:
             scope=scope,
             repeat_unknown=repeat_unknown,
             wait=wait,
+            sends_nothing=sends_nothing,
         )
 
     def call(
@@ -144,6 +146,7 @@ class Call:
         scope: Distinguishes several applications of one customer.
         repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
         wait: Seconds to wait for another owner of the ledger's entry; None: as the ledger's policy says.
+        sends_nothing: Return what is known of the approval, and send no request.
     """
 
     endpoint: Endpoint
@@ -155,6 +158,7 @@ class Call:
     scope: str = ""
     repeat_unknown: bool = False
     wait: float | None = None
+    sends_nothing: bool = False
 
     def request(self, trace_headers: Mapping[str, str], auth_token: str | None = None) -> Request:
         """Return the HTTP request, with this token if the shop has a function for it."""

@@ -50,6 +50,10 @@ _TOKEN_TOO_LATE = evolve(_TOO_LATE, cause_type=f"{TOKEN_FAILED}TimeoutError")
 _CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 
 
+class NothingKnownError(LoanError):
+    """The result of a call that sends nothing, if the approval was not requested before."""
+
+
 class Run:
     """One call in progress. It is created when the call begins, and sends its request in a ``with`` block.
 
@@ -159,6 +163,8 @@ class Run:
 
     def finish(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """Record and return the result of the call."""
+        if isinstance(result, NothingKnownError):
+            return result
         if isinstance(result, LoanError):
             self._error = result
             if isinstance(result, LedgerError):
@@ -171,15 +177,19 @@ class Run:
 
     @property
     def must_wait(self) -> bool:
-        """True if no slot is free, or the circuit breaker is open."""
-        return not self._resources.slots.free or self._pipeline.open_circuit(self.call.shop) is not None
+        """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
+        is_free = self._resources.slots.free and not self.call.sends_nothing
+        return not is_free or self._pipeline.open_circuit(self.call.shop) is not None
 
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit.
 
         Return an error if no slot becomes free in time, or if the circuit breaker is open. It is asked here,
-        and nowhere else, because this is before a ledger's entry is claimed and before anything is sent.
+        and nowhere else, because this is before a ledger's entry is claimed and before anything is sent. A
+        call that sends nothing ends here for the same reason.
         """
+        if self.call.sends_nothing:
+            return NothingKnownError()
         slots, breaker = self._resources.slots, self._pipeline.breaker
         # Most calls find no circuits, and then need not ask.
         is_asked = breaker is not None and breaker.circuits

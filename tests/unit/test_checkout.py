@@ -216,3 +216,19 @@ async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.Lo
     page = await page_of(scripted_client(CREATED, approved(), ledger=Full()))
     assert isinstance(page, Redirect)
     assert "the ledger could not be written" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [system_error(), denied(), not_connected(), timed_out()])
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [(approved(redirect_url="https://loans.example.com/#t"), Redirect), (connection_lost(), Ask)],
+)
+async def test_known_approval_does_not_depend_on_another_creation(
+    first: ScriptedResponse, kind: type, fault: ScriptedResponse
+) -> None:
+    """A shopper whose loan is approved, or may be, must not be shown another way to pay."""
+    script = ScriptedTransport(CREATED, first, *[fault] * 3)
+    client = script.client(ledger=MemoryLedger())
+    for _ in range(2):
+        assert isinstance(await page_of(client), kind)
+    assert [each.operation for each in script.sent] == ["create_request", "approve"]

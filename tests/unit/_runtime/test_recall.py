@@ -1,0 +1,126 @@
+"""`LoanClient.recall`: what a client knows of an approval, without a request."""
+
+import asyncio
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from loanasync import (
+    Approved,
+    ClientClosedError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    Refused,
+)
+from loanasync.ledger import Ledger, MemoryLedger
+from loanasync.testing import (
+    ScriptedTransport,
+    approved,
+    connection_lost,
+    not_connected,
+    refused,
+    rejected,
+    scripted_client,
+)
+from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import held_response
+
+LEDGERS: list[Callable[[], Ledger | None]] = [lambda: None, MemoryLedger]
+EACH_LEDGER = pytest.mark.parametrize("ledger", LEDGERS, ids=["memory", "ledger"])
+
+
+@EACH_LEDGER
+async def test_recall_without_an_approval_is_none_and_sends_nothing(
+    ledger: Callable[[], Ledger | None],
+) -> None:
+    script = ScriptedTransport(approved())
+    async with script.client(ledger=ledger()) as client:
+        assert await client.recall(FISCAL_CODE, approval_request()) is None
+        assert script.sent == []
+        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+
+
+@EACH_LEDGER
+@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
+async def test_recall_after_a_decision_returns_it(
+    ledger: Callable[[], Ledger | None], step: object, kind: type
+) -> None:
+    script = ScriptedTransport(step)  # type: ignore[arg-type]
+    async with script.client(ledger=ledger()) as client:
+        decision = await client.approve(FISCAL_CODE, approval_request())
+        known = await client.recall(FISCAL_CODE, approval_request())
+        assert type(known) is kind
+        assert known is not None
+        assert known.approved is decision.approved
+        assert len(script.sent) == 1
+
+
+@EACH_LEDGER
+@pytest.mark.parametrize("step", [not_connected(), rejected({"city": ["blank"]})])
+async def test_recall_after_no_evaluation_is_none(ledger: Callable[[], Ledger | None], step: object) -> None:
+    script = ScriptedTransport(step)  # type: ignore[arg-type]
+    async with script.client(ledger=ledger()) as client:
+        with pytest.raises(Exception, match="approve"):
+            await client.approve(FISCAL_CODE, approval_request())
+        assert await client.recall(FISCAL_CODE, approval_request()) is None
+
+
+@EACH_LEDGER
+async def test_recall_after_an_unknown_outcome_raises_it(ledger: Callable[[], Ledger | None]) -> None:
+    script = ScriptedTransport(connection_lost())
+    async with script.client(ledger=ledger()) as client:
+        with pytest.raises(Exception, match="approve"):
+            await client.approve(FISCAL_CODE, approval_request())
+        with pytest.raises(OutcomeUnknownError):
+            await client.recall(FISCAL_CODE, approval_request())
+        with pytest.raises(PayloadMismatchError):
+            await client.recall(FISCAL_CODE, attrs.evolve(approval_request(), amount=60_000))
+        assert await client.recall(FISCAL_CODE, approval_request(), scope="another order") is None
+
+
+@EACH_LEDGER
+async def test_recall_during_the_approval_waits_for_its_decision(
+    ledger: Callable[[], Ledger | None],
+) -> None:
+    step, arrived, leave = held_response(approved())
+    script = ScriptedTransport(step)
+    async with script.client(ledger=ledger()) as client:
+        approval = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
+        await arrived.wait()
+        recall = asyncio.create_task(client.recall(FISCAL_CODE, approval_request()))
+        await asyncio.sleep(0)
+        leave.set()
+        assert isinstance(await recall, Approved)
+        assert isinstance(await approval, Approved)
+        assert len(script.sent) == 1
+
+
+@EACH_LEDGER
+async def test_approval_that_joins_a_recall_sends_its_request(ledger: Callable[[], Ledger | None]) -> None:
+    script = ScriptedTransport(approved())
+    async with script.client(ledger=ledger()) as client:
+        known, decision = await asyncio.gather(
+            client.recall(FISCAL_CODE, approval_request()), client.approve(FISCAL_CODE, approval_request())
+        )
+        assert known is None
+        assert isinstance(decision, Approved)
+        assert len(script.sent) == 1
+
+
+async def test_recall_with_another_client_finds_the_decision_in_the_ledger() -> None:
+    ledger = MemoryLedger()
+    script = ScriptedTransport(approved())
+    async with script.client(ledger=ledger) as client, scripted_client(ledger=ledger) as other:
+        await client.approve(FISCAL_CODE, approval_request())
+        assert isinstance(await other.recall(FISCAL_CODE, approval_request()), Approved)
+
+
+async def test_recall_of_an_invalid_request_or_a_closed_client_raises() -> None:
+    client = scripted_client()
+    with pytest.raises(InvalidRequestError):
+        await client.recall("RSSMRA", approval_request())
+    await client.aclose()
+    with pytest.raises(ClientClosedError):
+        await client.recall(FISCAL_CODE, approval_request())
