@@ -88,8 +88,7 @@ class Checkout:
 
     async def _pay(self, order: Order, form: dict[str, str]) -> PageResponse:
         code = form.get("fiscal_code", "").strip().upper()
-        is_new, is_same = self._orders.claim(order.number, code)
-        if not is_same:  # another tab applied for this order with another fiscal code
+        if not self._orders.hold(order.number, code):  # another tab applied with another fiscal code
             return _render(order, "message", 409, form, text="You have already applied with other data.")
         page = await checkout(
             self._client,
@@ -109,8 +108,8 @@ class Checkout:
                 self._orders.decide(order.number, "refused", page.meta.entry)
                 return _redirect(order, "/order")
             case Form() | Waiting() | Ask():
-                if is_new and not page.may_be_evaluated:
-                    self._orders.release(order.number, code)  # the shopper may correct it
+                if not page.may_be_evaluated:
+                    self._orders.release(order.number)
                 return self._error_page(order, "loan", form, page)
 
     async def _complete(self, order: Order, form: dict[str, str]) -> PageResponse:

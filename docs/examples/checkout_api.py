@@ -18,6 +18,7 @@ from loanasync.ledger import SqliteLedger
 CREATION = Timeout(total=5, attempt=4, connect=2)
 APPROVAL = Timeout(total=15, attempt=14, connect=2)
 ORDER_TOTALS = {"1001": 45_000}  # euro cents; a real shop reads them from its database
+OTHER_CUSTOMER = "another customer has already applied for this order"
 LANGUAGE = "en"  # of the texts for customers; "it" for Italian
 ADDITIONAL = (
     "residence",
@@ -69,6 +70,7 @@ def make_app(client: LoanClient) -> FastAPI:
     """Return the application, which closes the client at shutdown."""
     app = FastAPI(lifespan=client.lifespan)
     app.exception_handler(RequestValidationError)(validation_response)
+    holds: dict[str, list[str]] = {}  # of each order: its customer, once for each click
 
     @app.post("/orders/{number}/loan")
     async def request_loan(number: str, form: LoanForm, response: Response) -> LoanResult:
@@ -76,6 +78,10 @@ def make_app(client: LoanClient) -> FastAPI:
             raise HTTPException(404, "no such order")
         response.headers["Cache-Control"] = "no-store"
         code = form.fiscal_code.strip().upper()
+        held = holds.setdefault(number, [])  # in a database: one UPDATE that fails for another customer
+        if held and code not in held:
+            raise HTTPException(409, OTHER_CUSTOMER)
+        held.append(code)
         page = await checkout(
             client,
             code,
@@ -93,20 +99,27 @@ def make_app(client: LoanClient) -> FastAPI:
                 return LoanResult(status="refused")
             case Form() | Waiting() | Ask():
                 logger.warning("order %s, entry %s: %s", number, page.entry, page.error)
-        if isinstance(page, Form):
-            raise validation_error(each for problems in page.problems.values() for each in problems)
-        match page.error.advice:
-            case "wait":  # another worker requests the approval, or was killed
-                response.status_code = 202  # the browser may send the same body again
-                return LoanResult(status="in_progress")
-            case "ask_service" | "already_decided":
-                response.status_code = 202  # the service may have decided: do not offer a retry
-                return LoanResult(status="unknown")
-            case "other_data":
-                raise HTTPException(409, page.text(LANGUAGE))
-        raise HTTPException(503, page.text(LANGUAGE))
+                if not page.may_be_evaluated:
+                    held.remove(code)  # the shopper may correct it
+        return error_result(page, response)
 
     return app
+
+
+def error_result(page: Form | Waiting | Ask, response: Response) -> LoanResult:
+    """Return the result of an error page and set its status, or raise the error for FastAPI to send."""
+    if isinstance(page, Form):
+        raise validation_error(each for problems in page.problems.values() for each in problems)
+    match page.error.advice:
+        case "wait":  # another worker requests the approval, or was killed
+            response.status_code = 202  # the browser may send the same body again
+            return LoanResult(status="in_progress")
+        case "ask_service" | "already_decided":
+            response.status_code = 202  # the service may have decided: do not offer a retry
+            return LoanResult(status="unknown")
+        case "other_data":
+            raise HTTPException(409, page.text(LANGUAGE))
+    raise HTTPException(503, page.text(LANGUAGE))
 
 
 def additional_data_needed(created: object) -> bool:

@@ -14,7 +14,7 @@ from attrs import Factory, asdict, define, field, fields
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS orders (
-    number TEXT PRIMARY KEY, state TEXT, redirect_url TEXT, fiscal_code TEXT, entry TEXT,
+    number TEXT PRIMARY KEY, state TEXT, redirect_url TEXT, fiscal_code TEXT, holds INTEGER, entry TEXT,
     has_documents INTEGER, is_completed INTEGER
 )
 """
@@ -28,6 +28,7 @@ class Order:
     state: Literal["undecided", "approved", "refused"] = "undecided"
     redirect_url: str | None = field(default=None, repr=False)  # contains a token
     fiscal_code: str = field(default="", repr=False)  # of the customer who applied for the order
+    holds: int = 0  # clicks in progress, and clicks after which the customer may be evaluated
     entry: str | None = None  # key of the entry in the ledger
     has_documents: bool = field(default=False, converter=bool)  # SQLite stores 0 or 1
     is_completed: bool = field(default=False, converter=bool)
@@ -56,21 +57,17 @@ class Orders:
         self._write(f"INSERT INTO orders ({', '.join(values)}) VALUES ({marks})", *values.values())  # noqa: S608  (constants)
         return order
 
-    def claim(self, number: str, fiscal_code: str) -> tuple[bool, bool]:
-        """Save the customer of an order before the approval.
-
-        Return True if the order had no customer, and True if it has this one now.
-        """
-        statement = "UPDATE orders SET fiscal_code = ? WHERE number = ? AND fiscal_code = ''"
-        is_new = self._write(statement, fiscal_code, number)
-        return is_new, self.get(number).fiscal_code == fiscal_code
-
-    def release(self, number: str, fiscal_code: str) -> None:
-        """Remove the customer of a request that was not evaluated: the shopper may correct the code."""
+    def hold(self, number: str, fiscal_code: str) -> bool:
+        """Save the customer of an order before the approval. Return False while it has another one."""
         statement = """
-            UPDATE orders SET fiscal_code = '' WHERE number = ? AND fiscal_code = ? AND state = 'undecided'
+            UPDATE orders SET fiscal_code = ?, holds = holds + 1
+            WHERE number = ? AND (holds = 0 OR fiscal_code = ?)
         """
-        self._write(statement, number, fiscal_code)
+        return self._write(statement, fiscal_code, number, fiscal_code)
+
+    def release(self, number: str) -> None:
+        """End the hold of a click without evaluation. Without holds, the shopper may correct the code."""
+        self._write("UPDATE orders SET holds = holds - 1 WHERE number = ?", number)
 
     def decide(self, number: str, state: str, entry: str | None, redirect_url: str | None = None) -> None:
         """Save the decision. A decision that another worker saved is never overwritten."""

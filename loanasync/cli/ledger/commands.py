@@ -145,7 +145,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show everything about one entry, found by its key or by the customer's fiscal code.
+    """Show everything about one entry, found by its key or, with --customer, by a fiscal code.
 
     With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
     LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. If

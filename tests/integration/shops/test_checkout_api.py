@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from checkout import open_client
-from checkout_api import app, make_app
+from checkout_api import OTHER_CUSTOMER, app, make_app
 
 from loanasync import ApprovalRequest, ConfigurationError, LedgerMismatchError
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, create_ledger
@@ -19,6 +19,7 @@ from support.example_shops import CODE, FORM, lifespan
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
 BODY: dict[str, Any] = {**FORM, "instalments": 12}
 ROUTE = "/orders/1001/loan"
+OTHER_CODE = "TSTABC00A00A000A"
 
 
 @pytest.fixture
@@ -113,6 +114,8 @@ async def test_unknown_outcome_is_reported_and_not_requested_again(
         response = await api.post(ROUTE, json=tagged("resetafter"))
         assert response.status_code == 202
         assert response.json() == {"status": "unknown", "redirect_url": None}
+    response = await api.post(ROUTE, json={**BODY, "fiscal_code": OTHER_CODE})
+    assert (response.status_code, response.json()["detail"]) == (409, OTHER_CUSTOMER)
     sandbox.journal.assert_once(operation="approve")
 
 
@@ -163,6 +166,8 @@ async def test_request_of_another_worker_is_reported_as_in_progress(sandbox: San
 @pytest.mark.parametrize("tag", ["forbidden", "noshop"])
 async def test_denied_shop_is_reported_as_unavailable(api: httpx.AsyncClient, tag: str) -> None:
     assert (await api.post(ROUTE, json=tagged(tag))).status_code == 503
+    other = {**BODY, "fiscal_code": OTHER_CODE}  # nobody was evaluated, so the code may change
+    assert (await api.post(ROUTE, json=other)).status_code == 200
 
 
 async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
