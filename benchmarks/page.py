@@ -13,7 +13,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "contributing" / "performance.md"
 FIGURES = DOCS / "figures"
 BEGIN, END = "<!-- {} begins -->\n", "<!-- {} ends -->"
-PYTHONS = ("3.11", "3.13")
+PYTHONS = ("3.11",)
 PEERS = "calls-nginx-full"  # the run with all clients
 SCENARIOS = [(server, order) for server in ("nginx", "python") for order in ("full", "short")]
 # Targets of scripts that write none: ratios to pydantic and to SQL by hand; µs of a ledger and of telemetry.
