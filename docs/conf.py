@@ -108,7 +108,7 @@ NUMBERS = re.compile(r"\s*\|\|\s*queryTerm\.match\(/\^\\d\+\$/\)")
 
 
 def search_numbers(app: Sphinx, error: Exception | None) -> None:
-    """Let the search of the site find numbers, such as the status 403."""
+    """Make the site's search find numbers, such as the status 403."""
     script = Path(app.outdir) / "_static" / "searchtools.js"
     if error is None:
         changed, places = NUMBERS.subn("", script.read_text(encoding="utf-8"))

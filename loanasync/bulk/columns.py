@@ -84,7 +84,7 @@ class FieldMapping:
         return "*" in self.ignore
 
     def field_of(self, column: str) -> str | None:
-        """Return the field of a column or member, None if it has none."""
+        """Return the field of a column or member, or None."""
         for name, mapped in self.columns.items():
             if mapped == column:
                 return name

@@ -42,7 +42,7 @@ def _type_name(name: str) -> str:
 
 
 def _property(name: str, field: Field) -> Schema:
-    """Return the schema of a property; an enumeration is a schema of its own, so that it has one name."""
+    """Return the schema of a property; an enumeration is a separate schema, so that it has one name."""
     return _ref("schemas", _type_name(name)) if "enum" in field.schema else _schema(field)
 
 

@@ -80,7 +80,7 @@ def missing() -> str | None:
 
 
 def example() -> str | None:
-    """Return the form of an approval, filled in with a made-up customer who is new each time."""
+    """Return the form of an approval, filled in with another made-up customer each time."""
     letters, digits = (secrets.choice(ascii_uppercase) for _ in range(3)), f"{secrets.randbelow(1000):03}"
     code = f"TST{''.join(letters)}00A00X{digits}Z"
     return _render("try.html", fields={"fiscalCode": code, **EXAMPLES["approve"]})

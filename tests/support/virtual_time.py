@@ -13,7 +13,7 @@ FAULT = b'{"errors": {"system": ["System error"]}}'
 
 
 async def turns(number: int = 100) -> None:
-    """Let all other tasks run for some turns of the event loop, in which hardly any time passes."""
+    """Run all other tasks for some turns of the event loop, in which hardly any time passes."""
     for _ in range(number):
         await asyncio.sleep(0)
 

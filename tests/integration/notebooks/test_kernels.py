@@ -245,7 +245,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.scheduled  # ten seconds; the gate has the prompts of asyncio and IPython
+@pytest.mark.scheduled  # ten seconds; the gate tests asyncio's and IPython's shells
 def test_marimo_cells_share_a_client_and_show_decisions(shared: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(MARIMO, encoding="utf-8")
     printed, errors = run_python(shared, tmp_path, "shop.py")
