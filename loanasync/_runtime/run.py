@@ -178,8 +178,11 @@ class Run:
     @property
     def must_wait(self) -> bool:
         """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
-        is_free = self._resources.slots.free and not self.call.sends_nothing
-        return not is_free or self._pipeline.open_circuit(self.call.shop) is not None
+        return (
+            self.call.sends_nothing
+            or not self._resources.slots.free
+            or self._pipeline.open_circuit(self.call.shop) is not None
+        )
 
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit.
