@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 from attrs import define, field
 
+from loanasync.cli.console import listed_lines
+
 _EXAMPLES = 3  # rows that are kept of each group
 _MAX_CAUSES = 1_000  # of one tally, which must not grow with the number of rows
 _OTHER = "other causes"
@@ -29,6 +31,10 @@ class Cause(Generic[Kind]):
     def text(self) -> str:
         """The message, with "…" for numbers and ids that differ between the rows."""
         return "".join(self._parts)
+
+    def line(self, text: str) -> str:
+        """Return a line of output: the number of rows, a text, and the first rows."""
+        return f"{self.count:,} × {text} ({listed_lines(self.rows, self.count)})"
 
     def add(self, parts: list[str], row: int) -> None:
         """Count a row."""

@@ -1,20 +1,14 @@
-"""The input of commands: the options with which rows are read, and files of rejected rows."""
+"""The options with which commands read rows."""
 
-import csv
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from io import StringIO
 from typing import Any
 
 import typer
 
 from loanasync import Dialect, LoanClient
-from loanasync.bulk import FileRow, InputRows, read
+from loanasync.bulk import InputRows, read
 from loanasync.bulk.columns import FIELDS, load_mapping
-from loanasync.bulk.input import LINE_NAME, REASON_NAME
-
-_MARK = "\ufeff"  # Excel then reads the file as UTF-8
 
 
 class DialectName(StrEnum):
@@ -77,26 +71,3 @@ def _columns(options: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"unknown field '{name}'; the fields are {known}", param_hint="--column")
         columns[name] = column
     return columns
-
-
-def rejected_header(rows: InputRows) -> str:
-    """Return the text with which a file of rejected rows begins."""
-    if rows.columns is None:
-        return ""
-    return _MARK + csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
-
-
-def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
-    """Return a row with its line and the reason in front, to be corrected and read again."""
-    reason = " ".join(reason.splitlines())
-    if rows.columns is None:
-        own: Mapping[str, object] = {LINE_NAME: row.line, REASON_NAME: reason}
-        return json.dumps({**own, **row.members}, ensure_ascii=False) + "\n"
-    return csv_line((str(row.line), reason, *map(str, row.members.values())), rows.delimiter)
-
-
-def csv_line(cells: Iterable[str], delimiter: str) -> str:
-    """Return a line of a CSV file, with its line end."""
-    text = StringIO(newline="")
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
-    return text.getvalue()

@@ -1,5 +1,7 @@
 """``loanasync approve-many`` and ``loanasync export``: their options."""
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +13,14 @@ import typer
 
 from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync.bulk import InputError
-from loanasync.cli.approve_many.plan import Reading
+from loanasync.cli.approve_many.export import export_job
+from loanasync.cli.approve_many.job import Kind
+from loanasync.cli.approve_many.plan import Reading, check_rows
 from loanasync.cli.approve_many.problems import ProblemList
-from loanasync.cli.approve_many.run import RunOptions, export_job, run
-from loanasync.cli.console import print_message, stderr_console
+from loanasync.cli.approve_many.rejected import write_invalid
+from loanasync.cli.approve_many.report import table_of
+from loanasync.cli.approve_many.run import RunOptions, plan, run
+from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, is_regular
 from loanasync.cli.input import DialectName
@@ -112,23 +118,50 @@ def approve_many(
     options = RunOptions(
         out=out,
         ledger=None if sandbox else ledger,
-        rejected=rejected,
-        report=report,
-        concurrency=concurrency,
-        rate=rate,
-        stop_after=stop_after,
-        deadline=deadline,
-        skip_invalid=skip_invalid,
-        validate_only=validate_only,
-        dry_run=dry_run,
         sandbox=sandbox,
         members=_members(member or ()) if create or sandbox else None,
+        rejected=rejected,
+        report=report,
+        deadline=deadline,
+        limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
     )
     reading = Reading(rows, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
     with nothing_sent(out, rejected, report):
         orders = reading.rows()
-        code = run(options, reading, orders, stderr_console())
-    raise typer.Exit(code)
+        if not validate_only:
+            _check_results(out, is_plan=dry_run)
+        counts = check_rows(orders)
+        invalid = counts.rows[Kind.REFUSED_LOCALLY]
+        can_send = counts.total > 0 and (skip_invalid or not invalid)
+        if rejected is not None and (validate_only or dry_run or not can_send):
+            write_invalid(rejected, orders)
+        if validate_only:
+            valid = counts.total - invalid
+            print_message(f"{counted(counts.total, 'row')}: {valid:,} valid, {invalid:,} invalid", "bold")
+            can_send = can_send and not invalid
+        elif dry_run:
+            planned = plan(options, orders) if options.has_begun else counts
+            stderr_console().print(table_of(planned, "plan"))
+        elif can_send:
+            raise typer.Exit(run(options, reading, orders))
+        else:
+            advice = "correct these rows, or add --skip-invalid to send the valid ones"
+            advice = advice if counts.total else "the file contains no rows"
+            print_message(f"nothing was sent: {advice}", "bold")
+    raise typer.Exit(Exit.DECIDED if can_send else Exit.NOTHING_SENT)
+
+
+def _check_results(out: str | None, *, is_plan: bool) -> None:
+    """Raise an error if the results cannot be written, before the rows are checked."""
+    if out is None and not is_plan:
+        raise typer.BadParameter(
+            "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
+        )
+    if out not in (None, STANDARD_OUTPUT):
+        if Path(out).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), out)
+        if not Path(out).parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), out)
 
 
 def export(

@@ -2,53 +2,47 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
 
-from loanasync.bulk import FileRow, InputRows
-from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job
-from loanasync.cli.approve_many.plan import Customer, Keys, customer_of
-from loanasync.cli.approve_many.results import DECIDED, Format, members_of_entry, reason_of
-from loanasync.cli.causes import Cause, CauseTally
-from loanasync.cli.console import listed_lines
-from loanasync.cli.input import rejected_header, rejected_line
+from loanasync.bulk import FileRow
+from loanasync.cli.approve_many.job import MAY_BE_SENT, Job
+from loanasync.cli.approve_many.plan import Keys, Reading
+from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
+from loanasync.cli.approve_many.results import members_of_entry, reason_of, result_lines
+from loanasync.cli.files import write_whole
 from loanasync.cli.ledger.display import decrypted
-from loanasync.cli.ledger.open import OpenLedger, UnusableError, short
+from loanasync.cli.ledger.open import OpenLedger, UnusableError, open_ledger, short
 from loanasync.ledger import Cipher, Entry, State
+from loanasync.ledger.header import check_cipher
 
+OTHER_LEDGER = (
+    "was begun with another ledger: use the same --ledger as in the first run, or none if it had none"
+)
 _BATCH = 64  # entries that are read together
-_ADVICE = {
-    "not_sent": "correct the cause, then send these rows again",
-    "not_evaluated": "correct the cause, then send these rows again",
-    "unknown": "ask the service for the outcomes; do not send these rows again",
-}
-_OTHER_ADVICE = "the customers were decided before; do not send these rows again"
-_OWN_MEMBERS = (
-    "line",
-    "id",
-    "fiscal_code",
-    "entry",
-)  # members of a record that the table has, or must not have
+_OWN_MEMBERS = ("line", "id", "fiscal_code", "entry")  # which the table has, or must not have
 
 
 @define
-class Records:
+class JobRecords:
     """Writes the records of a job, and reads them.
 
     Args:
         job: The job.
         cipher: The cipher of the ledger's responses, which also encrypts the records.
-        customers: The customers by key. The job does not contain their fiscal codes.
+        codes: The fiscal codes by key. The job does not contain them.
         unsaved: Records that could not be written to the job, by the number of the row.
     """
 
     job: Job
     cipher: Cipher | None
-    customers: Mapping[str, Customer] = field(factory=dict)
-    unsaved: Mapping[int, Mapping[str, Any]] = field(factory=dict)
+    codes: dict[str, str] = field(factory=dict, repr=False)
+    unsaved: dict[int, Mapping[str, Any]] = field(factory=dict, repr=False)
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
         """Return a record as the job stores it: without the fiscal code."""
@@ -56,15 +50,15 @@ class Records:
         text = json.dumps(members).encode()
         return text if self.cipher is None else self.cipher.encrypt(text)
 
-    def _decode(self, stored: bytes | None) -> dict[str, Any]:
-        if stored is None:
-            return {}
+    def _record(self, number: int, stored: bytes | None) -> Mapping[str, Any]:
+        if number in self.unsaved or stored is None:
+            return self.unsaved.get(number, {})
         text = stored if self.cipher is None else self.cipher.decrypt(stored)
         members: dict[str, Any] = json.loads(text)
         return members
 
     def read(
-        self, ledger: OpenLedger | None, *, must_answer: bool = False, unsaved_only: bool = False
+        self, ledger: OpenLedger, *, must_answer: bool = False, unsaved_only: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Yield the record of each row that was sent or refused, in the order of the lines.
 
@@ -76,50 +70,71 @@ class Records:
         Raises:
             UnusableError: The ledger is not available.
         """
-        rows = self.job.rows()
+        rows, answers = self.job.rows(), True
         while batch := tuple(islice(rows, _BATCH)):
             # The run that holds the job has read the entries of its rows already.
             keys = ["" if row.is_current and row.record is not None else row.key for row in batch]
             entries: Sequence[Entry | None] = [None] * len(keys)
             try:
-                entries = entries if ledger is None else ledger.run(_entries(ledger, keys))
+                entries = ledger.run(_entries(ledger, keys)) if answers else entries
             except UnusableError:
                 if must_answer:
                     raise
-                ledger = None
+                answers = False
             for row, entry in zip(batch, entries, strict=True):
-                record = dict(self.unsaved.get(row.number) or self._decode(row.record))
+                record = self._record(row.number, row.record)
                 if entry is not None and _is_newer(entry, record):
                     record = members_of_entry(decrypted(entry, self.cipher))
-                if record and (row.number in self.unsaved or not unsaved_only):
-                    customer = self.customers.get(row.key)
-                    own = {
-                        "line": row.line,
-                        "id": json.loads(row.id),
-                        "fiscal_code": None if customer is None else customer.fiscal_code,
-                        "entry": short(row.key) or None,
-                    }
-                    yield {
-                        name: value for name, value in {**own, **record, **own}.items() if value is not None
-                    }
+                if not record or (unsaved_only and row.number not in self.unsaved):
+                    continue
+                code = self.codes.get(row.key)
+                values = (row.line, json.loads(row.id), code, short(row.key) or None)
+                own = dict(zip(_OWN_MEMBERS, values, strict=True))
+                members = {**own, **record, **own}
+                yield {name: value for name, value in members.items() if value is not None}
 
-    def rejected(self, rows: InputRows, keys: Keys) -> Iterator[str]:
-        """Yield the text of each row of the input that may be sent again after a correction."""
-        yield rejected_header(rows)
+    def reasons(self, keys: Keys) -> Callable[[FileRow], str | None]:
+        """Return a function that returns why a row was not evaluated; None for all other rows."""
         found = {row.key: row for row in self.job.rows() if row.key and row.state in MAY_BE_SENT[1:]}
-        for row in rows:
-            sent = next((found[key] for key in keys.keys(customer_of(row)) if key in found), None)
-            if sent is not None:
-                record = self.unsaved.get(sent.number) or self._decode(sent.record)
-                yield rejected_line(rows, row, reason_of(record))
-            elif row.problems:
-                yield rejected_line(rows, row, _problems(row))
+
+        def reason(row: FileRow) -> str | None:
+            sent = next((found[key] for key in keys.keys(row) if key in found), None)
+            return None if sent is None else reason_of(self._record(sent.number, sent.record))
+
+        return reason
 
 
-def _problems(order: FileRow) -> str:
-    return reason_of(
-        {"problems": [{"field": each.field, "message": each.message} for each in order.problems]}
-    )
+def export_job(file: str, results: str, ledger: str | None, rejected: str | None) -> None:
+    """Write the results, and the other exports, of a job.
+
+    Raises:
+        UnusableError: The job or its ledger cannot be read.
+        OSError: The results cannot be written.
+    """
+    if not Path(file).is_file():
+        raise UnusableError(f"{file}: file not found")
+    with ExitStack() as stack:
+        job = stack.enter_context(closing(Job(Path(file))))
+        if not job.members:
+            raise UnusableError(f"{file} contains no rows: run approve-many")
+        shared = job.members["ledger"]
+        if shared and ledger is None:
+            raise UnusableError(f"the ledger of {file} is {shared}: name it with --ledger")
+        use = stack.enter_context(open_ledger(ledger if shared and ledger is not None else file))
+        header = use.run(use.ledger.header())
+        if header.id != job.members["ledger_id"]:
+            raise UnusableError(f"{file} {OTHER_LEDGER}")
+        check_cipher(header, use.policy)
+        keys = Keys(job.members["shop_id"], use.secrets(), use.policy)
+        inputs = [Reading(**each) for each in job.members["inputs"]]
+        codes = {key: code for each in inputs for key, code in keys.fiscal_codes(each).items()}
+        records = JobRecords(job, use.policy.encrypt, codes)
+        found = records.read(use, must_answer=True)
+        write_whole(results, result_lines(results, job.members["delimiter"], found))
+        if rejected is not None:
+            rows = inputs[-1].rows()
+            keep_earlier(rejected, rows)
+            write_whole(rejected, rejected_lines(rows, records.reasons(keys)))
 
 
 async def _entries(ledger: OpenLedger, keys: Iterable[str]) -> list[Entry | None]:
@@ -134,51 +149,3 @@ def _is_newer(entry: Entry, record: Mapping[str, Any]) -> bool:
     if entry.state.is_decided:
         return record.get("outcome") != entry.state.value
     return not record and entry.state is not State.RELEASED
-
-
-@define
-class Failures:
-    """The causes of rows without a decision, by outcome, and the lines of unknown rows."""
-
-    tally: CauseTally[str] = field(factory=CauseTally)
-    unknown_lines: list[int] = field(factory=list)
-
-    def seen(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the records, and note the failures among them."""
-        for record in records:
-            if record["status"] not in DECIDED and "error" in record:
-                self.tally.add(record["outcome"], f"{record['error']}: {record['message']}", record["line"])
-            if record["status"] == "unknown":
-                self.unknown_lines.append(record["line"])
-            yield record
-
-
-def failure_line(cause: Cause[str]) -> str:
-    """Return a line with the number of rows, the cause, and the first lines."""
-    return f"{cause.count:,} × {cause.text} ({listed_lines(cause.rows, cause.count)})"
-
-
-def report_of(counts: Counts, failures: Failures) -> dict[str, Any]:
-    """Return the report of a run as JSON members."""
-    return {
-        "rows": counts.total,
-        "counts": counts.members(),
-        "failures": [
-            {
-                "cause": cause.text,
-                "count": cause.count,
-                "outcome": cause.kind,
-                "lines": cause.rows,
-                "advice": _ADVICE.get(cause.kind, _OTHER_ADVICE),
-            }
-            for cause in failures.tally.causes()
-        ],
-        "unknown_lines": failures.unknown_lines,
-    }
-
-
-def result_lines(form: Format, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of a results file."""
-    if form.header:
-        yield form.header
-    yield from map(form.line, records)

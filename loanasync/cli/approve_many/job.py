@@ -66,11 +66,15 @@ class Counts:
     rows: Counter[Kind] = field(factory=Counter)
     cents: Counter[Kind] = field(factory=Counter)
 
+    def add(self, kind: Kind, cents: int, rows: int = 1) -> None:
+        """Count rows, and their amounts."""
+        self.rows[kind] += rows
+        self.cents[kind] += cents
+
     def move(self, before: Kind, after: Kind, cents: int) -> None:
         """Count a row as another kind."""
-        for kind, sign in ((before, -1), (after, 1)):
-            self.rows[kind] += sign
-            self.cents[kind] += sign * cents
+        self.add(before, -cents, -1)
+        self.add(after, cents)
 
     @property
     def total(self) -> int:
@@ -237,13 +241,6 @@ class Job:
         row = (number, line, row_id, scope, key, self.run, source, kind, cents, state, record)
         self._db.execute("INSERT INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
-    def change_keys(self, keys: Mapping[str, str]) -> None:
-        """Replace the keys in the plan, which was made before the ledger had a secret."""
-        self._db.execute("CREATE INDEX plan_key ON plan (key)")
-        self._db.executemany(
-            "UPDATE plan SET key = ? WHERE key = ?", ((new, old) for old, new in keys.items())
-        )
-
     def begin(self, path: Path | None, source: str, members: Mapping[str, object]) -> None:
         """Write the plan to the job. Rows of the same input that are no longer in it are removed.
 
@@ -308,16 +305,13 @@ class Job:
             ),
         )
 
-    def counts(self, *, planned: bool = False) -> Counts:
-        """Count the rows of the last run, or of the plan."""
+    def planned(self) -> Counts:
+        """Count the rows of the plan."""
         counts = Counts()
-        run = self.run if self._is_locked else self.run - 1
-        source, values = ("plan", ()) if planned else ("job.rows WHERE run = ?", (run,))
         for kind, rows, cents in self._db.execute(
-            f"SELECT kind, COUNT(*), SUM(cents) FROM {source} GROUP BY kind",  # noqa: S608  (constants)
-            values,
+            "SELECT kind, COUNT(*), SUM(cents) FROM plan GROUP BY kind"
         ):
-            counts.rows[Kind(kind)], counts.cents[Kind(kind)] = rows, cents
+            counts.add(Kind(kind), cents, rows)
         return counts
 
     def close(self) -> None:

@@ -18,9 +18,9 @@ from loanasync import (
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
 from loanasync.cli.approve_many.creation import CreatingClient
-from loanasync.cli.approve_many.export import Records
+from loanasync.cli.approve_many.export import JobRecords
 from loanasync.cli.approve_many.job import Counts, Job, Kind, Target
-from loanasync.cli.approve_many.plan import Keys, customer_of
+from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible, print_message
@@ -59,7 +59,7 @@ class RequestLoop:
     _orders: InputRows
     _job: Job
     _keys: Keys
-    _records: Records
+    _records: JobRecords
     _counts: Counts
     _member_columns: Mapping[str, str] | None
     stopped: str = field(init=False, default="")  # the reason why the run ended early
@@ -68,7 +68,6 @@ class RequestLoop:
     finished: int = field(init=False, default=0)
     repeatable: int = field(init=False, default=0)  # failed rows that the next run sends again
     elapsed: float = field(init=False, default=0.0)
-    unsaved: dict[int, Mapping[str, Any]] = field(init=False, factory=dict)
     is_aborted: bool = field(init=False, default=False)
     _results: list[tuple[Kind, str, bytes, int]] = field(init=False, factory=list)
     _saving: asyncio.Lock = field(init=False, factory=asyncio.Lock)
@@ -124,7 +123,7 @@ class RequestLoop:
                 self._stop(f"{self._job.path} cannot be written ({error})", Exit.FAILED)
             else:
                 for *_, number in results:
-                    self.unsaved.pop(number, None)
+                    self._records.unsaved.pop(number, None)
 
     def _check_circuit(self) -> None:
         """Print when the circuit breaker opens and closes. Stop if the shop is denied from the beginning."""
@@ -154,7 +153,7 @@ class RequestLoop:
         targets = self._job.targets()
         busy: list[_Pending] = []
         for order in self._orders:
-            key = next((key for key in self._keys.keys(customer_of(order)) if key in targets), None)
+            key = next((key for key in self._keys.keys(order) if key in targets), None)
             if key is None:  # it has a result, or was added to the file after the plan
                 continue
             pending = _Pending(order, key, targets.pop(key))
@@ -174,7 +173,7 @@ class RequestLoop:
         number, kind = pending.target.number, _kind_of(result)
         record = record_of(pending.order, result, pending.key)
         state = "failed" if result.status == "error" and not _may_be_sent(result) else result.outcome
-        self.unsaved[number] = record
+        self._records.unsaved[number] = record
         self._results.append((kind, state, self._records.encode(record), number))
         if kind is not pending.target.kind:
             self._counts.move(pending.target.kind, kind, pending.target.cents)

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
-from loanasync._display.masking import mask
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputRows
-from loanasync.cli.approve_many.job import MAY_BE_SENT, FoundRow, Job, Kind
+from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, FoundRow, Job, Kind
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.input import DialectName, rows_of
@@ -50,18 +49,17 @@ class Reading:
         )
 
 
-@frozen
-class Customer:
-    """The customer, scope and order that the key of a ledger entry identifies."""
-
-    fiscal_code: str = field(repr=mask)
-    scope: str
-    order_token: str | None
-
-
-def customer_of(row: FileRow) -> Customer | None:
-    """Return the customer of a row; None for a row with problems."""
-    return None if row.problems else Customer(row.fiscal_code, row.scope, row.request.order_token)
+def check_rows(orders: InputRows) -> Counts:
+    """Print the problems of the rows, and count valid and invalid rows."""
+    problems, counts = ProblemList(), Counts()
+    for order in orders:
+        problems.add(order.problems)
+        if order.problems:
+            counts.add(Kind.REFUSED_LOCALLY, 0)
+        else:
+            counts.add(Kind.TO_BE_SENT, order.request.amount)
+    problems.print()
+    return counts
 
 
 @frozen
@@ -72,14 +70,24 @@ class Keys:
     secrets: tuple[bytes, ...]
     policy: LedgerPolicy
 
-    def places(self, customer: Customer) -> tuple[Place, ...]:
-        """Return the places of the entry of a customer."""
-        code = normalize_fiscal_code(customer.fiscal_code)
-        return places_of(self.shop_id, code, self.secrets, self.policy, customer.scope, customer.order_token)
+    def places(self, row: FileRow) -> tuple[Place, ...]:
+        """Return the places of the entry of a row; none for a row with problems."""
+        if row.problems:
+            return ()
+        code = normalize_fiscal_code(row.fiscal_code)
+        return places_of(self.shop_id, code, self.secrets, self.policy, row.scope, row.request.order_token)
 
-    def keys(self, customer: Customer | None) -> tuple[str, ...]:
-        """Return the keys of a customer, the present one first; none for a row with problems."""
-        return () if customer is None else tuple(place.key for place in self.places(customer))
+    def keys(self, row: FileRow) -> tuple[str, ...]:
+        """Return the keys of a row, the present one first; none for a row with problems."""
+        return tuple(place.key for place in self.places(row))
+
+    def fiscal_codes(self, reading: Reading) -> dict[str, str]:
+        """Return the fiscal codes of an input by key; none if it can no longer be read."""
+        codes: dict[str, str] = {}
+        with suppress(InputError):
+            for row in () if reading.file == "-" else reading.rows():  # a pipe has only one reader
+                codes.update(dict.fromkeys(self.keys(row), row.fiscal_code))
+        return codes
 
 
 @frozen
@@ -89,7 +97,7 @@ class Planner:
     Args:
         job: The job.
         keys: The keys of its ledger.
-        ledger: The ledger, if it has entries that concern the plan.
+        ledger: The ledger; None if it is new and has no entries.
         is_own: The ledger belongs to the job alone, so an entry in flight was left by a killed run.
         writes: False for a plan that is only shown.
     """
@@ -100,31 +108,27 @@ class Planner:
     is_own: bool
     writes: bool
 
-    def read(self, orders: InputRows, problems: ProblemList, encode: Encode) -> dict[str, Customer]:
-        """Plan all rows, and return the customers by key."""
-        customers: dict[str, Customer] = {}
+    def plan(self, orders: InputRows, encode: Encode) -> dict[str, str]:
+        """Plan all rows, and return the fiscal codes by key."""
+        codes: dict[str, str] = {}
         rows = iter(orders)
         while batch := tuple(islice(rows, _BATCH)):
-            entries = self._entries([customer_of(order) for order in batch])
+            entries: Sequence[Entry | None] = [None] * len(batch)
+            if self.ledger is not None:
+                entries = self.ledger.run(self._entries(self.ledger.ledger, batch))
             for order, entry in zip(batch, entries, strict=True):
-                problems.add(order.problems)
-                customer = customer_of(order)
-                keys = self.keys.keys(customer)
-                if customer is not None:
-                    customers.update(dict.fromkeys(keys, customer))
+                keys = self.keys.keys(order)
+                codes.update(dict.fromkeys(keys, order.fiscal_code))
                 self._plan(order, keys, orders.name, entry, encode)
-        return customers
+        return codes
 
-    def _entries(self, customers: Sequence[Customer | None]) -> Sequence[Entry | None]:
-        if self.ledger is None:
-            return [None] * len(customers)
-        found = [self._look_up(self.ledger.ledger, each) for each in customers]
-        return self.ledger.run(_gathered(found))
+    async def _entries(self, ledger: Ledger, rows: Sequence[FileRow]) -> Sequence[Entry | None]:
+        return await asyncio.gather(*(self._look_up(ledger, row) for row in rows))
 
-    async def _look_up(self, ledger: Ledger, customer: Customer | None) -> Entry | None:
-        if customer is None:
+    async def _look_up(self, ledger: Ledger, row: FileRow) -> Entry | None:
+        if row.problems:
             return None
-        entry = await find_entry(ledger, self.keys.places(customer), by_order=False)
+        entry = await find_entry(ledger, self.keys.places(row), by_order=False)
         if not isinstance(entry, Entry):
             return None
         if entry.state is State.INFLIGHT and self.is_own and self.writes:
@@ -168,17 +172,3 @@ class Planner:
                 return Kind.FAILED
             case _:  # the ledger lacks a decision of the job: it could not be recorded, or was purged
                 return Kind.EARLIER if is_decided else Kind.UNKNOWN
-
-
-async def _gathered(lookups: Sequence[Coroutine[Any, Any, Entry | None]]) -> list[Entry | None]:
-    return await asyncio.gather(*lookups)
-
-
-def customers_of(reading: Reading, keys: Keys) -> dict[str, Customer]:
-    """Return the customers of an input by key; none if it can no longer be read."""
-    if reading.file == "-":  # a pipe has only one reader
-        return {}
-    with suppress(InputError):
-        found = filter(None, map(customer_of, reading.rows()))
-        return {key: customer for customer in found for key in keys.keys(customer)}
-    return {}

@@ -7,7 +7,7 @@ from attrs import define, field
 
 from loanasync.bulk import InputProblem
 from loanasync.cli.causes import Cause, CauseTally
-from loanasync.cli.console import counted, listed_lines, print_message
+from loanasync.cli.console import counted, print_message
 
 _MOST_GROUPS = 20  # groups that are printed; one row can have a problem in each field
 _Place: TypeAlias = tuple[str, str, str]  # file, column and field
@@ -45,4 +45,4 @@ def _line_of(cause: Cause[_Place]) -> str:
         return str(InputProblem(file, cause.rows[0], column, name, cause.text))
     place = name if name and column.endswith(f" {name!r}") else ", ".join(filter(None, (name, column)))
     message = f"{place}: {cause.text}" if place else cause.text
-    return f"{file}: {cause.count:,} × {message} ({listed_lines(cause.rows, cause.count)})"
+    return f"{file}: {cause.line(message)}"

@@ -1,20 +1,29 @@
-"""Plan, progress and summary of `approve-many` as text."""
+"""Plan, progress and summary of `approve-many` as text, and its report."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from attrs import define, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from loanasync.cli.approve_many.job import UNFINISHED, Counts, Kind
+from loanasync.cli.approve_many.results import DECIDED
+from loanasync.cli.causes import CauseTally
 from loanasync.cli.console import counted
 
 _LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
 _WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals
+_ADVICE = {
+    "not_sent": "correct the cause, then send these rows again",
+    "not_evaluated": "correct the cause, then send these rows again",
+    "unknown": "ask the service for the outcomes; do not send these rows again",
+}
+_OTHER_ADVICE = "the customers were decided before; do not send these rows again"
 
 UpdateProgress: TypeAlias = Callable[[int], None]
 """A function that is called with the number of finished rows."""
@@ -99,3 +108,39 @@ def _rounded(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+@define
+class Failures:
+    """The causes of rows without a decision, by outcome, and the lines of unknown rows."""
+
+    tally: CauseTally[str] = field(factory=CauseTally)
+    unknown_lines: list[int] = field(factory=list)
+
+    def seen(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the records, and note the failures among them."""
+        for record in records:
+            if record["status"] not in DECIDED and "error" in record:
+                self.tally.add(record["outcome"], f"{record['error']}: {record['message']}", record["line"])
+            if record["status"] == "unknown":
+                self.unknown_lines.append(record["line"])
+            yield record
+
+
+def report_of(counts: Counts, failures: Failures) -> dict[str, Any]:
+    """Return the report of a run as JSON members."""
+    return {
+        "rows": counts.total,
+        "counts": counts.members(),
+        "failures": [
+            {
+                "cause": cause.text,
+                "count": cause.count,
+                "outcome": cause.kind,
+                "lines": cause.rows,
+                "advice": _ADVICE.get(cause.kind, _OTHER_ADVICE),
+            }
+            for cause in failures.tally.causes()
+        ],
+        "unknown_lines": failures.unknown_lines,
+    }

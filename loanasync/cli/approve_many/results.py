@@ -1,14 +1,15 @@
 """The records of the results: a line of JSON or CSV for each row."""
 
+import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any
 
 from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
 from loanasync._results import described, printable
 from loanasync.bulk import FileRow, RowResult
-from loanasync.cli.input import csv_line
 from loanasync.cli.ledger.display import response_members
 from loanasync.ledger import Entry
 
@@ -21,23 +22,27 @@ DECIDED = ("approved", "refused")
 _NO_REDIRECT = "approved without a redirect: ask the service where to send the customer"
 
 
-class Format:
-    """Writes records as JSON lines. `header` is the first line of a file."""
+def result_lines(path: str, delimiter: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a results file, with their line ends. The format follows from the name.
 
-    header = ""
+    Args:
+        path: Path of the results.
+        delimiter: Delimiter of a CSV file.
+        records: The records.
+    """
+    if not path.lower().removesuffix(".gz").endswith(".csv"):
+        yield from (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        return
+    yield csv_line(_COLUMNS, delimiter)
+    for record in records:
+        yield csv_line((_cell(record.get(name)) for name in _COLUMNS), delimiter)
 
-    def line(self, record: Mapping[str, Any]) -> str:
-        """Return a record as one line, with its line end."""
-        return json.dumps(record, ensure_ascii=False) + "\n"
 
-
-class _CsvFormat(Format):
-    def __init__(self, delimiter: str) -> None:
-        self._delimiter = delimiter
-        self.header = csv_line(_COLUMNS, delimiter)
-
-    def line(self, record: Mapping[str, Any]) -> str:
-        return csv_line((_cell(record.get(name)) for name in _COLUMNS), self._delimiter)
+def csv_line(cells: Iterable[str], delimiter: str) -> str:
+    """Return a line of a CSV file, with its line end."""
+    text = StringIO(newline="")
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def _cell(value: object) -> str:
@@ -50,17 +55,6 @@ def _cell(value: object) -> str:
             return _problems_text(value)
         case _:
             return " ".join(str(value).splitlines())  # a record is one line
-
-
-def format_of(path: str, delimiter: str) -> Format:
-    """Return the format of a results file, which follows from its name.
-
-    Args:
-        path: Path of the results.
-        delimiter: Delimiter of a CSV file.
-    """
-    is_csv = path.lower().removesuffix(".gz").endswith(".csv")
-    return _CsvFormat(delimiter) if is_csv else Format()
 
 
 def record_of(order: FileRow, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
@@ -92,7 +86,6 @@ def record_of(order: FileRow, result: RowResult | None, entry: str | None = None
         }
         if decision.approved and "body" in decision.meta.unread:
             record["message"] = _NO_REDIRECT
-    if decision is not None:
         record |= _meta_members(decision.meta)
     if result.error is not None:
         record |= error_members(result.error)

@@ -107,17 +107,18 @@ class OpenLedger:
             reason = self.ledger.reason(error) or _UNKNOWN_CAUSE
             raise UnusableError(f"the ledger is not available ({type(error).__name__}): {reason}") from None
 
-    def secrets(self, shop: Shop) -> tuple[bytes, ...]:
+    def secrets(self, shop: Shop | None = None) -> tuple[bytes, ...]:
         """Return the keys under which the ledger has entries, the present one first.
 
         Raises:
-            UnusableError: The ledger belongs to another service, or LOANASYNC_LEDGER_KEY is not its key.
+            UnusableError: It belongs to another service than the shop, or lacks LOANASYNC_LEDGER_KEY.
         """
         return self.run(self._secrets(shop))
 
-    async def _secrets(self, shop: Shop) -> tuple[bytes, ...]:
+    async def _secrets(self, shop: Shop | None) -> tuple[bytes, ...]:
         header = await self.ledger.header()
-        check_service(header, shop.base_url)
+        if shop is not None:
+            check_service(header, shop.base_url)
         # LOANASYNC_LEDGER_KEY may be set for another ledger than one with its own secret.
         policy = evolve(self.policy, key=None, old_keys=()) if header.secrets else self.policy
         return keys_of(header, policy)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loanasync.cli.approve_many.results import format_of
+from loanasync.cli.approve_many.results import result_lines
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, run, write
 
@@ -70,5 +70,6 @@ def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sand
 
 
 def test_csv_record_is_one_line() -> None:
-    line = format_of("a.csv", ";").line({"status": "unknown", "id": 'a;b"c\nd\re', "repeatable": False})
+    record = {"status": "unknown", "id": 'a;b"c\nd\re', "repeatable": False}
+    _, line = result_lines("a.csv", ";", [record])
     assert (line.count("\n"), line[-1], '"a;b""c d e"' in line) == (1, "\n", True)
