@@ -96,7 +96,6 @@ ALL_BENCHMARKS = [
     ["calls.py", "--main", "--server=python", "--order=short", FIGURES.format("calls-python-short")],
     *([f"{name}.py", FIGURES.format(name)] for name in ("counts", "startup", "growth", "conversions")),
     *([f"{name}.py", FIGURES.format(name)] for name in ("telemetry", "ledger")),
-    ["page.py"],
 ]
 
 
@@ -139,29 +138,27 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks of the page on performance, or one script: `-- soak.py --requests 1000000`."""
+    """Run the benchmarks of the page on performance, or one script: `-- calls.py --rounds 30`."""
     install(session, "bench-peers", ".[postgres,redis]")
     runs = [session.posargs] if session.posargs else ALL_BENCHMARKS
     for script, *options in runs:
         arguments = [option.replace("{python}", str(session.python)) for option in options]
         session.run("python", f"benchmarks/{script}", *arguments)
+    session.notify("pages", ["contributing/performance.md"])
 
 
 @nox.session(python=ONE_PYTHON)
 def instructions(session: nox.Session) -> None:
     """Count the CPU instructions of a call with valgrind."""
     install(session, "bench", ".")
-    figures = FIGURES.format("instructions").replace("{python}", str(session.python))
-    session.run("python", "benchmarks/instructions.py", figures, *session.posargs)
-    session.run("python", "benchmarks/page.py")
+    session.run("python", "benchmarks/instructions.py", *session.posargs)
 
 
 @nox.session
 def pages(session: nox.Session) -> None:
-    """Rewrite the generated tables of the documentation."""
+    """Rewrite the generated tables of the documentation; `-- reference/cli.md` those of one page."""
     install(session, "tests", ".")
-    for page in ("cli_page", "errors_page", "faults_page", "privacy_page", "problems_page", "tags_page"):
-        session.run("python", f"docs/_generate/{page}.py", "--write", env=SUPPORT)
+    session.run("python", "docs/_generate/tables.py", *session.posargs, env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -249,7 +246,7 @@ def nightly(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def agents(session: nox.Session) -> None:
-    """Run a shop with each monitoring agent, and search what it sends (`-- --write` writes the table)."""
+    """Run a shop with each monitoring agent, and search what it sends (`-- --write` writes the record)."""
     install(session, "unit", "zstandard", ".")
     env = {**SUPPORT, "PYTHONPATH": os.pathsep.join(("tests", "docs/_generate"))}
     session.run("python", "-m", "support.agents", session.create_tmp(), *session.posargs, env=env)
@@ -308,8 +305,8 @@ def mutants(session: nox.Session) -> None:
     turn = session.posargs[0] if session.posargs else str(int(time.time()) // 86_400 % 10)
     work = Path(session.create_tmp()) / "work"  # a copy, since the tools change the files
     shutil.rmtree(work, ignore_errors=True)
-    for folder in ("loanasync", "tests"):
-        shutil.copytree(folder, work / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("docs", "loanasync", "tests"):
+        shutil.copytree(folder, work / folder, ignore=shutil.ignore_patterns("__pycache__", "_build"))
     shutil.copy("pyproject.toml", work)
     with session.chdir(work):
         session.run("mutmut", "run", "--max-children", "2", f"*__mutmut_*{turn}", silent=True)
@@ -371,10 +368,9 @@ def screenshots(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def pictures(session: nox.Session) -> None:
-    """Draw the pictures of traces, from real spans, and of the architecture."""
+    """Draw the picture of traces, from real spans."""
     install(session, "pictures", ".[cli]")
     session.run("python", "docs/traces.py")
-    session.run("python", "docs/drawing.py")
 
 
 @nox.session(python=ONE_PYTHON)

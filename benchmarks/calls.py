@@ -5,8 +5,6 @@ rounds. They send the same order, each time for another customer. A figure is th
 system, of the client process for each call. A ratio compares it with plain aiohttp in the same round.
 """
 
-import argparse
-import json
 import platform
 import statistics
 import sys
@@ -24,7 +22,18 @@ from clients_sdks import with_anthropic, with_azure, with_mollie, with_openai, w
 from clients_stacks import assembled, with_httpx, with_orjson
 from nginx import nginx
 from order import FULL, ORDERS, Scenario
-from rounds import Opened, Variant, cost_and_load, goal, goal_line, interleaved, opened, spread
+from rounds import (
+    Opened,
+    Variant,
+    cost_and_load,
+    goal,
+    goal_line,
+    interleaved,
+    opened,
+    parser_of,
+    save,
+    spread,
+)
 from service import Server, serving
 
 SERVERS = {"nginx": nginx, "python": serving}
@@ -150,15 +159,13 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, 15)
     parser.add_argument("--server", choices=SERVERS, default="nginx", help="the server that all clients call")
     parser.add_argument("--order", choices=ORDERS, default=FULL.name, help="the order that they send")
     parser.add_argument("--main", action="store_true", help="only loanasync and aiohttp by hand")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant")
     parser.add_argument("--calls", type=int, default=300, help="calls in a round; slow clients make fewer")
     parser.add_argument("--in-flight", default="1,32", help="calls in flight, comma-separated")
     parser.add_argument("--variants", help="only clients whose names contain one of these, comma-separated")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--plot", type=Path, help="draw the ratios in this SVG file")
     options = parser.parse_args()
     wanted = [
@@ -194,8 +201,7 @@ def main() -> None:
         "levels": levels,
     }
     print("\n" + ", ".join(f"{name} {number}" for name, number in figures["versions"].items()))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    save(options.json, figures)
     if options.plot:
         from plot import draw  # noqa: PLC0415  (matplotlib is optional)
 

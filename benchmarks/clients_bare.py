@@ -1,11 +1,68 @@
 """The lower bound: an asyncio protocol for this one call, without anything else."""
 
+import asyncio
 import json
+import re
+from typing import cast
+from urllib.parse import urlsplit
 
-from load import Connection, connect
 from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
 
 __all__ = ["bare"]
+
+_END_OF_HEAD = b"\r\n\r\n"
+_LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+
+
+class Connection(asyncio.Protocol):
+    """A kept connection with at most one request in flight."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._response: asyncio.Future[tuple[int, bytes]] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, request: bytes) -> "asyncio.Future[tuple[int, bytes]]":
+        """Send a request, and return a future for status and body of the response."""
+        self._response = asyncio.get_running_loop().create_future()
+        if self._transport is None:
+            self._response.set_exception(ConnectionError())
+        else:
+            self._transport.write(request)
+        return self._response
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own classes
+
+    def data_received(self, data: bytes) -> None:
+        """Collect data until the response is complete."""
+        self._received += data
+        head, whole, body = self._received.partition(_END_OF_HEAD)
+        length = _LENGTH.search(head)
+        if whole and length and len(body) >= int(length[1]) and self._response is not None:
+            self._received = b""
+            self._response.set_result((int(head[9:12]), body))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Fail the response that is waited for."""
+        self._transport = None
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionError())
+
+
+async def connect(base_url: str) -> Connection:
+    """Open a connection."""
+    address = urlsplit(base_url)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        Connection, address.hostname or "", address.port or 80
+    )
+    return connection
 
 
 @asynccontextmanager

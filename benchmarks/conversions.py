@@ -5,18 +5,16 @@ and spellings as loanasync, keep unknown members and refuse repeated ones. Only 
 code of an order, and reads decisions with wrong types. msgspec checks the rules that its fields can express.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from attrs import asdict
 from order import CODE, FULL, SHORT, Order
-from rounds import interleaved, spread
+from rounds import interleaved, parser_of, save, spread
 from service import DECISION
 
 from loanasync import Approved, Citizenship, Dialect, Limits, LoanClient
@@ -291,17 +289,14 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50, help="rounds of each step")
+    parser = parser_of(__doc__, 50)
     parser.add_argument("--times", type=int, default=2000, help="repetitions in a round")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     lines, skipped = run(options.rounds, options.times)
     for name, reason in skipped.items():
         print(f"skipped: {name}: {reason}")
     print(table(lines))
-    if options.json:
-        options.json.write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
+    save(options.json, lines)
 
 
 if __name__ == "__main__":

@@ -3,24 +3,20 @@
 Both are exact and equal in every run. `tests/stress/test_cost.py` checks their upper bounds.
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 from byhand import recording
 from clients_loanasync import recorded, through_users_session, with_loanasync
 from clients_plain import by_hand, plain
 from inmemory import InMemoryService, client_with
 from order import APPROVED, CODE, FULL, Call, Opener, Result, Scenario
-from rounds import goal, spread
+from rounds import goal, parser_of, save, spread
 from service import Service, serving
 
 WARM_UP = 20  # calls that fill all caches
@@ -112,16 +108,13 @@ async def run() -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     figures = asyncio.run(run())
     for name, figure in figures.items():
         print(f"{name:50}{figure:10.2f}")
     goals = [goal(name, spread([figures[name]]), bound) for name, bound in TARGETS.items()]
-    if options.json:
-        written: dict[str, Any] = {"counts": figures, "goals": goals}
-        options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    save(options.json, {"counts": figures, "goals": goals})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,12 @@ Arguments: the name of a function of this module, the URL of a server, and the o
 
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import aiohttp
 
 HEADERS = {"X-Auth-Token": "secret"}
 
@@ -40,33 +46,27 @@ def client_beside_library(base_url: str, _: str) -> float:
 
 def approval(base_url: str, _: str) -> float:
     """Request an approval with the client's own session."""
-    import asyncio
-
-    from full_order import full_request
-
-    from loanasync import LoanClient
-
-    async def approve() -> float:
-        async with LoanClient(base_url, shop_id="shop", auth_token="secret") as opened:  # noqa: S106  (made up)
-            decision = await opened.approve("TSTXYZ00A00A000A", full_request())
-            assert decision.approved
-            return time.process_time()
-
-    return asyncio.run(approve())
+    return _approval(base_url)
 
 
 def approval_with_session(base_url: str, _: str) -> float:
     """Request an approval with a session of the user."""
-    import asyncio
-
     import aiohttp
+
+    return _approval(base_url, aiohttp.ClientSession)
+
+
+def _approval(base_url: str, new_session: "Callable[[], aiohttp.ClientSession] | None" = None) -> float:
+    import asyncio
+    from contextlib import nullcontext
+
     from full_order import full_request
 
     from loanasync import LoanClient
 
     async def approve() -> float:
         async with (
-            aiohttp.ClientSession() as session,
+            nullcontext() if new_session is None else new_session() as session,
             LoanClient(base_url, shop_id="shop", auth_token="secret", session=session) as opened,  # noqa: S106  (made up)
         ):
             decision = await opened.approve("TSTXYZ00A00A000A", full_request())

@@ -5,19 +5,16 @@ it is cheap, a session of the user is measured too. Latencies are wall-clock tim
 everything else is CPU time and memory.
 """
 
-import argparse
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
 from clients_loanasync import through_users_session
 from clients_loanasync import with_loanasync as loanasync
 from clients_plain import plain
-from rounds import Spread, goal, goal_line, interleaved, spread
+from rounds import Spread, goal, goal_line, interleaved, parser_of, save, spread
 from service import Service, raise_file_limit, serving
 from strain import Client, bytes_each, cost, latencies, longest_steps
 from volume import (
@@ -191,13 +188,11 @@ def formatted(line: Row) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, 3)
     parser.add_argument("--in-flight", default="1,10,100,1000,10000", help="calls in flight")
     parser.add_argument("--calls", type=int, default=20_000, help="calls to make")
     parser.add_argument("--items", type=int, default=10_000, help="items in bulk")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each client")
     parser.add_argument("--parts", default=",".join(PARTS), help="measurements to run, comma-separated")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     files = raise_file_limit()
     wanted = tuple(map(int, options.in_flight.split(",")))
@@ -215,9 +210,7 @@ def main() -> None:
     targets = list(goals(lines))
     for each in targets:
         print(goal_line(each))
-    if options.json:
-        written = {"rows": lines, "goals": targets}
-        options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    save(options.json, {"rows": lines, "goals": targets})
 
 
 if __name__ == "__main__":

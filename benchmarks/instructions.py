@@ -6,13 +6,11 @@ divided by the additional calls. The service runs outside of valgrind.
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from clients_loanasync import through_users_session, with_loanasync
 from clients_plain import plain
@@ -67,7 +65,6 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="calls to count")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
@@ -79,8 +76,6 @@ def main() -> None:
     figures = run(options.calls)
     for name, figure in figures.items():
         print(f"{name:32}{figure:14,.0f} instructions per call{figure / figures['plain aiohttp']:8.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Measure the cost of each ledger: its claim and settlement alone, and approvals with and without it.
 
 All ledgers and clients take turns in short rounds, and the clients use the same service over real
-connections. Valkey and PostgreSQL are started from the wheels that tests use, unless you pass addresses.
-They run on the core of the service and write to disk before they respond.
+connections. Valkey and PostgreSQL are started from the wheels that tests use. They run on the core of the
+service and write to disk before they respond.
 
 Claim and settlement are compared with SQL by hand: one INSERT and one UPDATE. The cost that a ledger adds
 to an approval is the difference to the same approval without one, in the same round. It is compared with
 the same INSERT before the request and the same UPDATE after the response.
 """
 
-import argparse
 import asyncio
 import gc
 import itertools
@@ -31,7 +30,7 @@ from typing import Any, TypeVar
 from attrs import asdict, frozen
 from cores import pin
 from order import CODE, FULL, SHOP, TOKEN
-from rounds import interleaved, spread
+from rounds import interleaved, parser_of, save, spread
 from service import DECISION, serving
 
 from loanasync import LoanClient
@@ -198,23 +197,20 @@ class Shop:
         return {name: seconds / calls * 1e6 for name, seconds in figures.items()}
 
 
-def ledgers(
-    stack: ExitStack, redis: str | None, postgres: str | None
-) -> tuple[dict[str, Ledger | None], dict[str, str]]:
+def ledgers(stack: ExitStack) -> tuple[dict[str, Ledger | None], dict[str, str]]:
     """Return each ledger by name, and the skipped ones with the reason."""
     pin(os.getpid(), -1)  # servers that start now stay on the core of the service
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     found: dict[str, Ledger | None] = {WITHOUT: None, MEMORY: MemoryLedger()}
     found[SQLITE] = SqliteLedger(Path(folder) / "decisions.db")
     skipped = {}
-    own = f"benchmark_{time.time_ns()}"  # a ledger belongs to one service, whose port is new in each run
-    servers: dict[str, tuple[type[Valkey | Postgres], str | None, Callable[[str], Ledger]]] = {
-        "Valkey": (Valkey, redis, partial(RedisLedger, prefix=f"{own}:")),
-        "PostgreSQL": (Postgres, postgres, partial(PostgresLedger, table=own)),
+    servers: dict[str, tuple[type[Valkey | Postgres], Callable[[str], Ledger]]] = {
+        "Valkey": (Valkey, RedisLedger),
+        "PostgreSQL": (Postgres, PostgresLedger),
     }
-    for name, (kind, url, ledger) in servers.items():
+    for name, (kind, ledger) in servers.items():
         try:
-            found[name] = ledger(url or stack.enter_context(kind()).url)
+            found[name] = ledger(stack.enter_context(kind()).url)
         except MissingServerError as missing:
             skipped[name] = str(missing)
     return found, skipped
@@ -282,22 +278,14 @@ def table(head: str, rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each ledger")
+    parser = parser_of(__doc__, 15)
     parser.add_argument("--calls", type=int, default=200, help="calls in a round")
     parser.add_argument("--in-flight", default="1,32", help="calls in flight, comma-separated")
-    parser.add_argument(
-        "--redis", help="address of a Valkey or Redis server to use; the entries are not deleted"
-    )
-    parser.add_argument(
-        "--postgres", help="address of a PostgreSQL server to use; the entries are not deleted"
-    )
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     levels: list[dict[str, Any]] = []
     scopes = map(str, itertools.count(time.time_ns()))  # not used by an earlier run
     with ExitStack() as stack, asyncio.Runner() as runner:
-        found, skipped = ledgers(stack, options.redis, options.postgres)
+        found, skipped = ledgers(stack)
         for name, reason in skipped.items():
             print(f"skipped: {name}: {reason}")
         service = stack.enter_context(serving())
@@ -328,9 +316,8 @@ def main() -> None:
             if each is not None:
                 runner.run(each.aclose())
     print(f"\n{options.rounds} rounds of {options.calls} calls each")
-    if options.json:
-        written = {"rounds": options.rounds, "calls": options.calls, "skipped": skipped, "levels": levels}
-        options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    sizes = {"rounds": options.rounds, "calls": options.calls}
+    save(options.json, {**sizes, "skipped": skipped, "levels": levels})
 
 
 if __name__ == "__main__":

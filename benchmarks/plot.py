@@ -1,7 +1,5 @@
 """Draw the ratios of `calls.py`, in colours for light and dark pages."""
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +38,3 @@ def draw(figures: dict[str, Any], file: Path, in_flight: int = 32) -> None:
     axes.grid(axis="x", color=TEXT, alpha=0.25)
     axes.spines[:].set_visible(False)
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-
-
-def main() -> None:
-    """Draw a file of results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figures", type=Path, help="results of calls.py --json")
-    parser.add_argument("picture", type=Path, help="the SVG file to write")
-    options = parser.parse_args()
-    draw(json.loads(options.figures.read_text(encoding="utf-8")), options.picture)
-
-
-if __name__ == "__main__":
-    main()

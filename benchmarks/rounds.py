@@ -1,13 +1,16 @@
 """Rounds in which variants take turns, so that noise of the machine affects all alike, and statistics."""
 
+import argparse
 import asyncio
 import gc
+import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from attrs import asdict, field, frozen
@@ -24,6 +27,8 @@ __all__ = [
     "goal_line",
     "interleaved",
     "opened",
+    "parser_of",
+    "save",
     "spread",
 ]
 
@@ -184,3 +189,18 @@ def goal_line(goal: Mapping[str, Any]) -> str:
     """Format a result beside its target."""
     figure = Spread(goal["median"], goal["low"], goal["high"])
     return f"{goal['name']}: {figure}, target {goal['target']}: {'met' if goal['met'] else 'lost'}"
+
+
+def parser_of(description: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Return a parser of the options that scripts share."""
+    parser = argparse.ArgumentParser(description=description)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each variant")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    return parser
+
+
+def save(file: Path | None, figures: object) -> None:
+    """Write the results to the file that the options name."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -4,7 +4,6 @@ A figure is the CPU time, user and system, of a new process from its start (`fir
 turns on one core; `service.py` is on the other. A comparison is between processes of the same round.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from first import (
     post,
 )
 from order import FULL
-from rounds import goal, goal_line, interleaved, spread
+from rounds import goal, goal_line, interleaved, parser_of, save, spread
 from service import serving
 
 STARTED = "first post with plain aiohttp"
@@ -89,14 +88,11 @@ def table(figures: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=21, help="new processes of each variant")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser = parser_of(__doc__, 21)
     options = parser.parse_args()
     figures = run(options.rounds)
     print(table(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    save(options.json, figures)
 
 
 if __name__ == "__main__":

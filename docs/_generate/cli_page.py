@@ -1,15 +1,9 @@
-"""Generates the commands of docs/reference/cli.md from their `--help` texts.
+"""Generates the commands of docs/reference/cli.md from their `--help` texts."""
 
-`python docs/_generate/cli_page.py --write` updates the page.
-"""
-
-import argparse
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import chain
-from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import typer
@@ -20,12 +14,10 @@ from loanasync.cli.app import app
 from loanasync.cli.exit_codes import MEANINGS
 from loanasync.sandbox.__main__ import parser_of
 
-__all__ = ["PAGE", "commands", "example_of", "section", "with_commands"]
+__all__ = ["commands", "example_of", "exit_codes", "section", "sections"]
 
 Command: TypeAlias = Callable[..., Any]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-BEGIN, END = "<!-- begin of the generated commands -->", "<!-- end of the generated commands -->"
 EXAMPLE = "Example: "
 
 
@@ -118,24 +110,12 @@ def row(
     return f"| {written} | {text} |"
 
 
-def with_commands(page: str) -> str:
-    """Return a page with its generated parts replaced."""
-    codes = "\n".join(f"| {code:d} | {text} |" for code, text in MEANINGS.items())
-    table = f"| exit code | meaning |\n|---|---|\n{codes}\n"
-    page = re.sub(r"\| exit code \| meaning \|\n(?:\|.*\n)*", lambda _: table, page)
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    sections = "\n".join(section(name, command) for name, command in commands())
-    return f"{before}{BEGIN}\n\n{sections}\n{END}{after}"
+def sections() -> str:
+    """Return the sections of all commands."""
+    return "\n".join(section(name, command) for name, command in commands())
 
 
-def main() -> None:
-    """Write the commands into the page."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", required=True)
-    parser.parse_args()
-    PAGE.write_text(with_commands(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def exit_codes() -> str:
+    """Return the table of exit codes."""
+    codes = (f"| {code:d} | {text} |" for code, text in MEANINGS.items())
+    return "\n".join(["| exit code | meaning |", "|---|---|", *codes])

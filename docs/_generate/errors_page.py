@@ -1,10 +1,5 @@
-"""Generates the table of docs/reference/errors.md from instances of the error classes.
+"""Generates the table of docs/reference/errors.md from instances of the error classes."""
 
-Run `python docs/_generate/errors_page.py --write`.
-"""
-
-import argparse
-from pathlib import Path
 from typing import Any, Literal
 
 import attrs
@@ -13,10 +8,7 @@ from attrs import frozen
 from loanasync import Meta, Refused, errors
 from loanasync.errors import NOT_PROCESSED, LoanError
 
-__all__ = ["ABSTRACT", "GROUPS", "PAGE", "ROWS", "Row", "for_operation", "with_table"]
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-BEGIN, END = "<!-- the table of errors begins -->", "<!-- the table of errors ends -->"
+__all__ = ["ABSTRACT", "ROWS", "Row", "for_operation", "tables"]
 
 # Base classes that no call raises; their subclasses are listed.
 ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.LedgerError)
@@ -202,29 +194,10 @@ def line(row: Row) -> str:
     )
 
 
-def table() -> str:
+def tables() -> str:
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title[0].upper()}{title[1:]}", ""]
         lines += ["| error | when | outcome | repeatable | page of `approve` | page of the other calls |"]
         lines += ["|---|---|---|---|---|---|", *map(line, rows), ""]
     return "\n".join(lines)
-
-
-def with_table(page: str) -> str:
-    """Return a page with the current table."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
-
-
-def main() -> None:
-    """Write the table into the page."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", required=True)
-    parser.parse_args()
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

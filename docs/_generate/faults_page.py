@@ -1,19 +1,12 @@
-"""Generates the tables of docs/contributing/reliability.md from the rows of the fault matrix.
-
-Run `python docs/_generate/faults_page.py --write`.
-"""
-
-import argparse
-from pathlib import Path
+"""Generates the tables of docs/contributing/reliability.md from the rows of the fault matrix."""
 
 from loanasync import TransportError, UnexpectedResponseError
 from support.faults.connections import CERTIFICATES, CONNECTING, HEADS, KEEP_ALIVE, SENDING
 from support.faults.responses import BODIES, REDIRECTS, STATUSES, SYSTEM_FAULTS
 from support.faults.row import SESSIONS, Expected, Row
 
-__all__ = ["PAGE", "ROWS", "with_tables"]
+__all__ = ["ROWS", "tables"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "contributing" / "reliability.md"
 GROUPS = {
     "Connecting": CONNECTING,
     "TLS certificates": CERTIFICATES,
@@ -26,7 +19,6 @@ GROUPS = {
     "System errors (HTTP 500)": SYSTEM_FAULTS,
 }
 ROWS = [row for rows in GROUPS.values() for row in rows]
-BEGIN, END = "<!-- the rows of the tests begin -->", "<!-- the rows of the tests end -->"
 
 
 def result_text(expected: Expected) -> str:
@@ -72,22 +64,3 @@ def tables() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def with_tables(page: str) -> str:
-    """Return a page with the tables of the current rows."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", required=True)
-    parser.parse_args()
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,7 @@
-"""Generates the table of problems in docs/reference/errors.md from problems that the client reports.
+"""Generates the table of problems in docs/reference/errors.md from problems that the client reports."""
 
-Run `python docs/_generate/problems_page.py --write`.
-"""
-
-import argparse
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from loanasync import Dialect, InvalidRequestError, Limits, Problem, UserData
@@ -20,10 +15,7 @@ from loanasync.ledger.guard import _NO_ORDER_TOKEN
 from loanasync.testing import approval_request
 from loanasync.worker.handler import arguments_of as arguments_of_message
 
-__all__ = ["FROM_SERVICE", "PAGE", "VALUES", "problems_of_checks", "problems_of_service", "with_table"]
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-BEGIN, END = "<!-- the table of problems begins -->", "<!-- the table of problems ends -->"
+__all__ = ["FROM_SERVICE", "problems_of_checks", "problems_of_service", "table"]
 
 # Together, these values break every rule of every field.
 VALUES: tuple[object, ...] = (
@@ -123,22 +115,3 @@ def table() -> str:
         names = ", ".join(f"`{name}`" for name in sorted(params[key]))
         lines.append(f"| `{key}` | {names} | {english[key]} |")
     return "\n".join(lines)
-
-
-def with_table(page: str) -> str:
-    """Return a page with the current table."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
-def main() -> None:
-    """Write the table into the page."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", action="store_true", required=True)
-    parser.parse_args()
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

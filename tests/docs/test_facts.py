@@ -152,10 +152,6 @@ def test_commands_in_text_of_page_exist(page: Path) -> None:
     assert {each: unknown_parts(each) for each in commands if unknown_parts(each)} == {}
 
 
-def test_command_that_does_not_exist_is_found() -> None:
-    assert unknown_parts("loanasync ledger no-such --nothing") == ["loanasync ledger no-such", "--nothing"]
-
-
 def defaults() -> Iterator[tuple[str, str]]:
     """Yield each row of the tables of parameters in the page on timeouts: name and default."""
     page = (ROOT / "docs" / "howto" / "deadlines.md").read_text(encoding="utf-8")

@@ -1,16 +1,14 @@
 """Tests of docs/look.py, which checks the built site in `nox -s docs`."""
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import pytest
 
+import look
 from support.browser import CHROMIUM, program
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "look.py"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 GOOD = f"""
   <h1 id="top">A page</h1>
@@ -20,16 +18,6 @@ GOOD = f"""
   <img src="{PIXEL}" alt="A pixel">
   <svg viewBox="0 0 60 20" width="60"><text y="15" fill="currentColor">drawn</text></svg>
 """
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("look", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 BROKEN = {
@@ -67,7 +55,7 @@ def site(folder: Path, *articles: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def findings(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the findings of a site with a good page, and pages with defects.
 
     Opening a page takes most of the time, so all defects are on one page, except the widest element: of the
@@ -76,9 +64,8 @@ def findings(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> li
     widest, *others = BROKEN
     broken = site(tmp_path_factory.mktemp("site"), GOOD, GOOD + widest, GOOD + "".join(others))
     (broken / "search.html").write_text("<p id='search-results'>Nothing.</p>", encoding="utf-8")
-    with mock.patch.object(script, "SEARCH_TIMEOUT", 100):
-        found: list[str] = script.look(broken, program(*CHROMIUM))
-    return found
+    with mock.patch.object(look, "SEARCH_TIMEOUT", 100):
+        return look.look(broken, program(*CHROMIUM))
 
 
 def test_good_page_has_no_findings(findings: list[str]) -> None:
@@ -99,11 +86,9 @@ def test_search_without_a_result_is_a_finding(findings: list[str]) -> None:
     assert "search.html: 403 does not find reference/errors.html" in found
 
 
-def test_command_fails_if_there_are_findings(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_fails_if_there_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(*CHROMIUM)
     monkeypatch.setattr(sys, "argv", ["look.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="has no pages") as ended:
-        script.main()
+        look.main()
     assert ended.value.code == f"{tmp_path} has no pages", "printed, with exit status 1"

@@ -1,4 +1,4 @@
-"""The pages on privacy have current tables, name existing tests, and name all headers that are sent."""
+"""The page on privacy names all headers that are sent."""
 
 import re
 from pathlib import Path
@@ -7,24 +7,12 @@ import aiohttp
 import pytest
 
 from loanasync import LoanClient
-from privacy_page import PAGE, TABLES, USERS_PAGE, with_tables
 from support.builders import FISCAL_CODE, approval_request
 from support.faults.row import http
 from support.pages import ROOT
 from support.raw_server import Play, RawServer, running
 
-
-def test_privacy_tables_are_up_to_date() -> None:
-    pages = [page.read_text(encoding="utf-8") for page in (USERS_PAGE, PAGE)]
-    assert [with_tables(page) for page in pages] == pages, "python docs/_generate/privacy_page.py --write"
-    for name in TABLES:
-        assert len(re.findall(f"<!-- {name} (begin|end) -->", "".join(pages))) == 2
-
-
-def test_privacy_page_names_existing_tests() -> None:
-    named = re.findall(r"`(tests/[a-z_/]+(?:\.py)?)`", PAGE.read_text(encoding="utf-8"))
-    assert named
-    assert all((ROOT / name).exists() for name in named)
+PAGE = ROOT / "docs" / "explanation" / "privacy.md"
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -35,7 +23,7 @@ async def test_privacy_page_names_exactly_the_headers_that_are_sent(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    page = USERS_PAGE.read_text(encoding="utf-8").partition("**Request headers:**")[2].partition("\n- ")[0]
+    page = PAGE.read_text(encoding="utf-8").partition("**Request headers:**")[2].partition("\n- ")[0]
     always, _, session = page.partition("The default headers of your own session")
     named = set(re.findall(r"`([A-Z][\w-]+)`", always)) - ({"Connection"} if direct else set())
     if not owned:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from attrs import evolve
 
-import tags_page
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.__main__ import parser_of
 from loanasync.sandbox.linter import RULES
-from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, parse_words
+from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, parse_words
 from support.cli import run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "sandbox.md"
@@ -18,18 +17,6 @@ GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "sandbox.md"
 
 def written(pattern: str) -> set[str]:
     return set(re.findall(pattern, GUIDE.read_text(encoding="utf-8")))
-
-
-def test_tags_page_lists_every_tag_and_no_other() -> None:
-    page = tags_page.PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"^\| `\+(.+?)`", page, re.MULTILINE) == [tags_page.example(word) for word in TAG_WORDS]
-
-
-async def test_tags_page_has_the_result_of_each_tag() -> None:
-    page = tags_page.PAGE.read_text(encoding="utf-8")
-    assert tags_page.with_tables(page, await tags_page.tables()) == page, (
-        "python docs/_generate/tags_page.py --write"
-    )
 
 
 def test_tags_in_the_sandbox_guide_exist() -> None:

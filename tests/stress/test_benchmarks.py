@@ -5,7 +5,6 @@ The gate runs one comparison of clients, and `test_cost.py`. The others are sche
 
 import importlib
 import json
-import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,6 @@ def names(figures: Any) -> Iterator[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        "sandbox.py --rounds=1 --approvals=300",
         "telemetry.py --rounds=5 --calls=20 --processes=1",
         "ledger.py --rounds=1 --calls=4 --in-flight=1,4",
         "calls.py --main --server=python --order=short --rounds=1 --calls=8 --in-flight=4",
@@ -50,16 +48,6 @@ def test_benchmark_prints_the_rows_that_it_writes(command: str, tmp_path: Path) 
     assert [name for name in rows if name not in output] == []
 
 
-@pytest.mark.scheduled
-def test_soak_prints_memory_at_each_mark() -> None:
-    output = printed("soak.py", "--requests=600", "--people=100", "--tolerance=100")
-    assert [int(mark) for mark in re.findall(r"^ *([0-9]+) %  +[0-9,]+ requests", output, re.MULTILINE)] == [
-        *(10, 50, 100)
-    ]
-    assert all(float(size) > 0 for size in re.findall(r"([0-9.]+) MB$", output, re.MULTILINE))
-    assert re.search(r"^rate +[1-9][0-9,]* requests per second", output, re.MULTILINE)
-
-
 @pytest.mark.parametrize(("name", "members"), [("full", 24), ("short", 15)])
 async def test_order_of_benchmarks_is_the_same_for_all_clients(
     name: str, members: int, monkeypatch: pytest.MonkeyPatch
@@ -74,13 +62,11 @@ async def test_order_of_benchmarks_is_the_same_for_all_clients(
 
 def test_selected_clients_are_compared_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot needs matplotlib")
-    picture, second = tmp_path / "first.svg", tmp_path / "second.svg"
-    file = tmp_path / "figures.json"
+    picture, file = tmp_path / "calls.svg", tmp_path / "figures.json"
     short = ("--server=python", "--rounds=1", "--calls=5", "--in-flight=2", "--variants=lower,sampled")
     output = printed("calls.py", *short, f"--json={file}", f"--plot={picture}")
     assert "stripe" not in output.splitlines()[1:6]
-    printed("plot.py", str(file), str(second))
-    assert picture.read_bytes() == second.read_bytes()
+    assert "lower bound on uvloop" in picture.read_text(encoding="utf-8")
     rows = json.loads(file.read_text(encoding="utf-8"))["levels"][0]["rows"]
     assert [row["name"] for row in rows] == [
         *("plain aiohttp", "loanasync, sampled out", "lower bound", "lower bound on uvloop")
@@ -93,9 +79,3 @@ def test_instructions_without_valgrind_fail_with_a_message() -> None:
         1,
         "valgrind is not installed: on Debian, `apt-get install valgrind`\n",
     )
-
-
-@pytest.mark.scheduled
-def test_soak_fails_above_the_tolerance() -> None:
-    done = run("soak.py", "--requests=600", "--people=100", "--tolerance=-100")
-    assert (done.returncode, done.stderr) == (1, "memory grew by more than -100.0 % in the second half\n")

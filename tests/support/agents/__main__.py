@@ -69,7 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path, help="for the environments of the agents")
     parser.add_argument("agents", nargs="*", help="names of agents; without one, all")
-    parser.add_argument("--write", action="store_true", help="write the record and the table")
+    parser.add_argument("--write", action="store_true", help="write the record, which `nox -s pages` shows")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     record = json.loads(privacy_page.AGENTS.read_text(encoding="utf-8"))
@@ -90,7 +90,6 @@ def main() -> int:
             problems.append(f"{agent.name}, {OLDER}: the results differ; now {json.dumps(older)}")
     if arguments.write and not problems:
         privacy_page.AGENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        privacy_page.write(privacy_page.PAGE)
     print("\n".join(problems) or "each result is as recorded")
     return int(bool(problems))
 
