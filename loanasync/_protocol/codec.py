@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
-from cattrs import ClassValidationError, Converter
+from cattrs import Converter
 from cattrs.fns import identity
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
@@ -24,10 +24,12 @@ from loanasync._models import (
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
 
-Model = TypeVar("Model")
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
-Read = Callable[[Any, object], Any]  # takes a value and the type of the field
-Write = Callable[[Any], Any]
+Convert = Callable[[Any], Any]
+# The members of a body, the values of the fields that are no members, and the names of members that could not
+# be read, which a reader adds.
+Received = tuple[Mapping[str, Any], dict[str, Any], list[str]]
+Read = Callable[[Received, type], Any]
 
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
@@ -54,12 +56,10 @@ def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any],
 
     `approved` must be checked before.
     """
-    known = {**members, "raw": Body(members), "meta": meta}
-    for alias, name in _ALIASES:
-        if alias in known and known.get(name) is None:
-            known[name] = known[alias]
-    decision, unread = _read(decision_type, known)
-    return attrs.evolve(decision, meta=attrs.evolve(meta, unread=unread)) if unread else decision
+    unread: list[str] = []
+    received = members, {"raw": Body(members), "meta": meta}, unread
+    decision: DecisionType = _reader(decision_type)(received, decision_type)
+    return attrs.evolve(decision, meta=attrs.evolve(meta, unread=tuple(unread))) if unread else decision
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -69,106 +69,95 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     saved. Unknown members are added to ``extra``.
     """
     extra = {name: value for name, value in members.items() if name not in _USER_DATA_MEMBERS}
-    data, unread = _read(UserData, {**members, "extra": extra, "unread": ()})
-    return attrs.evolve(data, unread=unread) if unread else data
+    unread: list[str] = []
+    data: UserData = _reader(UserData)((members, {"extra": extra}, unread), UserData)
+    return attrs.evolve(data, unread=tuple(unread)) if unread else data
 
 
-def _read(model: type[Model], members: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """Return a model, and the names of the members that could not be read and are left out."""
-    read: Callable[..., Model] = _reader(model)
-    try:
-        return read(members, model), ()
-    except ClassValidationError as error:  # quotes personal values
-        wrong = [note.name for _, note in error.group_exceptions()[0]]
-    unread = tuple(_CANONICAL_NAMES[name] for name in wrong)
-    rest = {name: value for name, value in members.items() if name not in unread}
-    return read(rest, model), unread
-
-
-def _exactly(expected: type) -> Read:
-    """Return a reader of values of exactly this type, so that "false" is not read as True, nor 1.9 as 1."""
-
-    def read(value: object, _: object) -> object:
-        if value is None or type(value) is expected:
-            return value
-        raise TypeError(expected.__name__)
-
-    return read
-
-
-def _one_of(choices: Mapping[str, str]) -> Read:
-    """Return a reader of an open enumeration: a value that the service added later stays a str."""
-
-    def read(value: object, _: object) -> object:
-        text = _read_text(value, None)
-        return choices.get(text, text)
-
-    return read
-
-
-def _read_day_of_month(value: object, _: object) -> object:
-    # spec §2.1: a string in the request and an integer in the response; both are accepted here.
-    if isinstance(value, str) and _DAY_OF_MONTH.fullmatch(value):
-        return int(value)
-    return _read_integer(value, None)
-
-
-def _read_day(value: object, _: object) -> date | None:
-    """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
-    text = _read_text(value, None)
-    if text is None:
-        return None
-    match = _DAY.fullmatch(text)
-    if match is None:
-        raise ValueError("YYYY-MM-DD")
-    return date.fromisoformat(match[1])
-
-
-def _read_url(value: object, _: object) -> object:
-    if isinstance(value, str) and not value.strip():  # an empty URL is treated as missing (spec §1.3)
-        raise ValueError("URL")
-    return _read_text(value, None)
-
-
-def _keep(value: object, _: object) -> object:
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
     return value
 
 
-def _by_value(choices: Iterable[str]) -> dict[str, str]:
-    return {str(each): each for each in choices}
+def _one_of(choices: Iterable[str], **spellings: str) -> Convert:
+    """Return a converter to an open enumeration: a value that the service added later stays a str."""
+    by_value = {**{str(each): each for each in choices}, **spellings}
+    return lambda value: by_value.get(_text(value), value)
 
 
-_read_text, _read_integer = _exactly(str), _exactly(int)
-_READERS: Mapping[object, Read] = {  # by the name of a field, or by its type
-    "payment_day_of_month": _read_day_of_month,
-    "redirect_url": _read_url,
-    str | None: _read_text,
-    int | None: _read_integer,
-    bool | None: _exactly(bool),
-    date | None: _read_day,
-    Citizenship | str | None: _one_of({**_by_value(Citizenship), "Italian": Citizenship.ITALIAN}),
-    DocumentType | str | None: _one_of(_by_value(DocumentType)),
+def _day(value: object) -> date:
+    """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
+    match = _DAY.fullmatch(_text(value))
+    if match is None:
+        raise ValueError
+    return date.fromisoformat(match[1])
+
+
+def _url(value: object) -> str:
+    url = _text(value)
+    if not url.strip():  # an empty URL is treated as missing (spec §1.3)
+        raise ValueError
+    return url
+
+
+def _day_of_month(value: object) -> int:
+    # spec §2.1: a string in the request and an integer in the response; both are accepted here.
+    digits = _text(value)
+    if not _DAY_OF_MONTH.fullmatch(digits):
+        raise ValueError
+    return int(digits)
+
+
+def _refuse(_: object) -> NoReturn:
+    raise TypeError
+
+
+# By the name of a field, or by its type: the type of values that are kept, and the converter of all others.
+# A value has exactly its type, so that "false" is not read as True, nor 1.9 as 1.
+_READERS: Mapping[object, tuple[type | None, Convert]] = {
+    "payment_day_of_month": (int, _day_of_month),
+    "redirect_url": (None, _url),
+    str | None: (str, _refuse),
+    int | None: (int, _refuse),
+    bool | None: (bool, _refuse),
+    date | None: (None, _day),
+    Citizenship | str | None: (None, _one_of(Citizenship, Italian=Citizenship.ITALIAN)),
+    DocumentType | str | None: (None, _one_of(DocumentType)),
 }
-_NOT_MEMBERS = ("additional", "extra", "unread")  # `write` adds the members of the first two
 
 
 def _make_converter(dialect: Dialect) -> Converter:
-    """Return the converter of a dialect: writes valid requests, and reads members of exactly their types."""
+    """Return the converter of a dialect: strict when it writes, lenient per field when it reads."""
     converter = Converter()
     names = {**USER_DATA_NAMES, **dialect.approval_names}
 
     def make_reader(model: type) -> Read:
-        overrides: dict[str, Any] = {
-            each.name: override(
-                rename=names.get(each.name),
-                struct_hook=_READERS.get(each.name) or _READERS.get(each.type, _keep),
-            )
+        fields = [
+            (each.name, wire, _ALIASES.get(wire, wire), *(_READERS.get(each.name) or _READERS[each.type]))
             for each in attrs.fields(model)
-        }
-        return make_dict_structure_fn(model, converter, **overrides)
+            if (wire := names.get(each.name)) is not None
+        ]
 
-    def make_writer(model: type) -> Write:
-        writers: dict[str, Write] = {
+        def read(received: Received, _: object) -> object:
+            members, values, unread = received
+            for name, wire, alias, kind, convert in fields:
+                value = members.get(wire)
+                if value is None:
+                    value = members.get(alias)
+                if type(value) is kind:
+                    values[name] = value
+                elif value is not None:
+                    try:
+                        values[name] = convert(value)
+                    except (TypeError, ValueError):
+                        unread.append(wire)
+            return model(**values)
+
+        return read
+
+    def make_writer(model: type) -> Convert:
+        writers: dict[str, Convert] = {
             "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
             "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
             "document_issue_date": date.isoformat,
@@ -179,7 +168,7 @@ def _make_converter(dialect: Dialect) -> Converter:
         overrides: dict[str, Any] = {
             each.name: override(
                 rename=names.get(each.name),
-                omit=each.name in _NOT_MEMBERS,
+                omit=each.name not in names,  # `write` adds the members of `additional` and `extra`
                 omit_if_default=each.default is None,  # None is not sent
                 unstruct_hook=writers.get(each.name, identity),  # cattrs generates no call for `identity`
             )
@@ -192,22 +181,18 @@ def _make_converter(dialect: Dialect) -> Converter:
     return converter
 
 
-_CANONICAL = Dialect()  # the names in responses; READ_ALIASES has the other ones
-
-
-def _find_writer(dialect: Dialect, model: type) -> Write:
+def _find_writer(dialect: Dialect, model: type) -> Convert:
     return _converter(dialect).get_unstructure_hook(model)
 
 
 def _find_reader(model: type) -> Read:
-    return _converter(_CANONICAL).get_structure_hook(model)
+    return _converter(Dialect()).get_structure_hook(model)  # the names in responses
 
 
 # Not decorators, because mutation testing skips decorated functions. The last two save the time in which
 # cattrs finds the function for a model.
 _converter = cache(_make_converter)
-_writer: Callable[[Dialect, type], Write] = cache(_find_writer)
-_reader: Callable[[type], Callable[..., Any]] = cache(_find_reader)
-_ALIASES = tuple(READ_ALIASES.items())
-_CANONICAL_NAMES = {**USER_DATA_NAMES, **_CANONICAL.approval_names}
+_writer: Callable[[Dialect, type], Convert] = cache(_find_writer)
+_reader: Callable[[type], Read] = cache(_find_reader)
+_ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

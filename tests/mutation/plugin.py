@@ -25,4 +25,5 @@ def _cleared_caches() -> None:
         cached.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
-        codec._converter.cache_clear()
+        for made in (codec._converter, codec._writer, codec._reader):
+            made.cache_clear()
