@@ -213,7 +213,7 @@ def _decode(response: Response, decode_body: Callable[[bytes], Any] = decode) ->
     return decode_body(response.body)
 
 
-_UNIQUE = (b"approved", b"redirectUrl", b"fiscalCode")  # members that must not be repeated
+_UNIQUE = ("approved", "redirectUrl", "fiscalCode")  # members that must not be repeated
 _OTHER_CUSTOMER = "fiscalCode: belongs to another customer"
 
 
@@ -221,7 +221,7 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
     """Read a 201 or a 422 (spec §3, §7). Only a boolean `approved` is a decision."""
     try:
         members = _decode(response)
-        repeated = repeated_members(response.body, _UNIQUE)
+        repeated = repeated_members(response.body, members, _UNIQUE)
     except Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
     approved = members.get("approved")

@@ -89,7 +89,7 @@ def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
         status: int | None = STATUS[settlement.state]
     else:
         is_same = members.get("approved") is (settlement.state is State.APPROVED)
-        if not is_same or repeated_members(entry.body, (b"approved",)):
+        if not is_same or repeated_members(entry.body, members, ["approved"]):
             return settlement
         status = entry.status or STATUS[settlement.state]
     return evolve(settlement, status=status, body=entry.body)
