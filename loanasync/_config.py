@@ -192,7 +192,7 @@ def _aiohttp_version() -> str:
 
 
 def _address(base_url: object) -> tuple[str, str, int]:
-    if (violation := values.text(base_url)) is not None:
+    if (violation := values.check_text(base_url)) is not None:
         raise ConfigurationError("base_url", str(violation))
     message = "must be a URL such as https://loans.example.com, without user name, query and fragment"
     try:
@@ -227,7 +227,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _shop_id(shop_id: object) -> str:
-    if (violation := values.text(shop_id)) is not None:
+    if (violation := values.check_text(shop_id)) is not None:
         raise ConfigurationError("shop_id", str(violation))
     segment = str(shop_id)
     # URL libraries resolve "..", so the request would be sent to another resource.
@@ -248,7 +248,7 @@ def _auth_token(auth_token: object) -> AuthToken:
 
 def token_violation(token: object) -> str | None:
     """Return the rule that a token breaks, or None. The text does not contain the token."""
-    if (violation := values.text(token)) is not None:
+    if (violation := values.check_text(token)) is not None:
         return str(violation)
     return None if _WORD.fullmatch(str(token)) else "must be printable ASCII without spaces"
 

@@ -309,7 +309,7 @@ class RequestRules:
             ],
         )
 
-    def _check(self, instance: object) -> Iterator[Problem]:
+    def _check(self, instance: object) -> list[Problem]:
         if isinstance(instance, UserData):
             return check_user_data(instance, self.limits)
         if isinstance(instance, AdditionalData):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 from loanasync import Dialect, InvalidRequestError, Limits, Problem, UserData
@@ -9,7 +10,7 @@ from loanasync._display.texts import CATALOGUES
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._protocol.error_bodies import read_problems
 from loanasync._validation import rules
-from loanasync._validation.validators import Rule
+from loanasync._validation.validators import Rule, checker
 from loanasync.bulk.rows import arguments_of as arguments_of_row
 from loanasync.ledger.guard import _NO_ORDER_TOKEN
 from loanasync.testing import approval_request
@@ -80,12 +81,11 @@ def problems_of_checks() -> Iterator[Problem]:
 
 
 def _broken(table: Mapping[str, Rule], names: Mapping[str, str]) -> Iterator[Problem]:
-    for field, rule in table.items():
-        for violation in filter(None, map(rule, VALUES)):
-            yield violation.problem(field, names[field])
+    for value in VALUES:
+        yield from checker(table)(SimpleNamespace(**dict.fromkeys(table, value)), names)
 
 
-def _check(request: object, *, needed: bool = False) -> Iterator[Problem]:
+def _check(request: object, *, needed: bool = False) -> list[Problem]:
     return rules.check_approval(request, additional_data_needed=needed, dialect=DEMANDING, limits=Limits())
 
 

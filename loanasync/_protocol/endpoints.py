@@ -4,7 +4,7 @@ To add an endpoint, add an `Endpoint` at the end of this module and to `OPERATIO
 method to `LoanClient`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -59,8 +59,7 @@ class Endpoint:
         method: HTTP method.
         template: Path with the variables of the specification.
         has_customer: True if the fiscal code is part of the path.
-        check: Returns the problems of a payload. Its other arguments are the options of the client and
-            ``additional_data_needed``.
+        check: Returns the problems of a payload. Its arguments are those of `rules.check_approval`.
         write: Returns the JSON body for a valid payload in a dialect.
         readers: A reader for each status. All other statuses are unexpected.
     """
@@ -69,7 +68,7 @@ class Endpoint:
     method: str
     template: str
     has_customer: bool = True
-    check: Callable[[Any, Options, bool], Iterable[Problem]] = field(repr=False)
+    check: Callable[..., Iterable[Problem]] = field(repr=False)
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
     readers: Mapping[int, "Reader"] = field(repr=False)
 
@@ -78,7 +77,11 @@ class Endpoint:
     ) -> tuple[Problem, ...]:
         """Return all problems of a call."""
         code = rules.check_fiscal_code(fiscal_code, strict=options.strict) if self.has_customer else ()
-        return (*code, *self.check(payload, options, additional_data_needed))
+        dialect, limits = options.dialect, options.limits
+        found = self.check(
+            payload, additional_data_needed=additional_data_needed, dialect=dialect, limits=limits
+        )
+        return (*code, *found)
 
     def prepare(
         self,
@@ -340,28 +343,7 @@ _ERRORS: Mapping[int, Reader] = {
 _ANY_JSON: Mapping[int, Reader] = {**dict.fromkeys(range(200, 300), _read_any_json), **_ERRORS}
 
 
-def _check_approval(
-    request: object,
-    options: Options,
-    additional_data_needed: bool,  # noqa: FBT001  (see Endpoint)
-) -> Iterator[Problem]:
-    return rules.check_approval(
-        request,
-        additional_data_needed=additional_data_needed,
-        dialect=options.dialect,
-        limits=options.limits,
-    )
-
-
-def _check_user_data(data: object, options: Options, *_: object) -> Iterator[Problem]:
-    return rules.check_user_data(data, options.limits)
-
-
-def _check_payload(payload: object, *_: object) -> Iterator[Problem]:
-    return rules.check_payload(payload)
-
-
-def _write_payload(payload: Mapping[str, JSON], *_: object) -> bytes:
+def _write_payload(payload: Mapping[str, JSON], _: Dialect) -> bytes:
     return encode(payload)
 
 
@@ -372,7 +354,7 @@ APPROVE = Endpoint(  # spec §4.1
     operation="approve",
     method="POST",
     template=REQUEST,
-    check=_check_approval,
+    check=rules.check_approval,
     write=codec.write,
     readers={
         201: _read_decision,
@@ -385,7 +367,7 @@ COMPLETE = Endpoint(  # spec §4.2
     operation="complete",
     method="PATCH",
     template=REQUEST,
-    check=_check_user_data,
+    check=rules.check_user_data,
     write=codec.write,
     readers={200: _read_user_data, **_ERRORS},
 )
@@ -394,7 +376,7 @@ CREATE_REQUEST = Endpoint(  # spec §4.3
     method="POST",
     template=REQUESTS,
     has_customer=False,
-    check=_check_payload,
+    check=rules.check_payload,
     write=_write_payload,
     readers=_ANY_JSON,
 )
@@ -402,7 +384,7 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
     operation="upload_documents",
     method="POST",
     template=REQUEST + "/documents",
-    check=_check_payload,
+    check=rules.check_payload,
     write=_write_payload,
     readers=_ANY_JSON,
 )
@@ -413,7 +395,6 @@ OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_D
 
 def prepare_options(options: Options) -> None:
     """Create the rules, writers and readers for these options, which the first call creates otherwise."""
-    rules.approval_rules(options.limits)
-    rules.additional_rules(options.limits)
-    rules.user_data_rules(options.limits)
+    for check in (rules.approval_check, rules.additional_check, rules.user_data_check):
+        check(options.limits)
     codec.prepare_dialect(options.dialect)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache, partial
 from typing import SupportsIndex
@@ -33,7 +33,9 @@ from loanasync._validation.validators import (
     Optional,
     Rule,
     Text,
+    ValueRule,
     Violation,
+    checker,
 )
 
 
@@ -47,14 +49,14 @@ def normalize_fiscal_code(value: str) -> str:
     return value.strip().upper()
 
 
-def check_fiscal_code(value: object, *, strict: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a fiscal code (spec §7, "Invalid fiscal code").
+def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, ...]:
+    """Return the problem of a fiscal code, if it has one (spec §7, "Invalid fiscal code").
 
     The check letter is only verified if `strict` is True.
     """
     if not strict and isinstance(value, str) and _FISCAL_CODE.fullmatch(value):  # the usual case
-        return
-    violation = values.text(value.strip() if isinstance(value, str) else value)
+        return ()
+    violation = values.check_text(value.strip() if isinstance(value, str) else value)
     if violation is None:
         code = normalize_fiscal_code(str(value))
         # `upper()` turns some non-ASCII letters, such as the dotless i, into ASCII: check the original text.
@@ -62,94 +64,87 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> Iterator[Proble
             violation = Violation("format", "must be 16 letters and digits")
         elif strict and not _has_right_check_letter(code):
             violation = _WRONG_CHECK_LETTER
-    if violation is not None:
-        yield violation.problem("fiscal_code", "fiscalCode")
+    return () if violation is None else (violation.problem("fiscal_code", "fiscalCode"),)
 
 
 def check_approval(
     request: object, *, additional_data_needed: bool, dialect: Dialect, limits: Limits
-) -> Iterator[Problem]:
-    """Yield the problems of an approval request (spec §2.1, §8), in the order of its fields."""
+) -> list[Problem]:
+    """Return the problems of an approval request (spec §2.1, §8), in the order of its fields."""
     if not isinstance(request, ApprovalRequest):
-        yield _wrong_type(ApprovalRequest, request)
-        return
+        return [_wrong_type(ApprovalRequest, request)]
     names = dialect.approval_names
-    if not _accepts_approval(limits)(request):
-        yield from _check_fields(approval_rules(limits), names, request)
+    problems = approval_check(limits)(request, names)
     if dialect.order_token_required and _is_blank(request.order_token):
         required = Violation("required", "is required", "this dialect requires it")
-        yield required.problem("order_token", names["order_token"])
+        problems.append(required.problem("order_token", names["order_token"]))
     for field, is_sent in (
         ("iban", dialect.sends_iban),
         ("payment_day_of_month", dialect.sends_payment_day_of_month),
     ):
         if not is_sent and getattr(request, field) is not None:
             hint = f"omit it, or set sends_{field}=True in the Dialect"
-            yield Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
-    yield from check_additional(request.additional, limits, needed=additional_data_needed)
-    yield from check_extra(request.extra, APPROVAL_MEMBERS)
+            problems.append(
+                Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
+            )
+    if request.additional is not None or additional_data_needed:
+        problems += check_additional(request.additional, limits, needed=additional_data_needed)
+    return problems + check_extra(request.extra, APPROVAL_MEMBERS)
 
 
-def check_scope(scope: object) -> Iterator[Problem]:
-    """Yield a problem if a scope is not a str.
+def check_scope(scope: object) -> tuple[Problem, ...]:
+    """Return a problem if a scope is not a str.
 
     None would bypass the ledger and the client's memory, and 7 and "7" would be different scopes.
     """
-    if not isinstance(scope, str):
-        hint = f"use a str, not {values.type_name(scope)}"
-        yield Violation("type", "must be text", hint).problem("scope", "")
+    if isinstance(scope, str):
+        return ()
+    hint = f"use a str, not {values.type_name(scope)}"
+    return (Violation("type", "must be text", hint).problem("scope", ""),)
 
 
-def check_user_data(data: object, limits: Limits = Limits()) -> Iterator[Problem]:
-    """Yield the problems of additional user data (spec §2.2)."""
+def check_user_data(data: object, limits: Limits = Limits(), **_: object) -> list[Problem]:
+    """Return the problems of additional user data (spec §2.2)."""
     if not isinstance(data, UserData):
-        yield _wrong_type(UserData, data)
-        return
-    yield from _check_fields(user_data_rules(limits), USER_DATA_NAMES, data)
-    yield from check_extra(data.extra, _USER_DATA_MEMBERS)
+        return [_wrong_type(UserData, data)]
+    return user_data_check(limits)(data, USER_DATA_NAMES) + check_extra(data.extra, _USER_DATA_MEMBERS)
 
 
-def check_payload(payload: object, name: str = "payload") -> Iterator[Problem]:
-    """Yield the problems of a payload. Each body is a JSON object (spec §4)."""
+def check_payload(payload: object, *, name: str = "payload", **_: object) -> list[Problem]:
+    """Return the problems of a payload. Each body is a JSON object (spec §4)."""
     if not isinstance(payload, Mapping):
-        yield _wrong_object(name, "must be a mapping", payload)
-        return
+        return [_wrong_object(name, "must be a mapping", payload)]
+    problems = []
     try:
         json.dumps(dict(payload), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):  # their messages may quote personal values
         hint = "use str, int, finite float, bool, None, list and dict"
-        yield Violation("json", "must contain only JSON values", hint).problem(name, "")
+        problems.append(Violation("json", "must contain only JSON values", hint).problem(name, ""))
     if not all(isinstance(member, str) for member in payload):
-        yield Violation("keys", "must have only texts as keys").problem(name, "")
+        problems.append(Violation("keys", "must have only texts as keys").problem(name, ""))
+    return problems
 
 
-def check_additional(additional: object, limits: Limits, *, needed: bool) -> Iterator[Problem]:
-    """Yield the problems of the additional data of an approval (spec §2.1)."""
-    if additional is None and not needed:
-        return
+def check_additional(additional: object, limits: Limits, *, needed: bool) -> list[Problem]:
+    """Return the problems of the additional data of an approval (spec §2.1)."""
     if additional is not None and not isinstance(additional, AdditionalData):
-        yield _wrong_object("additional", "must be an AdditionalData", additional)
-        return
-    if not needed and _accepts_additional(limits)(additional):
-        return
-    for field, rule in additional_rules(limits).items():
-        value = getattr(additional, field, None)
-        # spec §2.1: each field is required when additionalDataNeeded is true, and only then
-        is_missing = needed and value is None
-        violation = _ASKED_FOR if is_missing else rule(value)
-        if violation is not None:
-            yield violation.problem(field, APPROVAL_NAMES[field])
+        return [_wrong_object("additional", "must be an AdditionalData", additional)]
+    # spec §2.1: each field is required when additionalDataNeeded is true, and only then
+    missing = _ASKED_FOR if needed else None
+    return additional_check(limits)(additional or AdditionalData(), APPROVAL_NAMES, missing)
 
 
-def check_extra(extra: object, known: frozenset[str]) -> Iterator[Problem]:
-    """Yield the problems of further members, which must not have the name of a known one."""
+def check_extra(extra: object, known: frozenset[str]) -> list[Problem]:
+    """Return the problems of further members, which must not have the name of a known one."""
     if extra is EMPTY_BODY:  # the usual case
-        return
-    yield from check_payload(extra, "extra")
+        return []
+    problems = check_payload(extra, name="extra")
     if isinstance(extra, Mapping):
         for member in sorted(known.intersection(extra)):
             message, hint = f"must not contain {member}", "extra is for members without a field"
-            yield Violation("known", message, hint, {"member": member}).problem("extra", member)
+            violation = Violation("known", message, hint, {"member": member})
+            problems.append(violation.problem("extra", member))
+    return problems
 
 
 def _wrong_type(model: type, value: object) -> Problem:
@@ -159,16 +154,6 @@ def _wrong_type(model: type, value: object) -> Problem:
 
 def _wrong_object(name: str, message: str, value: object) -> Problem:
     return Violation("object", message, f"not {values.type_name(value)}").problem(name, "")
-
-
-def _check_fields(
-    rules: Mapping[str, Rule],
-    names: Mapping[str, str],
-    model: ApprovalRequest | AdditionalData | UserData,
-) -> Iterator[Problem]:
-    for field, rule in rules.items():
-        if (violation := rule(getattr(model, field))) is not None:
-            yield violation.problem(field, names[field])
 
 
 def _has_right_check_letter(code: str) -> bool:
@@ -194,23 +179,28 @@ def _postal_code_hint(value: object) -> str:
 
 
 def _rules_by_field(
-    model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, Rule]
+    model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, ValueRule]
 ) -> dict[str, Rule]:
     """Return a rule for each field that is sent: the special one, or else the rule for its type."""
     text = Text(single_line=limits.single_line)
-    by_type: Mapping[object, Rule] = {
+    by_type: Mapping[object, ValueRule] = {
         str: text,
-        str | None: Optional(evolve(text, may_be_blank=True)),
-        bool | None: Optional(Boolean()),
-        date | None: Optional(Day()),
+        str | None: evolve(text, may_be_blank=True),
+        bool | None: Boolean(),
+        date | None: Day(),
     }
-    fields = [each for each in attrs.fields(model) if each.name in names]
-    return {each.name: special[each.name] if each.name in special else by_type[each.type] for each in fields}
+    rules: dict[str, Rule] = {}
+    for each in attrs.fields(model):
+        if each.name in names:
+            rule = special[each.name] if each.name in special else by_type[each.type]
+            rules[each.name] = Optional(rule) if each.default is None else rule
+    return rules
 
 
-def _make_approval_rules(limits: Limits) -> Mapping[str, Rule]:
+def approval_rules(limits: Limits) -> Mapping[str, Rule]:
+    """Return the rules of an approval by field, without those of a dialect or of several fields."""
     text = partial(Text, single_line=limits.single_line)
-    special: dict[str, Rule] = {
+    special: dict[str, ValueRule] = {
         "amount": Number(limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"),
         "instalments": Number(limits.instalments_min, limits.instalments_max),
         # spec §2.1: a valid e-mail address; only the service can check that it exists
@@ -238,15 +228,13 @@ def _make_approval_rules(limits: Limits) -> Mapping[str, Rule]:
             hint=_postal_code_hint,
         ),
         "citizenship": Choice((*Citizenship, "Italian")),
-        "payment_day_of_month": Optional(_DAY_OF_MONTH),
+        "payment_day_of_month": _DAY_OF_MONTH,
     }
     if limits.country_calling_code is not None:
-        special["country_calling_code"] = Optional(
-            text(
-                limits.country_calling_code,
-                "a valid calling code",
-                "it does not match limits.country_calling_code",
-            )
+        special["country_calling_code"] = text(
+            limits.country_calling_code,
+            "a valid calling code",
+            "it does not match limits.country_calling_code",
         )
     if limits.street_number is not None:
         special["street_number"] = text(
@@ -255,9 +243,10 @@ def _make_approval_rules(limits: Limits) -> Mapping[str, Rule]:
     return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special)
 
 
-def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
+def additional_rules(limits: Limits) -> Mapping[str, Rule]:
+    """Return the rules of the additional data by field."""
     no_cents = "cents are not sent"
-    special: dict[str, Rule] = {
+    special: dict[str, ValueRule] = {
         "residence": Choice(Residence),
         "educational_qualification": Choice(EducationalQualification),
         # The specification's examples do not include "0", but customers without children exist.
@@ -267,29 +256,25 @@ def _make_additional_rules(limits: Limits) -> Mapping[str, Rule]:
         if limits.salary_max is None
         else Number(0, limits.salary_max, "euros", no_cents),
     }
-    special = {field: Optional(rule) for field, rule in special.items()}
     return _rules_by_field(AdditionalData, APPROVAL_NAMES, limits, special)
 
 
-def _make_user_data_rules(limits: Limits) -> Mapping[str, Rule]:
+def user_data_rules(limits: Limits) -> Mapping[str, Rule]:
+    """Return the rules of the user data by field."""
     text = Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
-    special: dict[str, Rule] = {
+    special: dict[str, ValueRule] = {
         "document_type": Choice(DocumentType),
         "document_code": text,
         "document_city": text,
         "payment_day_of_month": _DAY_OF_MONTH,
     }
-    special = {field: Optional(rule) for field, rule in special.items()}
     return _rules_by_field(UserData, USER_DATA_NAMES, limits, special)
 
 
-# The rules of a model by field, without the rules that concern a dialect or several fields.
 # Not decorators, because mutation testing skips decorated functions.
-approval_rules = lru_cache(maxsize=32)(_make_approval_rules)
-additional_rules = lru_cache(maxsize=32)(_make_additional_rules)
-user_data_rules = lru_cache(maxsize=32)(_make_user_data_rules)
-_accepts_approval = lru_cache(maxsize=32)(lambda limits: values.quick_check(approval_rules(limits)))
-_accepts_additional = lru_cache(maxsize=32)(lambda limits: values.quick_check(additional_rules(limits)))
+approval_check = lru_cache(maxsize=32)(lambda limits: checker(approval_rules(limits)))
+additional_check = lru_cache(maxsize=32)(lambda limits: checker(additional_rules(limits)))
+user_data_check = lru_cache(maxsize=32)(lambda limits: checker(user_data_rules(limits)))
 
 _DAY_OF_MONTH = Number(1, 31)
 _WRONG_CHECK_LETTER = Violation(

@@ -1,4 +1,4 @@
-"""Rules for values, as data. Calling a rule returns a `Violation` if the value is invalid, else None."""
+"""Rules for values, as data. Their `check` returns a `Violation` if the value is invalid, else None."""
 
 import math
 import re
@@ -115,7 +115,7 @@ class Text:
     def _compile_excluded(self) -> re.Pattern[str] | None:
         return None if self.excluded is None else re.compile(self.excluded)
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         # For speed: a printable text has no surrogates and no control characters.
         if type(value) is not str or not value.isprintable() or not (value.strip() or self.may_be_blank):
             violation = self._check_text(value)
@@ -142,7 +142,7 @@ class Text:
         return None
 
 
-text = Text(single_line=True)  # for settings and codes, which are used in URLs and headers
+check_text = Text(single_line=True).check  # for settings and codes, which are used in URLs and headers
 
 
 @frozen
@@ -155,7 +155,7 @@ class Choice:
 
     options: tuple[str, ...] = field(converter=_plain_texts)
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         if value is None:
             return _REQUIRED
         if isinstance(value, str) and value in self.options:
@@ -182,7 +182,7 @@ class Number:
     unit: str = ""
     hint: str = ""
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         if type(value) is int and self.least <= value <= self.most:
             return None
         number = f"a whole number between {self.least} and {self.most}{_in_brackets(self.unit)}"
@@ -206,7 +206,7 @@ class Integer:
     unit: str
     hint: str = ""
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         if type(value) is int:
             is_too_long = value not in INT64
             return Violation("digits", "must be a number of at most 64 bits") if is_too_long else None
@@ -231,7 +231,7 @@ def _int_hint(value: object, hint: str) -> str:
 class Boolean:
     """The rule for a bool; 1, "true" and NumPy's bool are refused."""
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         if type(value) is bool:
             return None
         return Violation("yes_no", "must be true or false", f"use a bool, not {type_name(value)}")
@@ -241,7 +241,7 @@ class Boolean:
 class Day:
     """The rule for a date without a time."""
 
-    def __call__(self, value: object) -> Violation | None:
+    def check(self, value: object) -> Violation | None:
         if missing_value_name(value) or not isinstance(value, date):  # NaT of pandas is an instance of date
             advice = "convert it with date.fromisoformat(...)" if isinstance(value, str) else ""
             hint = _joined(f"use a datetime.date, not {type_name(value)}", advice)
@@ -249,6 +249,9 @@ class Day:
         if isinstance(value, datetime):
             return Violation("time", "must be a date without a time", "convert it with .date()")
         return None
+
+
+ValueRule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day
 
 
 @frozen
@@ -259,65 +262,37 @@ class Optional:
         rule: The rule for all other values.
     """
 
-    rule: "Rule"
+    rule: ValueRule
 
-    def __call__(self, value: object) -> Violation | None:
-        if value is None:
-            return None
-        violation = self.rule(value)
-        if violation is None or not _is_missing(value):
-            return violation
-        return violation.with_hints("use None for missing values")
+
+Rule: TypeAlias = ValueRule | Optional
+
+
+def checker(rules: Mapping[str, Rule]) -> Callable[..., list[Problem]]:
+    """Return a function that returns the problems of a model, in the order of its fields.
+
+    Its arguments are the model, the wire names by field, and the violation of an optional field that is None,
+    by default none.
+    """
+    checks = [
+        (name, (rule.rule if isinstance(rule, Optional) else rule).check, isinstance(rule, Optional))
+        for name, rule in rules.items()
+    ]
+    values_of = attrgetter(*rules)  # returns a tuple, because all models have several fields
+
+    def check(model: object, names: Mapping[str, str], missing: Violation | None = None) -> list[Problem]:
+        problems = []
+        for value, (name, check_value, is_optional) in zip(values_of(model), checks, strict=True):
+            violation = missing if value is None and is_optional else check_value(value)
+            if violation is not None:
+                if is_optional and _is_missing(value):
+                    violation = violation.with_hints("use None for missing values")
+                problems.append(violation.problem(name, names[name]))
+        return problems
+
+    return check
 
 
 def _is_missing(value: object) -> bool:
     """Return True for a missing value of pandas or NumPy, and for an empty field of a form."""
     return missing_value_name(value) is not None or (isinstance(value, str) and not value.strip())
-
-
-_Match: TypeAlias = Callable[[str], re.Match[str] | None]
-Rule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day | Optional
-
-
-def quick_check(rules: Mapping[str, Rule]) -> Callable[[object], bool]:
-    """Return a function that accepts most models that break no rule, with a few calls for all fields.
-
-    A model that it does not accept may still break no rule. Calling each rule instead would take a tenth of
-    the time of an approval.
-    """
-    parts = [
-        (isinstance(rule, Optional), *_parts(rule.rule if isinstance(rule, Optional) else rule))
-        for rule in rules.values()
-    ]
-    values_of = attrgetter(*rules)  # returns a tuple, because all models have several fields
-
-    def accepts(model: object) -> bool:
-        for value, (is_optional, other, search, fullmatch) in zip(values_of(model), parts, strict=True):
-            if value is None and is_optional:
-                continue
-            is_right = (
-                other(value) is None
-                if other is not None
-                else type(value) is str
-                and value.isprintable()
-                and value.strip()
-                and (search is None or not search(value))
-                and (fullmatch is None or fullmatch(value))
-            )
-            if not is_right:
-                return False
-        return True
-
-    return accepts
-
-
-def _parts(rule: Rule) -> tuple[Rule | None, _Match | None, _Match | None]:
-    """Return a rule for values other than texts, and the functions that search and match a text."""
-    if not isinstance(rule, Text) or rule.may_be_blank:
-        return rule, None, None
-    pattern, excluded = rule.pattern, rule.excluded
-    return (
-        None,
-        None if excluded is None else re.compile(excluded).search,
-        None if pattern is None else re.compile(pattern).fullmatch,
-    )

@@ -3,7 +3,6 @@
 Our own rules are disabled where they would prevent the request.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from loanasync import (
     SystemFaultError,
     UserNotFoundError,
 )
-from loanasync._validation import rules
+from loanasync._protocol.endpoints import Endpoint
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 
@@ -32,11 +31,7 @@ BLANK = "This value should not be blank."
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*_: object, **__: object) -> Iterator[object]:
-        return iter(())
-
-    for check in ("check_fiscal_code", "check_approval", "check_user_data"):
-        monkeypatch.setattr(rules, check, nothing)
+    monkeypatch.setattr(Endpoint, "problems", lambda *_, **__: ())
 
 
 async def rejected(client: LoanClient, **changes: Any) -> ServiceError:
@@ -214,6 +209,6 @@ async def test_limits_equal_those_of_the_service(
             await client.approve(FISCAL_CODE, approval_request(**{field: value}))
         assert [each.field for each in caught.value.problems] == [field]
         with monkeypatch.context() as patched:
-            patched.setattr(rules, "check_approval", lambda *_, **__: iter(()))
+            patched.setattr(Endpoint, "problems", lambda *_, **__: ())
             error = await rejected(client, **{field: value})
         assert [each.field for each in error.problems] == [field]

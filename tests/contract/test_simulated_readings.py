@@ -19,7 +19,7 @@ from loanasync import (
     UserNotFoundError,
 )
 from loanasync._display.masking import Body, Items
-from loanasync._validation import rules
+from loanasync._protocol.endpoints import Endpoint
 from loanasync.ledger import MemoryLedger, State
 from loanasync.sandbox import Readings, Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
@@ -48,7 +48,7 @@ async def test_refusal_of_either_status_is_refused(status: Any) -> None:
 
 
 async def test_validation_errors_of_422_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "check_approval", lambda *_, **__: iter(()))
+    monkeypatch.setattr(Endpoint, "problems", lambda *_, **__: ())
     async with reading(validation="422") as client:
         error = await failure(client, last_name="")
     assert isinstance(error, UnexpectedResponseError)

@@ -7,6 +7,7 @@ It also allows blocking calls: the exceptions in conftest.py name functions, whi
 import os
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import blockbuster
@@ -21,9 +22,10 @@ mock.patch.object(blockbuster, "blockbuster_ctx", return_value=_nothing_watched)
 
 @pytest.fixture(autouse=True)
 def _cleared_caches() -> None:
-    for cached in (rules.approval_rules, rules.additional_rules, rules.user_data_rules):
+    for cached in (rules.approval_check, rules.additional_check, rules.user_data_check):
         cached.cache_clear()
     # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
+        made: Any
         for made in (codec._converter, codec._writer, codec._reader):
             made.cache_clear()
