@@ -131,6 +131,67 @@ def run(
     return subprocess.CompletedProcess([*map(str, arguments)], done.exit_code, done.stdout, done.stderr)
 
 
+class Bulk:
+    """A file of rows for a sandbox that knows their customers, and the command that requests them.
+
+    Args:
+        folder: Folder of all files.
+        sandbox: The service.
+        rows: Rows, or their tags.
+        out: Name of the results.
+        ledger: Name of a ledger that is shared with other commands. None: that of the job.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        *rows: str | dict[str, Any],
+        out: str = "out.jsonl",
+        ledger: object = None,
+    ) -> None:
+        self.sandbox, self.out, self.report = sandbox, folder / out, folder / "report.json"
+        self.job = folder / f"{out}.ledger"
+        self.rows = [make_row(each) if isinstance(each, str) else each for each in rows]
+        self.codes = [row["fiscal_code"] for row in self.rows]
+        create(sandbox, self.rows)
+        self.file = write(folder / "rows.jsonl", self.rows)
+        self.ledger = self.job if ledger is None else ledger
+        self.options: tuple[object, ...] = () if ledger is None else ("--ledger", ledger)
+
+    def command(self, *options: object, out: object = None) -> tuple[object, ...]:
+        return ("approve-many", self.file, "-o", out or self.out, *self.options, *options)
+
+    def run(self, *options: object, out: object = None) -> tuple[int, str]:
+        """Return the exit code and the messages of the command."""
+        done = run(self.sandbox, *self.command(*options, out=out))
+        return done.returncode, done.stderr
+
+    def export(self, *options: object) -> tuple[int, str]:
+        done = run(None, "export", self.job, *self.options, *options)
+        return done.returncode, done.stderr
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each kind in the report."""
+        counts = json.loads(self.report.read_text(encoding="utf-8"))["counts"]
+        return {kind: each["rows"] for kind, each in counts.items() if each["rows"]}
+
+    @property
+    def requests(self) -> list[str]:
+        """The fiscal codes of the requests that the service received."""
+        return [str(call.fiscal_code) for call in self.sandbox.journal.calls(operation="approve")]
+
+    @property
+    def calls(self) -> int:
+        """Number of requests, of which no customer may have had two."""
+        assert len(set(self.requests)) == len(self.requests)
+        return len(self.requests)
+
+    @property
+    def statuses(self) -> list[str]:
+        return [line["status"] for line in read(self.out)]
+
+
 def run_sandbox(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -m loanasync.sandbox`` with arguments that it refuses, in this process."""
     with (

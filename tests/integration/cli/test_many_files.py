@@ -2,32 +2,31 @@
 
 import json
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from loanasync import cli
-from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox
-from support.cli import PLAIN, create, make_row, meanwhile, read, run, run_process, start, statuses, write
+from support.cli import Bulk, make_row, meanwhile, read, run, run_process, small_files, statuses, write
 from support.ledger_file import create_at
+
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
 
 @pytest.mark.parametrize(
     "named",
     [
         ("-o", "rows.jsonl"),
-        ("-o", "out.jsonl", "--rejected", "rows.jsonl"),
         ("-o", "out.jsonl", "--rejected", "./folder/../rows.jsonl"),
         ("-o", "out.jsonl", "--rejected", "link.jsonl"),
         ("-o", "out.jsonl", "--rejected", "out.jsonl"),
-        ("-o", "out.jsonl", "--report", "out.jsonl"),
         ("-o", "out.jsonl", "--report", "out.jsonl.ledger"),
         ("-o", "out.jsonl", "--ledger", "out.jsonl.ledger"),
-        ("-o", "out.jsonl", "--report", "rows.jsonl"),
-        ("-o", "out.jsonl", "--ledger", "out.jsonl"),
         ("-o", "out.jsonl", "--ledger", "sqlite:///out.jsonl"),
         ("-o", "out.jsonl", "--ledger", "rows.jsonl"),
         ("-o", "-", "--rejected", "-"),
@@ -42,35 +41,13 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     file = write(tmp_path / "rows.jsonl", [make_row("approved")])
     (tmp_path / "link.jsonl").symlink_to(file)
     before, files = file.read_bytes(), sorted(tmp_path.iterdir())
-    done = CliRunner(env=PLAIN).invoke(app, ["approve-many", "rows.jsonl", *named])
-    assert done.exit_code == 2
-    assert "is used for two purposes; name" in done.stderr
+    done = run(None, "approve-many", "rows.jsonl", *named)
+    assert (done.returncode, "is used for two purposes; name" in done.stderr) == (2, True)
     assert str(tmp_path) not in done.stderr, "the names that the user gave"
-    assert file.read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == files
+    assert (file.read_bytes(), sorted(tmp_path.iterdir())) == (before, files)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (("--deadline", "0"), "must be a number of seconds greater than 0"),
-        (("--deadline", "nan"), "must be a number of seconds greater than 0"),
-        (("--rate", "0"), "must be a number of calls per second greater than 0"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_invalid_option_value_sends_nothing(
-    tmp_path: Path, served: Sandbox, option: tuple[str, ...], message: str
-) -> None:
-    rows = [make_row("approved")]
-    create(served, rows)
-    file = write(tmp_path / "rows.jsonl", rows)
-    done = run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", *option)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-    assert served.journal.calls(operation="approve") == []
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@posix
 def test_rows_from_a_named_pipe_are_read(tmp_path: Path) -> None:
     pipe = tmp_path / "rows.jsonl"
     os.mkfifo(pipe)
@@ -102,10 +79,18 @@ def test_rows_from_closed_standard_input_are_refused(
         (("-o", "out", "--rejected", "nowhere/d"), "nowhere/d: the folder nowhere does not exist"),
         (("-o", "out", "--rejected", "folder"), "folder: this is a directory; name a file"),
         (("-o", "out", "--ledger", "nowhere/l.db"), "ledger: the folder nowhere does not exist"),
+        *(
+            pytest.param(
+                ("-o", "out", option, "/sys/file"),
+                "/sys/file: ",
+                marks=pytest.mark.skipif(not Path("/sys").is_dir(), reason="nobody can create a file there"),
+            )
+            for option in ("-o", "--report", "--rejected")
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_file_that_cannot_be_written_is_named_as_the_user_did(
+def test_run_that_cannot_write_a_file_sends_nothing_and_leaves_no_file(
     tmp_path: Path,
     served: Sandbox,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,98 +100,107 @@ def test_file_that_cannot_be_written_is_named_as_the_user_did(
     monkeypatch.chdir(tmp_path)
     for folder in ("folder", "taken.ledger"):
         (tmp_path / folder).mkdir()
-    rows = [make_row("approved")]
-    create(served, rows)
-    write(tmp_path / "rows.jsonl", rows)
+    bulk = Bulk(tmp_path, served, "approved")
     done = run(served, "approve-many", "rows.jsonl", *options)
-    assert (done.returncode, done.stderr) == (2, f"{message}\n")
-    assert served.journal.calls(operation="approve") == []
+    assert (done.returncode, done.stderr.startswith(message), bulk.calls) == (2, True, 0)
+    assert done.stderr.count("\n") == 1
     assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "rows.jsonl", "taken.ledger"]
+    assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
-@pytest.mark.skipif(not Path("/sys").is_dir(), reason="a folder in which nobody can create a file")
-@pytest.mark.parametrize("option", ["-o", "--report", "--rejected"])
-def test_file_without_permission_is_named_as_the_user_did(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, option: str
+@pytest.mark.parametrize("options", [(), ("--sandbox",)])
+def test_run_with_invalid_rows_sends_nothing_and_leaves_no_file(
+    tmp_path: Path, served: Sandbox, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "rows.jsonl", [make_row("approved")])
-    done = run(served, "approve-many", "rows.jsonl", "-o", "out.jsonl", option, "/sys/file")
-    assert done.returncode == 2
-    assert done.stderr.startswith("/sys/file: ")
-    assert done.stderr.endswith(("(Permission denied)\n", "(Read-only file system)\n"))
-    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+    bulk = Bulk(tmp_path, served, "approved", make_row("approved", amount=1))
+    assert (bulk.run(*options)[0], bulk.calls, [*tmp_path.iterdir()]) == (2, 0, [bulk.file])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_report_write_failure_is_reported_and_exits_with_1(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("approved"), make_row("refused")]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out, "--report", "/dev/full")
-    assert done.returncode == 1
-    assert (
-        "/dev/full could not be written (No space left on device); the results are not affected"
-        in done.stderr
-    )
-    assert sorted(statuses(out).values()) == ["approved", "refused"]
+@full
+@pytest.mark.parametrize(("option", "tag"), [("--report", "approved"), ("--rejected", "forbidden")])
+def test_report_or_rejected_write_failure_is_reported(
+    tmp_path: Path, served: Sandbox, option: str, tag: str
+) -> None:
+    bulk = Bulk(tmp_path, served, tag)
+    code, output = bulk.run(option, "/dev/full")
+    message = "/dev/full could not be written (No space left on device); the results are not affected"
+    assert (code, message in output, len(bulk.statuses)) == (1, True, 1)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_rejected_rows_write_failure_is_reported(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("forbidden")]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run(served, "approve-many", file, "-o", out, "--rejected", "/dev/full")
-    assert done.returncode == 1
-    assert (
-        "/dev/full could not be written (No space left on device); the results are not affected"
-        in done.stderr
-    )
-    assert list(statuses(out).values()) == ["error"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_results_for_a_closed_pipe_go_to_another_file(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+@posix
+@pytest.mark.parametrize("out", ["-", pytest.param("/dev/full", marks=full)])
+def test_results_that_only_memory_has_go_to_another_file(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rows = [make_row("slow50") for _ in range(30)]
-    create(served, rows)
-    file, ledger = write(tmp_path / "rows.jsonl", rows), tmp_path / "decisions.db"
+    ledger = tmp_path / "decisions.db"
     create_at(ledger, served.base_url)
-    process = start(served, "approve-many", file, "-o", "-", "--ledger", ledger)
-    assert process.stdout is not None
-    process.stdout.close()
-    process.stdout = None
-    with process:
-        _, output = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "standard output cannot be written (Broken pipe)" in output
-    (kept,) = tmp_path.glob("loanasync-results-*")
-    assert statuses(kept) == {row["fiscal_code"]: "approved" for row in rows}
+    bulk = Bulk(tmp_path, served, *["approved"] * 5, ledger=ledger)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = run_process(served, *bulk.command(out=out), preexec_fn=lambda: os.dup2(write_end, 1))
+    os.close(write_end)
+    name, reason = ("standard output", "Broken pipe") if out == "-" else (out, "No space left on device")
+    assert (done.returncode, f"{name} cannot be written ({reason})\n" in done.stderr) == (1, True)
+    [kept] = re.findall(r"the results that are in no other file are in (\S+)\n", done.stderr)
+    assert statuses(Path(kept)) == dict.fromkeys(bulk.codes, "approved")
+    assert Path(kept).stat().st_mode & 0o077 == 0
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("slow50") for _ in range(10)]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    added = file.read_text(encoding="utf-8") + json.dumps(make_row("approved")) + '\n{"fiscal_code": "TSTX'
-    with meanwhile(
-        lambda: len(served.journal.calls(operation="approve")) >= 2,
-        lambda: file.write_text(added, encoding="utf-8"),
-    ):
-        done = run(served, "approve-many", file, "-o", out, "--concurrency", "1")
-    assert done.returncode == 0, done.stderr
-    assert statuses(out) == {row["fiscal_code"]: "approved" for row in rows}
-    assert len(read(out)) == 10
+    bulk = Bulk(tmp_path, served, *["slow50"] * 10)
+    added = bulk.file.read_text() + json.dumps(make_row("approved")) + '\n{"fiscal_code": "TSTX'
+    with meanwhile(lambda: bulk.calls >= 2, lambda: bulk.file.write_text(added)):
+        code, output = bulk.run("--concurrency", "1")
+    assert (code, bulk.statuses, bulk.calls) == (0, ["approved"] * 10, 10), output
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@posix
 def test_run_with_closed_standard_error_succeeds(tmp_path: Path, served: Sandbox) -> None:
-    rows = [make_row("approved")]
-    create(served, rows)
-    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    done = run_process(served, "approve-many", file, "-o", out, preexec_fn=lambda: os.close(2))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert list(statuses(out).values()) == ["approved"]
+    bulk = Bulk(tmp_path, served, "approved")
+    done = run_process(served, *bulk.command(), preexec_fn=lambda: os.close(2))
+    assert (done.returncode, done.stderr, bulk.statuses) == (0, "", ["approved"])
+
+
+@full
+def test_results_on_a_full_disk_are_exported_later(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, *[make_row("approved", id="x" * 50_000) for _ in range(3)])
+    assert bulk.run()[0] == 0
+    written, files = bulk.out.read_bytes(), {*tmp_path.iterdir()}
+    with small_files(100_000):  # the job can be read
+        code, output = bulk.export("-o", tmp_path / "again.jsonl")
+    assert (code, "again.jsonl" in output, {*tmp_path.iterdir()}) == (2, True, files)
+    bulk.out.unlink()
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
+
+
+# At 100,000 bytes, the run has begun; a process shows that nothing fails when it ends.
+@full
+@pytest.mark.parametrize("most", [0, 100, 20_000, 100_000, 200_000])
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_job_on_a_full_disk_loses_no_decision(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, most: int, *, has_folder: bool
+) -> None:
+    """Without a folder for the decisions that the ledger lacks, they are in the results or on the screen."""
+    folder = tmp_path if has_folder else tmp_path / "nowhere"
+    for name in ("XDG_STATE_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    bulk = Bulk(tmp_path, served, *["approved"] * 60)
+    with small_files(most):
+        done = run_process(served, *bulk.command("--concurrency", "2"), measured=False)
+    calls = {*bulk.requests}
+    assert (done.returncode, len(calls) < 60) == (1 if calls else 2, True), done.stderr
+    if calls:
+        printed = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"line"')]
+        kept = [line for path in tmp_path.glob("loanasync-results-*") for line in read(path)]
+        lines = (*printed, *kept, *(read(bulk.out) if bulk.out.exists() else ()))
+        shown = {line["fiscal_code"] for line in lines if line["status"] == "approved"}
+        run(served, "ledger", "import-orphans", "--ledger", bulk.job)
+        bulk.export()
+        exported = {code for code, status in statuses(bulk.out).items() if status == "approved"}
+        assert shown | exported == calls
+    code, output = bulk.run("--concurrency", "2")
+    assert code == (0 if has_folder else code), output
+    assert statuses(bulk.out).keys() == {*bulk.codes}
+    assert bulk.calls == 60, "no customer is requested twice"

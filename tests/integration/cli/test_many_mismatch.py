@@ -1,15 +1,18 @@
-"""``approve-many`` with a ledger that does not fit: nothing is sent, and the message says what to do."""
+"""Commands with a ledger that does not fit or is missing: nothing is sent, the message says what to do."""
 
-import json
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from cryptography.fernet import Fernet
+from redis.asyncio import Redis
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, run, statuses, write
+from support.cli import Bulk, run
 from support.ledger_clients import KEY
-from support.ledger_file import change, create_at, name_on, run_ledger
+from support.ledger_file import change, create_at, listed, name_on, run_ledger
 
 NEW_KEY = "the new key of the shop"
 CIPHER = Fernet(Fernet.generate_key())
@@ -24,131 +27,98 @@ def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return name_on(request.getfixturevalue(request.param))
 
 
-class Bulk:
-    """A file with one row, and its results."""
-
-    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
-        row = make_row("approved")
-        create(sandbox, [row])
-        self.file = write(folder / "rows.jsonl", [row])
-        self.out = folder / "out.csv"
-
-    @property
-    def requested(self) -> int:
-        return len(self.sandbox.journal.calls(operation="approve"))
-
-    def run(self, *options: object) -> tuple[int, str]:
-        done = run(self.sandbox, "approve-many", self.file, "-o", self.out, *options)
-        return done.returncode, done.stderr
-
-    def refused(self, *options: object) -> str:
-        """Return the message of a run that sends nothing, and of its plan."""
-        before = self.requested
-        code, message = self.run(*options)
-        assert (code, self.requested) == (2, before)
-        plan = run(self.sandbox, "approve-many", self.file, "--dry-run", *options)
-        assert (plan.returncode, plan.stderr) == (2, message)
-        return message
+def refused(bulk: Bulk) -> str:
+    """Return the message of a run that sends nothing and creates no file, and of its plan."""
+    before, files = bulk.calls, {*bulk.file.parent.iterdir()}
+    code, message = bulk.run()
+    assert (code, bulk.calls, {*bulk.file.parent.iterdir()}) == (2, before, files)
+    plan = run(bulk.sandbox, "approve-many", bulk.file, "--dry-run", *bulk.options)
+    assert (plan.returncode, plan.stderr) == (2, message)
+    return message
 
 
-@pytest.fixture
-def bulk(tmp_path: Path, served: Sandbox) -> Bulk:
-    return Bulk(tmp_path, served)
-
-
-def test_wrong_or_missing_key_sends_nothing(bulk: Bulk, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_at(name, bulk.sandbox.base_url, key=KEY)
-    assert "was created with a key: set LOANASYNC_LEDGER_KEY" in bulk.refused("--ledger", name)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", NEW_KEY)
-    message = bulk.refused("--ledger", name)
-    assert message.startswith("the ledger ")
-    assert "has another key: set LOANASYNC_LEDGER_KEY" in message
-    assert not bulk.out.exists()
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    assert (bulk.run("--ledger", name)[0], bulk.requested) == (0, 1)
-
-
-def test_key_of_a_ledger_with_its_own_secret_sends_nothing(
-    bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("policy", "settings", "message"),
+    [
+        ({"key": KEY}, {}, "was created with a key: set LOANASYNC_LEDGER_KEY"),
+        ({"key": KEY}, {"KEY": NEW_KEY}, "has another key: set LOANASYNC_LEDGER_KEY"),
+        ({}, {"KEY": NEW_KEY}, "has its own secret, so it needs no key"),
+        ({"encrypt": CIPHER}, {}, "is encrypted: set LOANASYNC_LEDGER_CIPHER"),
+        (
+            {"encrypt": CIPHER},
+            {"CIPHER": f"{__name__}:OTHER_CIPHER"},
+            "has another cipher: set LOANASYNC_LED",
+        ),
+        (
+            {},
+            {"CIPHER": f"{__name__}:CIPHER"},
+            "was created without a cipher: remove LOANASYNC_LEDGER_CIPHER",
+        ),
+    ],
+)
+def test_wrong_key_or_cipher_sends_nothing(
+    tmp_path: Path,
+    served: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: dict[str, Any],
+    settings: dict[str, str],
+    message: str,
 ) -> None:
     ledger = tmp_path / "decisions.db"
-    create_at(ledger, bulk.sandbox.base_url)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", NEW_KEY)
-    assert f"the ledger {ledger} has its own secret, so it needs no key" in bulk.refused("--ledger", ledger)
+    create_at(ledger, served.base_url, **policy)
+    for variable, value in settings.items():
+        monkeypatch.setenv(f"LOANASYNC_LEDGER_{variable}", value)
+    assert f"the ledger {ledger} {message}" in refused(Bulk(tmp_path, served, "approved", ledger=ledger))
 
 
 def test_old_key_after_a_rotation_sends_nothing(
-    bulk: Bulk, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, served: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_at(name, bulk.sandbox.base_url, key=KEY)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    assert bulk.run("--ledger", name)[0] == 0
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", NEW_KEY)
-    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
-    assert run_ledger("rotate-key", name).exit_code == 0
-    bulk.out = tmp_path / "again.jsonl"
-    for key, old, message in (
-        (KEY.decode(), "", "has another key: set LOANASYNC_LEDGER_KEY"),
-        (NEW_KEY, "", "has entries under an earlier key: add that key to LOANASYNC_LEDGER_OLD_KEYS"),
-    ):
+    def use(key: str, old: str) -> None:
         monkeypatch.setenv("LOANASYNC_LEDGER_KEY", key)
         monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", old)
-        assert message in bulk.refused("--ledger", name)
-    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
-    assert (bulk.run("--ledger", name)[0], bulk.requested) == (0, 1), "a decided customer is not sent again"
-    assert [*statuses(bulk.out).values()] == ["approved"]
 
-
-def test_wrong_or_missing_cipher_sends_nothing(
-    bulk: Bulk, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_at(name, bulk.sandbox.base_url, key=KEY, encrypt=CIPHER)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    assert "is encrypted: set LOANASYNC_LEDGER_CIPHER" in bulk.refused("--ledger", name)
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:OTHER_CIPHER")
-    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in bulk.refused("--ledger", name)
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
-    assert (bulk.run("--ledger", name)[0], bulk.requested) == (0, 1)
+    create_at(name, served.base_url, key=KEY)
+    bulk = Bulk(tmp_path, served, "approved", ledger=name)
+    use(KEY.decode(), "")
+    assert bulk.run()[0] == 0
+    use(NEW_KEY, KEY.decode())
+    assert run_ledger("rotate-key", name).exit_code == 0
+    use(KEY.decode(), "")
+    assert "has another key: set LOANASYNC_LEDGER_KEY" in refused(bulk)
+    use(NEW_KEY, "")
+    assert "has entries under an earlier key: add that key to LOANASYNC_LEDGER_OLD_KEYS" in refused(bulk)
+    use(NEW_KEY, KEY.decode())
+    assert (bulk.run(out=tmp_path / "again.jsonl")[0], bulk.calls) == (0, 1), "it is decided"
+    assert [each["state"] for each in listed(name)] == ["approved"]
 
 
 def test_cipher_also_encrypts_the_records_of_a_job(
-    bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
-    assert (bulk.run()[0], bulk.requested) == (0, 1)
-    job, written = tmp_path / "out.csv.ledger", bulk.out.read_bytes()
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    written = bulk.out.read_bytes()
     assert b"/apply/" in written, "the redirect"
-    assert b"/apply/" not in b"".join(path.read_bytes() for path in tmp_path.glob("out.csv.ledger*"))
-    assert run(None, "export", job).returncode == 0
-    assert bulk.out.read_bytes() == written
+    assert b"/apply/" not in b"".join(path.read_bytes() for path in tmp_path.glob("out.jsonl.ledger*"))
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
     monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")
-    assert "is encrypted: set LOANASYNC_LEDGER_CIPHER" in bulk.run()[1]
-    refused = run(None, "export", job)
-    assert (refused.returncode, "LOANASYNC_LEDGER_CIPHER" in refused.stderr) == (2, True)
-
-
-def test_cipher_of_a_ledger_without_one_sends_nothing(
-    bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = tmp_path / "decisions.db"
-    create_at(ledger, bulk.sandbox.base_url)
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
-    message = bulk.refused("--ledger", ledger)
-    assert f"the ledger {ledger} was created without a cipher: remove LOANASYNC_LEDGER_CIPHER" in message
+    for code, message in (bulk.run(), bulk.export()):
+        assert (code, "is encrypted: set LOANASYNC_LEDGER_CIPHER" in message) == (2, True)
 
 
 def test_ledger_of_another_service_sends_nothing(
-    bulk: Bulk, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, served: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_at(name, f"{bulk.sandbox.base_url}/v1", key=KEY)
+    create_at(name, f"{served.base_url}/v1", key=KEY)
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    message = bulk.refused("--ledger", name)
-    service = bulk.sandbox.base_url
-    assert f"belongs to {service}/v1, and the client uses {service}: " in message
+    bulk = Bulk(tmp_path, served, "approved", ledger=name)
+    message = refused(bulk)
+    assert f"belongs to {served.base_url}/v1, and the client uses {served.base_url}: " in message
     assert "If the service has moved, run loanasync ledger move-service" in message
-    assert run_ledger("move-service", name, service).exit_code == 0
-    assert (bulk.run("--ledger", name)[0], bulk.requested) == (0, 1)
+    assert run_ledger("move-service", name, served.base_url).exit_code == 0
+    assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,53 +127,63 @@ def test_ledger_of_another_service_sends_nothing(
         (b"", "is empty or truncated: restore it, or name another file"),
         (b"SQLite format 3\0" + bytes(50), "is empty or truncated: restore it, or name another file"),
         (b"SQLite format 3\0" + bytes(5000), "is damaged, truncated, or not an SQLite file"),
+        (None, "has an earlier format, which this version"),
     ],
-    ids=["empty", "truncated", "damaged"],
+    ids=["empty", "truncated", "damaged", "earlier format"],
 )
-def test_damaged_ledger_sends_nothing(bulk: Bulk, tmp_path: Path, content: bytes, message: str) -> None:
+def test_unreadable_ledger_sends_nothing(
+    tmp_path: Path, served: Sandbox, content: bytes | None, message: str
+) -> None:
     ledger = tmp_path / "decisions.db"
-    ledger.write_bytes(content)
-    assert f"the ledger {ledger} {message}" in bulk.refused("--ledger", ledger)
-    assert ledger.read_bytes() == content
+    if content is None:
+        create_at(ledger, served.base_url)
+        change(ledger, "PRAGMA user_version = 3")
+    else:
+        ledger.write_bytes(content)
+    before = ledger.read_bytes()
+    assert f"the ledger {ledger} {message}" in refused(Bulk(tmp_path, served, "approved", ledger=ledger))
+    assert ledger.read_bytes() == before
 
 
-def test_earlier_format_sends_nothing(bulk: Bulk, tmp_path: Path) -> None:
-    ledger = tmp_path / "decisions.db"
-    create_at(ledger, bulk.sandbox.base_url)
-    change(ledger, "PRAGMA user_version = 3")
-    assert f"the ledger {ledger} has an earlier format, which this version" in bulk.refused(
-        "--ledger", ledger
-    )
+def exists(name: str) -> bool:
+    """Return True if anything is stored under a name."""
+
+    async def exists_on_server() -> bool:
+        address, _, own = name.partition("?")
+        parameter, _, value = own.partition("=")
+        if parameter == "table":
+            connection = await asyncpg.connect(address)
+            found = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", value)
+            await connection.close()
+            return bool(found)
+        async with Redis.from_url(address) as client:
+            return bool([name async for name in client.scan_iter(f"{value.removesuffix('%3A')}:*")])
+
+    return asyncio.run(exists_on_server()) if "://" in name else Path(name).exists()
 
 
-@pytest.mark.parametrize("size", [50, 8192])
-def test_truncated_job_file_sends_nothing(bulk: Bulk, tmp_path: Path, size: int) -> None:
-    assert bulk.run()[0] == 0
-    bulk.out.unlink()
-    own = tmp_path / "out.csv.ledger"
-    content = own.read_bytes()
-    own.write_bytes(content[:size])
-    code, printed = bulk.run()
-    assert (code, bulk.requested) == (2, 1)
-    assert f"{own} is " in printed
-    assert "truncated" in printed
-    own.write_bytes(content)
-    assert (bulk.run()[0], bulk.requested) == (0, 1)
+COMMANDS = {
+    "ls": (),
+    "show": ("0123abcd",),
+    "sweep": (),
+    "resolve": (),
+    "purge": ("--older-than", "1d", "--yes"),
+    "import-orphans": (),
+    "confirm": (),
+    "move-service": ("https://loans.example.com",),
+    "rotate-key": (),
+}
 
 
-def test_earlier_copy_of_the_job_file_sends_nothing(bulk: Bulk, tmp_path: Path) -> None:
-    """A restored copy lacks the customers of later runs."""
-    own, rows = tmp_path / "out.csv.ledger", [json.loads(bulk.file.read_text(encoding="utf-8"))]
-    assert bulk.run()[0] == 0
-    copy = own.read_bytes()
-    rows.append(make_row("approved"))
-    create(bulk.sandbox, rows[1:])
-    write(bulk.file, rows)
-    assert (bulk.run()[0], bulk.requested) == (0, 2)
-    bulk.out.unlink()
-    own.write_bytes(copy)
-    for _ in range(2):
-        code, printed = bulk.run()
-        assert (code, bulk.requested) == (2, 2)
-        assert f"the ledger {own} has lost writes" in printed
-        assert "then run loanasync ledger confirm" in printed
+def test_commands_without_their_ledger_fail_and_create_nothing(
+    tmp_path: Path, served: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    missing = "does not exist: check the name, or run loanasync ledger create"
+    assert missing in refused(Bulk(tmp_path, served, "approved", ledger=name))
+    for command, arguments in COMMANDS.items():
+        done = run_ledger(command, name, *arguments)
+        assert (done.exit_code, done.stdout, missing in done.stderr) == (2, "", True)
+    assert not exists(name)
+    create_at(name)
+    assert exists(name)
