@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from attrs import evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
-from loanasync._display.masking import JSON, AnyJSON, Body, mask, masked
+from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, Body, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec
 from loanasync._protocol.echo import belongs_to_another_customer
@@ -68,20 +68,23 @@ class Endpoint:
     method: str
     template: str
     has_customer: bool = True
-    check: Callable[..., Iterable[Problem]] = field(repr=False)
+    check: Callable[..., list[Problem]] = field(repr=False)
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
     readers: Mapping[int, "Reader"] = field(repr=False)
 
     def problems(
         self, options: Options, fiscal_code: str, payload: object, *, additional_data_needed: bool
-    ) -> tuple[Problem, ...]:
+    ) -> list[Problem]:
         """Return all problems of a call."""
-        code = rules.check_fiscal_code(fiscal_code, strict=options.strict) if self.has_customer else ()
-        dialect, limits = options.dialect, options.limits
-        found = self.check(
-            payload, additional_data_needed=additional_data_needed, dialect=dialect, limits=limits
+        problems = self.check(
+            payload,
+            additional_data_needed=additional_data_needed,
+            dialect=options.dialect,
+            limits=options.limits,
         )
-        return (*code, *found)
+        if not self.has_customer:
+            return problems
+        return [*rules.check_fiscal_code(fiscal_code, strict=options.strict), *problems]
 
     def prepare(
         self,
@@ -91,41 +94,27 @@ class Endpoint:
         *,
         additional_data_needed: bool = False,
         scope: str = "",
-        repeat_unknown: bool = False,
-        wait: float | None = None,
-        sends_nothing: bool = False,
+        **others: Any,
     ) -> "Call | InvalidRequestError":
-        """Return a valid call, or an error with all problems.
+        """Return a valid call, or an error with all problems; `others` are further arguments of `Call`.
 
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
-        problems = (
-            *self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed),
-            *rules.check_scope(scope),
-        )
+        problems = self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed)
+        problems += rules.check_scope(scope)
         if problems:
             return InvalidRequestError(problems, self.operation)
         code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
-        return self.call(
-            options.shop,
-            options.dialect,
-            code,
-            payload,
-            scope=scope,
-            repeat_unknown=repeat_unknown,
-            wait=wait,
-            sends_nothing=sends_nothing,
-        )
+        return self.call(options.shop, options.dialect, code, payload, scope=scope, **others)
 
     def call(
-        self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object, **options: Any
+        self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object, **others: Any
     ) -> "Call":
-        """Return the call for a valid payload; `options` are further arguments of `Call`."""
+        """Return the call for a valid payload; `others` are further arguments of `Call`."""
         if isinstance(payload, ApprovalRequest):
-            options.update(order_token=payload.order_token, has_extra=bool(payload.extra))
-        return Call(
-            endpoint=self, shop=shop, fiscal_code=fiscal_code, body=self.write(payload, dialect), **options
-        )
+            others.update(order_token=payload.order_token, has_extra=payload.extra is not EMPTY_BODY)
+        body = self.write(payload, dialect)
+        return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
 
 
 class CircuitChange(NamedTuple):
@@ -135,7 +124,7 @@ class CircuitChange(NamedTuple):
     pause: float = 0.0
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)  # created for each call, in half the time without slots
 class Call:
     """One call of an endpoint: what is sent. It can be sent several times.
 

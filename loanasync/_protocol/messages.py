@@ -95,7 +95,7 @@ class NoResponse:
 
 def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
     """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
-    request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
+    request_id = next(filter(None, map(headers.get, _REQUEST_IDS)), None)
     date, retry_after = headers.get("Date"), headers.get("Retry-After")
     return (
         request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
