@@ -1,11 +1,20 @@
-"""Marks of tests that need the direct path, or run with it and without it."""
+"""Marks of tests that need the direct path, or run with it and without it, and clients for both."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 
+from loanasync import LoanClient
 from loanasync._transport.aiohttp_internals import is_direct_tested
+from support.faults.row import SESSIONS
+from support.raw_server import authority
+from support.separate import SeparateClient
 
-__all__ = ["each_direct_session", "each_path", "is_direct", "needs_direct_path"]
+__all__ = ["client_of", "each_direct_session", "each_path", "each_session", "is_direct", "needs_direct_path"]
 
 # Not `is_direct_possible()`: with these versions, an unusable direct path is an error.
 needs_direct_path = pytest.mark.skipif(
@@ -23,8 +32,35 @@ def is_direct(session: str) -> bool:
 each_path = pytest.mark.parametrize(
     "is_direct", [pytest.param(True, marks=needs_direct_path), False], ids=["direct", "through aiohttp"]
 )
-
-# The sessions of `support.faults.row` in which the client reads the connection itself.
+each_session = pytest.mark.parametrize("session", SESSIONS)
+# The sessions in which the client reads the connection itself.
 each_direct_session = pytest.mark.parametrize(
     "session", [pytest.param(each, marks=needs_direct_path) for each in ("own", "users")]
 )
+
+
+@asynccontextmanager
+async def client_of(
+    base_url: str,
+    session: str | aiohttp.ClientSession = "own",
+    *,
+    users: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[LoanClient]:
+    """Run a client that sends each call, with a session of `support.faults.row` or a given one.
+
+    Over https, it trusts the authority of the tests. `users` has the arguments of a user's session.
+    """
+    trust = None
+    if base_url.startswith("https"):
+        trust = ssl.create_default_context()
+        authority().configure_trust(trust)
+    settings = {"shop_id": "shop", "auth_token": "secret-token", **options}
+    async with AsyncExitStack() as stack:
+        if isinstance(session, str):
+            settings["direct_connections"] = "through aiohttp" not in session
+            if session.startswith("users"):
+                arguments = {"connector": aiohttp.TCPConnector(ssl=trust or True), **(users or {})}
+                session = await stack.enter_async_context(aiohttp.ClientSession(**arguments))
+        settings |= {"ssl": trust} if isinstance(session, str) else {"session": session}
+        yield await stack.enter_async_context(SeparateClient(base_url, **settings))

@@ -26,8 +26,9 @@ __all__ = [
     "authority",
     "certificate",
     "running",
+    "tls_of",
+    "until",
 ]
-__all__ += ["until"]
 
 PATIENCE = 20  # seconds; only a failing test waits that long
 FILLER = "127.0.0.2"  # not the client's address: its connection may get the port of a closed filler
@@ -92,6 +93,11 @@ def certificate(kind: Certificate) -> ssl.SSLContext:
     )
     leaf.configure_cert(context)
     return context
+
+
+def tls_of(scheme: str) -> ssl.SSLContext | None:
+    """Return the SSL context of a server with this scheme."""
+    return certificate(Certificate.GOOD) if scheme == "https" else None
 
 
 async def until(holds: Callable[[], bool]) -> None:

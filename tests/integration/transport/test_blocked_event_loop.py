@@ -1,26 +1,24 @@
-"""Calls after the event loop was blocked while the server closed connections."""
+"""Calls after the event loop was blocked, while the server closed connections or responded."""
 
 import asyncio
 import contextlib
+import os
 import socket
-import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from loanasync import LoanClient, Refused, Timeout, TransportError
-from loanasync._transport import connection as direct_connection
-from loanasync._transport.connection import read_pending, unread_data_check
+from loanasync import ConnectError, Refused, Timeout, TransportError
 from support.canned_server import REFUSAL, approve, serving
-from support.direct_path import each_path, needs_direct_path
-from support.raw_server import PATIENCE, Certificate, authority, certificate, until
-from support.separate import SeparateClient
+from support.direct_path import client_of, each_direct_session, each_path, needs_direct_path
+from support.raw_server import PATIENCE, Certificate, certificate, until
+from support.virtual_time import turns
 
 
 def loops() -> Iterator[Any]:
@@ -31,256 +29,160 @@ def loops() -> Iterator[Any]:
         yield pytest.param(uvloop.new_event_loop, id="uvloop")
 
 
-class ClosingServer:
-    """A server in a thread, which closes its connections when a test calls `close_connections`."""
+class ThreadedServer:
+    """A server in threads, which reads one request on each connection and leaves it open."""
 
-    def __init__(self, scheme: str, *, resets: bool) -> None:
+    def __init__(self, scheme: str, *, responds_first: bool = False) -> None:
         self.requests = 0
+        self.resets = False  # instead of closing
+        self.may_respond, self.has_responded = threading.Event(), threading.Event()
+        self.may_respond.set()
+        self._responds_first = responds_first
         self._tls = certificate(Certificate.GOOD) if scheme == "https" else None
-        self._resets = resets
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.base_url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._close, self._has_closed = threading.Semaphore(0), threading.Semaphore(0)
-        self.holds_responses = False  # until `release_response` is called
-        self._respond, self._has_responded = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"{scheme}://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
 
-    def close_connections(self, count: int = 1) -> None:
-        """Close connections, and return when they are closed."""
-        for _ in range(count):
-            self._close.release()
-        for _ in range(count):
-            assert self._has_closed.acquire(timeout=PATIENCE)
-
-    def release_response(self) -> None:
-        """Send a response that was held back, and return when it is sent."""
-        self._respond.release()
-        assert self._has_responded.acquire(timeout=PATIENCE)
+    def close_connections(self) -> None:
+        """Close all connections, in the thread of the caller."""
+        for connection in self._open:
+            if self.resets:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        self._open.clear()
 
     def stop(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for _ in range(20):
-            self._close.release()
-        self._thread.join(PATIENCE)
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        self.close_connections()
 
-    def _serve(self) -> None:
-        threads = []
+    def _accept(self) -> None:
         with contextlib.suppress(OSError):  # `stop` closes the socket
             while True:
-                connection, _ = self._socket.accept()
-                threads.append(threading.Thread(target=self._serve_connection, args=(connection,)))
-                threads[-1].start()
-        for thread in threads:
-            thread.join(PATIENCE)
+                connection, _ = self._listening.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
 
-    def _serve_connection(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # so that data is sent at once
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)
-        with connection:
+        self._open.append(connection)
+        with contextlib.suppress(OSError):  # the client hangs up on a response without a request
+            if self._responds_first:
+                connection.sendall(REFUSAL)
+                self.has_responded.set()
             read = b""
             while b'"citizenship"' not in read and (more := connection.recv(1 << 16)):
                 read += more
-            self.requests += 1
-            if self.holds_responses:
-                self._respond.acquire(timeout=PATIENCE)
+            self.requests += bool(read)
+            self.may_respond.wait(PATIENCE)
             connection.sendall(REFUSAL)
-            self._has_responded.release()
-            self._close.acquire()
-            if self._resets:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._has_closed.release()
+            self.has_responded.set()
 
 
 @contextmanager
-def closing_server(scheme: str, *, resets: bool = False) -> Iterator[ClosingServer]:
-    server = ClosingServer(scheme, resets=resets)
+def threaded_server(scheme: str, **options: bool) -> Iterator[ThreadedServer]:
+    server = ThreadedServer(scheme, **options)
     try:
         yield server
     finally:
         server.stop()
 
 
-def trust() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority().configure_trust(context)
-    return context
+class Clock:
+    """Stops the clock of the running event loop. `passed` moves it, as if the loop had been blocked."""
+
+    def __init__(self) -> None:
+        loop: Any = asyncio.get_running_loop()
+        began, self.passed = loop.time(), 0.0
+        loop.time = lambda: began + self.passed
 
 
-@pytest.fixture(autouse=True)
-def _always_check_after_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_connection, "_BLOCKED_AFTER", 0.0)
-
-
-def client_of(server: ClosingServer, **options: Any) -> LoanClient:
-    if server.base_url.startswith("https") and "session" not in options:
-        options["ssl"] = trust()
-    return SeparateClient(server.base_url, shop_id="s", auth_token="t", **options)
-
-
-def test_new_connection_with_an_unread_session_ticket_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A server may send session tickets at any time.
-    monkeypatch.setattr(direct_connection, "unread_data_check", lambda _: lambda: True)
-    with closing_server("https") as server, asyncio.Runner() as runner:
-        client = client_of(server)
-        assert isinstance(runner.run(approve(client)), Refused)
-        server.close_connections()  # aiohttp closes a TLS connection only after the server has done so
-        runner.run(client.aclose())
-
-
-@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("end", ["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
+@each_direct_session
 def test_call_after_a_blocked_loop_is_sent_once_on_another_connection(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
+    session: str, new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, end: str
 ) -> None:
-    with closing_server(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as runner:
-        client = client_of(server)
-        for number in range(1, 4):
-            assert isinstance(runner.run(approve(client)), Refused)
-            assert server.requests == number
-            server.close_connections()  # the event loop does not run meanwhile
-        runner.run(client.aclose())
+    async def call() -> None:
+        async with client_of(server.base_url, session) as client:
+            for number in range(1, 4):
+                assert isinstance(await approve(client), Refused)
+                assert server.requests == number
+                server.close_connections()  # the event loop does not run meanwhile
 
-
-async def two(client: LoanClient) -> None:
-    await asyncio.gather(approve(client), approve(client))
-
-
-async def queued_during_a_block(
-    client: LoanClient, meanwhile: Callable[[], object], **options: Any
-) -> list[object]:
-    """Return the results of two calls that are queued while `meanwhile` blocks the event loop."""
-    resources: Any = client._pipeline._per_loop.current()
-    scheduler = resources.transport._scheduler
-    # As if another call were in progress: a single call is written at once, and not queued.
-    scheduler.in_progress += 1
-    calls = [asyncio.create_task(approve(client, **options)) for _ in range(2)]
-    while len(scheduler._queue) < len(calls):  # noqa: ASYNC110  (emptied in the iteration after this)
-        await asyncio.sleep(0)
-    meanwhile()
-    scheduler.in_progress -= 1
-    return list(await asyncio.gather(*calls, return_exceptions=True))
-
-
-@needs_direct_path
-@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("new_loop", list(loops()))
-def test_calls_queued_during_a_block_are_sent_once_on_new_connections(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], scheme: str, *, resets: bool
-) -> None:
-    with closing_server(scheme, resets=resets) as server, asyncio.Runner(loop_factory=new_loop) as runner:
-        client = client_of(server)
-        runner.run(two(client))
-        results = runner.run(queued_during_a_block(client, lambda: server.close_connections(2)))
-        assert [type(each) for each in results] == [Refused, Refused]
-        assert server.requests == 4
-        server.close_connections(2)
-        runner.run(client.aclose())
-
-
-@needs_direct_path
-@pytest.mark.parametrize("new_loop", list(loops()))
-def test_calls_whose_deadline_passes_during_a_block_are_not_sent(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    def wait() -> None:
-        began = time.monotonic()
-        while time.monotonic() < began + 0.06:
-            pass
-
-    with closing_server("http") as server, asyncio.Runner(loop_factory=new_loop) as runner:
-        client = client_of(server)
-        runner.run(two(client))
-        short = Timeout(total=0.05, attempt=0.05, connect=0.04)
-        for error in runner.run(queued_during_a_block(client, wait, timeout=short)):
-            assert isinstance(error, TransportError)
-            assert error.outcome == "not_sent"
-        assert server.requests == 2
-        runner.run(client.aclose())
+    with threaded_server(scheme) as server, asyncio.Runner(loop_factory=new_loop) as runner:
+        server.resets = end == "reset"
+        runner.run(call())
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("session", ["own", "shop"])
+@each_direct_session
 def test_response_that_arrived_before_the_deadline_is_read_after_a_block(session: str, scheme: str) -> None:
     async def late() -> object:
-        options = {}
-        if session == "shop":
-            options["session"] = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
-        async with client_of(server, **options) as client:
+        clock = Clock()
+        async with client_of(server.base_url, session) as client:
             call = asyncio.create_task(approve(client))
             await until(lambda: server.requests == 1)
-            server.release_response()
-            loop: Any = asyncio.get_running_loop()
-            loop.time = lambda: (
-                time.monotonic() + 2 * Timeout().total
-            )  # as if the event loop had been blocked
-            result = await call
-        for each in options.values():
-            await each.close()
-        return result
+            server.may_respond.set()
+            server.has_responded.wait(PATIENCE)
+            clock.passed = 2 * Timeout().total
+            return await call
 
-    with closing_server(scheme) as server, asyncio.Runner() as runner:
-        server.holds_responses = True
-        assert isinstance(runner.run(late()), Refused)
-        server.close_connections()
+    with threaded_server(scheme) as server:
+        server.may_respond.clear()
+        assert isinstance(asyncio.run(late()), Refused)
 
 
-@needs_direct_path
-def test_aclose_during_a_tls_shutdown_succeeds() -> None:
-    async def close() -> None:
-        resources: Any = client._pipeline._per_loop.current()
-        (connection,) = resources.transport._scheduler.connections
-        connection._transport.close()
-        await client.aclose()
-
-    with closing_server("https") as server, asyncio.Runner() as runner:
-        client = client_of(server)
-        runner.run(approve(client))
-        runner.run(close())
-        server.close_connections()
-
-
-@needs_direct_path
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_users_session_takes_another_connection_after_a_blocked_loop(scheme: str) -> None:
-    with closing_server(scheme) as server, asyncio.Runner() as runner:
+@each_direct_session
+def test_response_before_any_request_is_refused(
+    session: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives while the event loop is blocked, so the client cannot have read it."""
+    connected = aiohttp.TCPConnector._create_connection
 
-        async def opened() -> aiohttp.ClientSession:
-            return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust()))
+    async def connect_and_block(self: aiohttp.TCPConnector, *args: Any) -> Any:
+        made = await connected(self, *args)
+        while not server.has_responded.is_set():
+            os.sched_yield()
+        return made
 
-        session = runner.run(opened())
-        client = client_of(server, session=session)
-        assert isinstance(runner.run(approve(client)), Refused)
-        for number in (2, 3):
-            server.close_connections()
-            assert isinstance(runner.run(approve(client)), Refused)
-            assert server.requests == number
-        server.close_connections()
-        runner.run(client.aclose())
-        runner.run(session.close())
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", connect_and_block)
+
+    async def call() -> None:
+        async with client_of(server.base_url, session) as client:
+            with pytest.raises(ConnectError) as caught:
+                await approve(client)
+            assert caught.value.outcome == "not_sent"
+
+    with threaded_server(scheme, responds_first=True) as server:
+        asyncio.run(call())
+        assert server.requests == 0
 
 
 @each_path
 async def test_call_that_gets_a_slot_after_its_deadline_is_not_sent(*, is_direct: bool) -> None:
     """The call waits for the only slot of the user's pool while the event loop is blocked."""
-    connector: Any = aiohttp.TCPConnector(limit=1)
+    clock, connector = Clock(), cast("Any", aiohttp.TCPConnector(limit=1))
     async with serving(None, REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
 
         async def send_and_block() -> None:
             async with session.post(server.base_url, data=b"{}") as response:
                 await response.read()
-            time.sleep(deadline - time.monotonic())  # noqa: ASYNC251  (it blocks the event loop)
+            clock.passed = 1.0
 
         client = server.client(session=session, direct_connections=is_direct)
         theirs = asyncio.create_task(send_and_block())
         await server.wait_for_requests(1)
-        call = asyncio.create_task(approve(client, timeout=Timeout(total=0.5)))
+        call = asyncio.create_task(approve(client, timeout=Timeout(total=1)))
         await until(lambda: bool(connector._waiters))
-        deadline = time.monotonic() + 0.5
         server.respond_to_all(REFUSAL)
         with pytest.raises(TransportError) as caught:
             await call
@@ -289,18 +191,36 @@ async def test_call_that_gets_a_slot_after_its_deadline_is_not_sent(*, is_direct
         assert isinstance(await approve(client), Refused), "the slot is free"
 
 
-async def test_unread_data_check_without_an_open_socket_is_false() -> None:
-    here, there = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=here)
-    has_unread_data = unread_data_check(writer.transport)
-    assert not has_unread_data()
-    there.sendall(b"x")
-    assert has_unread_data()
-    await read_pending(has_unread_data)
-    assert not has_unread_data()
-    assert await reader.read(1) == b"x"
-    writer.close()
-    await writer.wait_closed()
-    assert not unread_data_check(writer.transport)()
-    assert not unread_data_check(None)()
-    there.close()
+@needs_direct_path
+@pytest.mark.parametrize(
+    ("scheme", "end"), [("http", "closed"), ("http", "reset"), ("https", "closed"), ("http", "deadline")]
+)
+def test_request_that_was_queued_before_a_block_is_checked_again(scheme: str, end: str) -> None:
+    """The second call blocks the event loop between the queueing and the writing of the first call."""
+
+    async def results() -> list[object]:
+        clock, calls = Clock(), count(1)
+
+        def token() -> str:
+            """Return the token; each call asks for it before it sends its request."""
+            if next(calls) == 5:
+                clock.passed = 0.6 if end == "deadline" else 0.1
+                if end != "deadline":
+                    server.close_connections()
+            return "token"
+
+        timeout = Timeout(total=0.5, attempt=0.5)
+        async with client_of(server.base_url, auth_token=token, timeout=timeout) as client:
+            await asyncio.gather(approve(client), approve(client))  # opens two connections
+            held = asyncio.create_task(approve(client))  # while it is in progress, requests are queued
+            await turns(10)
+            return [*await asyncio.gather(approve(client), approve(client), held, return_exceptions=True)]
+
+    with threaded_server(scheme) as server:
+        server.resets = end == "reset"
+        first, second, _ = asyncio.run(results())
+        if end == "deadline":
+            assert isinstance(first, TransportError)
+            assert first.outcome == "not_sent"
+        else:
+            assert [type(first), type(second), server.requests] == [Refused, Refused, 4]

@@ -1,10 +1,13 @@
-"""The direct path: when it is used, and its fallback to `ClientSession.request`."""
+"""The direct path: when it is used, its fallback to `ClientSession.request`, and errors of aiohttp in it."""
 
+import asyncio
+import logging
 import subprocess
 import sys
 from asyncio import selector_events
+from collections.abc import Iterator
+from importlib.metadata import version
 from traceback import walk_tb
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -16,100 +19,63 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aioresponses import aioresponses
 
-from loanasync import Approved, ConnectError, ConnectionLostError, LoanClient, _log
-from loanasync._protocol import endpoints
-from loanasync._protocol.messages import Request
-from loanasync._transport import aiohttp_internals, pool
-from loanasync._transport.aiohttp_internals import is_direct_possible
-from loanasync._transport.pool import DirectTransport
-from loanasync._transport.session import SessionTransport
+from loanasync import Approved, ConnectError, ConnectionLostError, Refused, TransportError, _log
+from loanasync._transport.aiohttp_internals import is_direct_possible, is_direct_tested
 from loanasync.testing import repaired_aioresponses
-from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import APPROVAL, approve, response_bytes, serving
-from support.direct_path import needs_direct_path
-from support.raw_server import Play, RawServer, running
+from support.builders import FISCAL_CODE
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
+from support.direct_path import client_of, each_session, is_direct, needs_direct_path
+from support.raw_server import PATIENCE, Play, RawServer, running
 
 
-def transport_of(client: LoanClient) -> Any:
-    resources: Any = client._pipeline._per_loop.current()
-    return resources.transport
-
-
-@needs_direct_path
-async def test_direct_path_is_used_with_a_session_of_the_client() -> None:
-    async with serving(APPROVAL) as server, server.client() as client:
-        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
-            assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is DirectTransport
-
-
-@needs_direct_path
-async def test_direct_path_is_used_with_a_session_of_the_user() -> None:
-    async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
-        client = server.client(session=session)
-        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
-            assert isinstance(await approve(client), Approved)
-        assert type(transport_of(client)) is DirectTransport
-
-
-def request_of(client: LoanClient, **headers: str) -> Request:
-    call = endpoints.APPROVE.call(
-        client._options.shop, client._options.dialect, FISCAL_CODE, approval_request()
-    )
-    return call.request(headers)
-
-
-@needs_direct_path
-@pytest.mark.parametrize("is_users", [False, True], ids=["own", "users"])
-async def test_both_transports_send_the_same_request(*, is_users: bool) -> None:
-    good = response_bytes(201, b'{"approved": true}')
-    last = good.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
-    server = RawServer((Play.READ, last), (Play.READ, last))
-    # The client's own headers replace those of the session, in any case.
-    headers = [
-        ("X-Proxy", "a"),
-        ("X-Proxy", "b"),
-        ("user-agent", "shop"),
-        ("X-City", "Forlì"),
-        ("Connection", "upgrade"),
-        ("Accept", "x"),
-    ]
+async def sent(session: str, *, copied: bool = False, **options: Any) -> bytes:
+    """Return the request of an approval. aiohttp's requests of approvals close their connection."""
     async with (
-        running(server),
-        aiohttp.ClientSession(headers=headers) as session,
-        LoanClient(
-            server.base_url, shop_id="s", auth_token="t", session=session if is_users else None
-        ) as client,
+        running(RawServer((Play.READ, REFUSAL))) as server,
+        client_of(server.base_url, session, **options) as client,
     ):
-        with mock.patch.object(SessionTransport, "send", side_effect=AssertionError):
-            assert isinstance(await approve(client), Approved)
-        transport = transport_of(client)
-        await transport._session_transport.send(request_of(client), connect=5.0, within=5.0)
-    directly, through_session = (request.partition(b"\r\n\r\n") for request in server.requests)
-    assert directly[2] == through_session[2]
-    lines = [sorted(head[0].lower().split(b"\r\n")) for head in (directly, through_session)]
-    assert lines[1] == sorted([*lines[0], b"connection: close"])
-    assert (b"x-proxy: a" in lines[0], b"x-proxy: b" in lines[0]) == (is_users, is_users)
-    assert b"user-agent: shop" not in lines[0]
+        assert isinstance(await approve(client.with_options(strict=False) if copied else client), Refused)
+        return server.requests[0]
+
+
+def is_written_directly(request: bytes) -> bool:
+    return b"connection: close" not in request.lower()
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["client", "copy"])
+@each_session
+async def test_setting_and_session_choose_the_path(session: str, *, copied: bool) -> None:
+    assert is_written_directly(await sent(session, copied=copied)) is is_direct(session)
+
+
+@needs_direct_path
+@pytest.mark.parametrize("session", ["own", "users"])
+async def test_both_paths_send_the_same_request(session: str) -> None:
+    # The client's own headers replace those of the session, in any case.
+    headers = [("X-Proxy", "a"), ("X-Proxy", "b"), ("user-agent", "shop"), ("X-City", "Forlì")]
+    headers += [("Connection", "upgrade"), ("Accept", "x")]
+    paths = (session, f"{session}, through aiohttp")
+    requests = [await sent(path, users={"headers": headers}) for path in paths]
+    (head, _, body), (other_head, _, other_body) = (each.partition(b"\r\n\r\n") for each in requests)
+    lines, other_lines = ({*each.lower().split(b"\r\n")} for each in (head, other_head))
+    assert body == other_body
+    differences = {each for each in lines ^ other_lines if not each.startswith(b"host:")}  # other ports
+    assert differences == {b"connection: close"}
+    assert (b"x-proxy: a" in lines, b"x-proxy: b" in lines) == (session == "users",) * 2
+    assert b"user-agent: shop" not in lines
 
 
 @needs_direct_path
 @pytest.mark.parametrize("splitting", ["a\r\nX-Other: b", "a\nb", "a\rb", "a\0b"])
-async def test_header_value_with_a_line_break_is_refused(splitting: str) -> None:
-    async with serving(APPROVAL) as server, server.client() as client:
-        await approve(client)
-        request = request_of(client, traceparent=splitting)
-        with pytest.raises(ValueError, match="line breaks") as caught:
-            await transport_of(client).send(request, connect=5.0, within=5.0)
-        assert splitting not in str(caught.value)
-        assert server.requests == 1
+async def test_header_value_with_a_line_break_is_not_sent(splitting: str) -> None:
+    async with serving(APPROVAL) as server, aiohttp.ClientSession(headers={"X-A": splitting}) as session:
+        with pytest.raises(ConnectError) as caught:
+            await approve(server.client(session=session))
+        assert (caught.value.outcome, caught.value.cause_type) == ("not_sent", "ValueError")
+        assert server.requests == 0
 
 
 SOCKET: Any = selector_events._SelectorSocketTransport  # type: ignore[attr-defined]  # a private name
-
-
-def is_of_package(frame: FrameType) -> bool:
-    return str(frame.f_globals["__name__"]).startswith("loanasync.")
 
 
 @needs_direct_path
@@ -120,32 +86,26 @@ def is_of_package(frame: FrameType) -> bool:
 async def test_write_error_has_no_frame_with_the_request(
     owner: type, name: str, expected: type[Exception]
 ) -> None:
-    assert is_direct_possible()  # the result is cached before the patch
     async with serving(None) as server, server.client() as client:
         with (
             mock.patch.object(owner, name, side_effect=RuntimeError("Executor shutdown has been called")),
             pytest.raises(expected) as caught,
         ):
             await approve(client)
-        client_frames = [frame for frame, _ in walk_tb(caught.value.__traceback__) if is_of_package(frame)]
-        assert len(client_frames) > 2
-        variables = repr([dict(frame.f_locals) for frame in client_frames])
-        assert "secret-token" not in variables
-        assert FISCAL_CODE not in variables
+    frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
+    frames = [frame for frame in frames if str(frame.f_globals["__name__"]).startswith("loanasync.")]
+    assert len(frames) > 2
+    variables = repr([dict(frame.f_locals) for frame in frames])
+    assert "secret-token" not in variables
+    assert FISCAL_CODE not in variables
 
 
 async def test_mocked_session_receives_the_request() -> None:
     async with serving(APPROVAL) as server, server.client() as client:
         assert isinstance(await approve(client), Approved)
         with repaired_aioresponses(), aioresponses() as mocked:
-            mocked.post(
-                f"{server.base_url}/api/shops/shop/requests/{FISCAL_CODE}",
-                status=201,
-                payload={"approved": True, "redirectUrl": "https://example.com/#mocked"},
-            )
-            decision = await approve(client)
-        assert isinstance(decision, Approved)
-        assert decision.redirect_url == "https://example.com/#mocked"
+            mocked.post(f"{server.base_url}/api/shops/shop/requests/{FISCAL_CODE}", status=422)
+            assert isinstance(await approve(client), Refused)
         assert server.requests == 1
 
 
@@ -169,17 +129,6 @@ async def test_mocked_session_is_logged_once(
     assert "that code sees fiscal codes" in caplog.text
 
 
-async def test_mocked_public_method_receives_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise aiohttp.ClientOSError
-
-    async with serving(APPROVAL) as server, server.client() as client:
-        monkeypatch.setattr(aiohttp.ClientSession, "request", refuse)
-        with pytest.raises(ConnectionLostError):
-            await approve(client)
-        assert server.requests == 0
-
-
 MOCKED_BEFORE_IMPORT = """
 from aioresponses import aioresponses
 with aioresponses():
@@ -195,42 +144,107 @@ def test_session_mocked_before_the_import_receives_the_request() -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
+@pytest.fixture
+def _new_check() -> Iterator[None]:
+    """Check aiohttp again in the test and after it."""
+    is_direct_possible.cache_clear()
+    yield
+    is_direct_possible.cache_clear()
+
+
 def changed(*names: str) -> Any:
     """Return a function with these parameters."""
     return eval(f"lambda {', '.join(names)}: None")  # noqa: S307  (names of this file)
 
 
+def parser_with(**change: object) -> Any:
+    """Return a parser that is created with other options."""
+    real = http.HttpResponseParser
+    return lambda protocol, loop, limit, **options: real(protocol, loop, limit, **{**options, **change})
+
+
 @needs_direct_path
+@pytest.mark.usefixtures("_new_check")
 @pytest.mark.parametrize(
     ("owner", "name", "now"),
     [
         (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout", "key")),
-        (http, "HttpResponseParser", changed("protocol", "loop", "limit")),
         (ResponseHandler, "connection_lost", changed("self")),
         (aiohttp.ClientRequest, "connection_key", changed("self")),
         (Connection, "close", changed("self", "how")),
         (Connection, "protocol", changed("self")),
         (ResponseHandler, "should_close", changed("self")),
         (ConnectionKey, "_fields", ("host", "port")),
+        (http, "HttpResponseParser", changed("protocol", "loop", "limit")),
+        (http, "HttpResponseParser", parser_with(response_with_body=False)),
+        (http, "HttpResponseParser", parser_with(read_until_eof=False)),
+        (http, "HttpResponseParser", parser_with(unknown=True)),
+        (sys.modules, "aiohttp.client_proto", None),
+        (sys.modules, "aiohttp.connector", None),
     ],
 )
-async def test_changed_aiohttp_is_used_through_its_documented_api(owner: object, name: str, now: Any) -> None:
-    assert aiohttp_internals._has_expected_names()
-    with mock.patch.object(owner, name, now):
-        assert not aiohttp_internals._has_expected_names()
+def test_changed_aiohttp_is_used_through_its_documented_api(owner: Any, name: str, now: Any) -> None:
+    patch = (
+        mock.patch.dict(owner, {name: now}) if owner is sys.modules else mock.patch.object(owner, name, now)
+    )
+    with patch:
+        assert not is_direct_possible()
 
 
-async def test_aiohttp_without_tested_names_is_used_through_requests() -> None:
-    with mock.patch.object(pool, "is_direct_possible", return_value=False):
-        async with serving(APPROVAL) as server, server.client() as client:
-            assert isinstance(await approve(client), Approved)
-            assert type(transport_of(client)) is SessionTransport
+@pytest.mark.usefixtures("_new_check")
+async def test_untested_aiohttp_is_not_used_directly_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    monkeypatch.setattr(aiohttp, "__version__", "3.15.0")
+    for _ in range(2):
+        assert not is_written_directly(await sent("own"))
+    [message] = [each for each in caplog.messages if "ClientSession.request" in each]
+    assert "aiohttp 3.15.0 was not tested" in message
+
+
+TESTED = dict.fromkeys(("3.14", "3.14.0", "3.14.99", "3.14.0rc1"), True)
+UNTESTED = dict.fromkeys(("3.11.18", "3.15.0", "3.15.0a1", "4.0.0", "3.140.1", "3", ""), False)
+
+
+def test_patch_versions_of_a_tested_minor_are_tested() -> None:
+    versions = TESTED | UNTESTED
+    assert {each: is_direct_tested(each) for each in versions} == versions
+    installed = version("aiohttp")
+    assert is_direct_tested(installed) or installed.startswith(("3.12.", "3.13."))
+
+
+def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) -> None:
+    close(self)
+    raise RuntimeError("aiohttp")
+
+
+HALF = response_bytes(201, b'{"approved":true ,"amount":45000}')[:-3]
 
 
 @needs_direct_path
-@pytest.mark.parametrize("name", ["aiohttp.client_proto", "aiohttp.connector"])
-def test_aiohttp_with_moved_modules_is_used_through_its_documented_api(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("response", [b"", HALF], ids=["no head", "half a body"])
+@pytest.mark.parametrize(
+    ("owner", "name", "breaks"),
+    [
+        (ResponseHandler, "connection_lost", mock.Mock(side_effect=RuntimeError("aiohttp"))),
+        (Connection, "close", close_and_fail),
+        (aiohttp.StreamReader, "_read_nowait", mock.Mock(side_effect=RuntimeError("aiohttp"))),
+    ],
+    ids=["connection_lost", "close", "read"],
+)
+async def test_aiohttp_error_on_connection_loss_ends_the_call(
+    owner: type, name: str, breaks: Any, response: bytes
 ) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    assert not aiohttp_internals._has_expected_names()
+    assert is_direct_possible()  # the result is cached before the patch
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with serving(response) as server, asyncio.timeout(PATIENCE):
+        server.closes_after_response = True
+        client = server.client()
+        with mock.patch.object(owner, name, breaks):
+            try:
+                result: object = await approve(client)
+            except TransportError as error:
+                result = error
+        assert isinstance(result, ConnectionLostError if not response or name == "_read_nowait" else Approved)
+        await client.aclose()

@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, LoanError, Refused, UnexpectedStatusError
+from loanasync import Approved, LoanError, Refused, UnexpectedStatusError
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import REFUSAL, approve, response_bytes, serving
-from support.direct_path import each_direct_session, each_path
+from support.direct_path import client_of, each_direct_session, each_path, each_session
 from support.faults.connections import OTHER_CUSTOMER
-from support.faults.row import SESSIONS
 
 REJECTION = response_bytes(400, b'{"errors":{"amount":["This value is not valid."]}}')
 
@@ -60,28 +59,12 @@ class ShiftedServer:
             yield
 
 
-@asynccontextmanager
-async def client_of(base_url: str, session: str) -> AsyncIterator[LoanClient]:
-    async with contextlib.AsyncExitStack() as stack:
-        users = None
-        if session.startswith("users"):
-            users = await stack.enter_async_context(aiohttp.ClientSession())
-        is_direct = "through aiohttp" not in session
-        yield await stack.enter_async_context(
-            LoanClient(base_url, shop_id="s", auth_token="t", session=users, direct_connections=is_direct)
-        )
-
-
-def codes(number: int) -> Iterator[str]:
-    return (fiscal_code() for _ in range(number))
-
-
-@pytest.mark.parametrize("session", SESSIONS)
+@each_session
 async def test_connection_out_of_step_loses_one_decision(session: str) -> None:
     server = ShiftedServer(decision_about(OTHER_CUSTOMER))
     outcomes: list[str] = []
     async with server.running(), client_of(server.base_url, session) as client:
-        for code in codes(12):
+        for code in (fiscal_code() for _ in range(12)):
             try:
                 outcomes.append(type(await client.approve(code, approval_request())).__name__)
             except LoanError as error:
@@ -100,10 +83,8 @@ async def test_upload_of_the_user_answered_early_loses_no_decision(idle: int, *,
         for response in await asyncio.gather(*uploads):
             assert response.status == 400
             await response.read()
-        client = LoanClient(
-            server.base_url, shop_id="s", auth_token="t", session=session, direct_connections=is_direct
-        )
-        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        async with client_of(server.base_url, session, direct_connections=is_direct) as client:
+            assert isinstance(await approve(client), Approved)
     assert server.evaluated == [FISCAL_CODE.encode()]
 
 
@@ -113,5 +94,5 @@ async def test_connection_of_a_response_that_is_not_understood_is_closed(session
         with pytest.raises(UnexpectedStatusError):
             await approve(client)
         first = set(server.open)
-        assert isinstance(await client.approve(FISCAL_CODE, approval_request(), scope="2"), Refused)
+        assert isinstance(await approve(client), Refused)
         assert server.open - first  # the second call took another connection

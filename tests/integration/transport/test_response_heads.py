@@ -3,32 +3,16 @@
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 
-from loanasync import Approved, LoanClient, Refused, UnexpectedResponseError, UnexpectedStatusError
-from support.canned_server import APPROVAL, REFUSAL, Canned, approve, response_bytes, serving
-from support.direct_path import each_direct_session, is_direct
-from support.faults.row import SESSIONS
+from loanasync import Approved, Refused, UnexpectedResponseError, UnexpectedStatusError
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
+from support.direct_path import client_of, each_direct_session, each_session, is_direct
 from support.raw_server import PATIENCE
-
-each_session = pytest.mark.parametrize("session", SESSIONS)
+from support.virtual_time import turns
 
 STRAY = b"<!-- a proxy -->"
-
-
-@asynccontextmanager
-async def client_of(server: Canned, session: str) -> AsyncIterator[LoanClient]:
-    is_direct = "through aiohttp" not in session
-    if session.startswith("users"):
-        async with aiohttp.ClientSession() as users:
-            yield server.client(session=users, direct_connections=is_direct)
-    else:
-        async with server.client(direct_connections=is_direct) as client:
-            yield client
 
 
 @pytest.mark.parametrize("number", [129, 900])
@@ -37,7 +21,7 @@ async def test_refusal_with_many_headers_is_read(session: str, number: int) -> N
     headers = [f"X-Header-{each}: {'x' * 100}" for each in range(number)]
     async with (
         serving(response_bytes(422, b'{"approved":false}', *headers)) as server,
-        client_of(server, session) as client,
+        client_of(server.base_url, session) as client,
     ):
         assert isinstance(await approve(client), Refused)
 
@@ -61,7 +45,7 @@ RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
 async def test_encoded_approval_is_decoded(session: str, encoding: str, body: bytes) -> None:
     async with (
         serving(response_bytes(201, body, f"Content-Encoding: {encoding}")) as server,
-        client_of(server, session) as client,
+        client_of(server.base_url, session) as client,
     ):
         for _ in range(2):
             decision = await approve(client)
@@ -74,7 +58,7 @@ async def test_encoded_approval_is_decoded(session: str, encoding: str, body: by
 async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, encoding: str) -> None:
     async with (
         serving(response_bytes(422, b'{"approved":false}', f"Content-Encoding: {encoding}")) as server,
-        client_of(server, session) as client,
+        client_of(server.base_url, session) as client,
     ):
         with pytest.raises(UnexpectedResponseError) as caught:
             await approve(client)
@@ -89,7 +73,7 @@ async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, enc
 async def test_empty_refusal_with_an_encoding_is_read(session: str, encoding: str) -> None:
     async with (
         serving(response_bytes(422, b"", f"Content-Encoding: {encoding}")) as server,
-        client_of(server, session) as client,
+        client_of(server.base_url, session) as client,
     ):
         assert isinstance(await approve(client), Refused)
 
@@ -97,13 +81,16 @@ async def test_empty_refusal_with_an_encoding_is_read(session: str, encoding: st
 CHUNKED = b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n" + b'{"approved":false}\r\n0\r\n\r\n'
 
 
-@pytest.mark.parametrize("more", [b"H", b"HTTP/1.1 408 Late\r\n"], ids=["byte", "line"])
+MORE = [b"H", b"HTTP/1.1 408 Late\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n", REFUSAL]
+
+
+@pytest.mark.parametrize("more", MORE, ids=["byte", "line", "hints", "response"])
 @pytest.mark.parametrize("whole", [REFUSAL, CHUNKED], ids=["length", "chunked"])
 @each_direct_session
-async def test_connection_with_half_a_second_head_is_not_used_again(
+async def test_connection_with_more_than_a_response_is_not_used_again(
     session: str, whole: bytes, more: bytes
 ) -> None:
-    async with serving(whole + more, APPROVAL) as server, client_of(server, session) as client:
+    async with serving(whole + more, APPROVAL) as server, client_of(server.base_url, session) as client:
         assert isinstance(await approve(client), Refused)
         first = set(server.open)
         assert isinstance(await approve(client), Approved)
@@ -113,7 +100,7 @@ async def test_connection_with_half_a_second_head_is_not_used_again(
 @pytest.mark.parametrize("whole", [REFUSAL, CHUNKED], ids=["length", "chunked"])
 @each_session
 async def test_connection_with_nothing_else_is_used_again(session: str, whole: bytes) -> None:
-    async with serving(whole) as server, client_of(server, session) as client:
+    async with serving(whole) as server, client_of(server.base_url, session) as client:
         for _ in range(3):
             assert isinstance(await approve(client), Refused)
         assert server.most_open == 1 or not is_direct(session)
@@ -125,7 +112,7 @@ async def test_bytes_after_a_status_without_a_body_are_not_its_body(session: str
     """Content-Length does not count for these statuses (RFC 9110 §8.6)."""
     async with (
         serving(response_bytes(status, b'{"approved":false}'), REFUSAL) as server,
-        client_of(server, session) as client,
+        client_of(server.base_url, session) as client,
     ):
         with pytest.raises(UnexpectedStatusError) as caught:
             await approve(client)
@@ -137,48 +124,45 @@ async def test_bytes_after_a_status_without_a_body_are_not_its_body(session: str
 
 
 HEAD = REFUSAL.index(b"\r\n\r\n") + 4  # bytes
+BARE = b'HTTP/1.1 422 Refused\nContent-Length: 22\n\n{\r\n\r\n"approved":false}12345'
+
+
+async def result_of_packets(session: str, *packets: bytes) -> object:
+    """Return the result of an approval whose response arrives in several packets."""
+    async with serving(None) as server, client_of(server.base_url, session) as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        for packet in packets:
+            server.respond_to_all(packet)
+            await turns(10)  # until the client has read it
+        async with asyncio.timeout(PATIENCE):
+            [result] = await asyncio.gather(call, return_exceptions=True)
+        return result
 
 
 @pytest.mark.parametrize("at", range(HEAD - 5, HEAD + 3))
 @each_direct_session
 async def test_refusal_with_stray_bytes_is_read_at_any_packet_boundary(session: str, at: int) -> None:
-    """The response arrives in two packets, split at any byte."""
-    async with serving(None) as server, client_of(server, session) as client:
-        call = asyncio.create_task(approve(client))
-        await server.wait_for_requests(1)
-        server.respond_to_all((REFUSAL + STRAY)[:at])
-        for _ in range(10):  # until the client has read this
-            await asyncio.sleep(0)
-        server.respond_to_all((REFUSAL + STRAY)[at:])
-        async with asyncio.timeout(PATIENCE):
-            assert isinstance(await call, Refused)
+    response = REFUSAL + STRAY
+    assert isinstance(await result_of_packets(session, response[:at], response[at:]), Refused)
 
 
 @each_session
 async def test_later_packet_of_the_bodys_length_is_not_the_body(session: str) -> None:
     at = HEAD + len(STRAY)
-    async with serving(None) as server, client_of(server, session) as client:
-        call = asyncio.create_task(approve(client))
-        await server.wait_for_requests(1)
-        server.respond_to_all(REFUSAL[:at])
-        for _ in range(10):  # until the client has read this
-            await asyncio.sleep(0)
-        server.respond_to_all(REFUSAL[at:] + STRAY)
-        async with asyncio.timeout(PATIENCE):
-            assert isinstance(await call, Refused)
+    assert isinstance(await result_of_packets(session, REFUSAL[:at], REFUSAL[at:] + STRAY), Refused)
+
+
+@pytest.mark.parametrize("at", [0, 41], ids=["with the body", "before the body"])
+@each_direct_session
+async def test_head_with_bare_line_feeds_ends_before_its_body(session: str, at: int) -> None:
+    """As many bytes as the body has follow an empty line inside the body."""
+    assert isinstance(await result_of_packets(session, BARE[:at], BARE[at:]), Refused)
 
 
 @each_direct_session
 async def test_error_in_a_later_packet_ends_the_call_at_once(session: str) -> None:
     """aiohttp closes the connection, and lets the reader of the body wait."""
-    async with serving(None) as server, client_of(server, session) as client:
-        call = asyncio.create_task(approve(client))
-        await server.wait_for_requests(1)
-        server.respond_to_all(CHUNKED[: CHUNKED.index(b"12")])
-        for _ in range(10):
-            await asyncio.sleep(0)
-        server.respond_to_all(b"XY\r\n")
-        async with asyncio.timeout(PATIENCE):
-            with pytest.raises(UnexpectedResponseError, match="body: truncated") as caught:
-                await call
-        assert caught.value.status == 422
+    error = await result_of_packets(session, CHUNKED[: CHUNKED.index(b"12")], b"XY\r\n")
+    assert isinstance(error, UnexpectedResponseError)
+    assert (error.status, error.reasons) == (422, ("body: truncated",))
