@@ -2,7 +2,7 @@
 
 ::
 
-    match await checkout(client, code, request, payload=..., fields=FIELDS, approved_url="/order"):
+    match await checkout(client, code, request, order=order, payload=..., fields=..., approved_url="/order"):
         case Redirect(url=url): ...           # send the shopper to this URL, and never log it
         case Refused(): ...                   # final: offer another way to pay
         case Form(problems=problems): ...     # the form again, with the problems beside its fields
@@ -14,13 +14,13 @@ It calls only public methods of the client. Use these directly if your checkout 
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from logging import ERROR, WARNING
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from attrs import field, fields_dict, frozen
+from attrs import define, field, fields_dict, frozen
 
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON, AnyJSON, mask
-from loanasync._display.texts import advice_text
+from loanasync._display.texts import Advice, advice_text
 from loanasync._log import log
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._public import name_by_package
@@ -30,8 +30,39 @@ from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionNotRecordedError,
     InvalidRequestError,
+    LedgerError,
     LoanError,
+    PayloadMismatchError,
 )
+
+
+class Order(Protocol):
+    """Protocol of an order in your database, which all workers share. Each method is one statement.
+
+    A click holds the order for its customer. `checkout` releases this hold if the click evaluated nobody. The
+    hold of a killed worker stays.
+    """
+
+    async def decision(self) -> Mapping[str, Any] | None:
+        """Return the decision that `save` stored, None before."""
+
+    async def hold(self, fiscal_code: str, /) -> int:
+        """Add a hold for a customer, and return the number of holds; 0 if another customer has one.
+
+        For example ``UPDATE orders SET code = :code, holds = holds + 1 WHERE number = :number AND (holds = 0
+        OR code = :code) RETURNING holds``; without a row, return 0.
+        """
+
+    async def release(self) -> None:
+        """Take back one hold."""
+
+    async def save(self, entry: str, decision: Mapping[str, Any] | None, /) -> None:
+        """Store the key of the ledger entry, for your staff, and the decision. Keep a stored decision.
+
+        Args:
+            entry: Key of the entry; empty without a ledger.
+            decision: JSON values with personal data, or None after an error.
+        """
 
 
 @frozen(kw_only=True)
@@ -58,33 +89,50 @@ class Redirect:
         return self.decision.meta.entry
 
 
+_STATUS: Mapping[Advice, int] = {
+    "correct_form": 422,
+    "wait": 202,
+    "ask_service": 202,
+    "already_decided": 202,
+    "other_data": 409,
+    "try_later": 503,
+    "fix_setup": 503,
+}
+
+
 @frozen(kw_only=True)
 class _ErrorPage:
     """A page after an error."""
 
     error: LoanError
+    advice: Advice = field()
+
+    @advice.default
+    def _advice_of_error(self) -> Advice:
+        return self.error.advice
 
     @property
     def entry(self) -> str | None:
-        """Key of the entry in the ledger. Store it with the order, and log it."""
+        """Key of the entry in the ledger."""
         return self.error.entry
 
     @property
-    def may_be_evaluated(self) -> bool:
-        """True if the service may have evaluated the customer, so that the order has this customer now."""
-        return self.error.operation == "approve" and self.error.outcome not in ("not_sent", "not_evaluated")
+    def status(self) -> int:
+        """HTTP status of the page."""
+        return _STATUS[self.advice]
 
     def text(self, language: str = "en") -> str:
-        """Return a sentence for the shopper, in ``en`` or ``it``."""
-        return self.error.text(language)
+        """Return a text for the shopper, in ``en`` or ``it``."""
+        return advice_text(self.advice, self.error.operation, language)
 
 
 @frozen(kw_only=True)
 class Form(_ErrorPage):
-    """Show the form again. The customer was not evaluated, so the shopper may change everything.
+    """Show the form again. This click evaluated nobody.
 
     Args:
         error: The error. Log it for the shop's staff.
+        advice: ``correct_form``.
         problems: The problems to show beside each field, by its name.
         for_the_shop: Problems that no field shows. A warning with them was logged.
         additional_data_needed: True if the form must also ask for the additional data (spec §2.1).
@@ -105,29 +153,25 @@ class Form(_ErrorPage):
 class Waiting(_ErrorPage):
     """Show `text` and a button that sends the same form. This sends no second approval.
 
-    The approval is still being decided, or was not sent.
+    The approval is still being decided, or was not sent. `advice` is ``wait`` or ``try_later``.
 
     Example:
         >>> from loanasync.checkout import Waiting
         >>> Waiting(error=InFlightError("approve", "c0ffee")).text()
-        'Your request is still being decided. Please check again in a few seconds.'
+        'Your request is still being decided. Please check again in a minute.'
     """
 
 
 class Ask(_ErrorPage):
-    """Show `text` without a button, and report `error` and `entry` to the shop's staff, who must act.
+    """Show `text` without a button, and report `error` and `entry` to the shop's staff.
+
+    The staff must act, except if `advice` is ``other_data``.
 
     Example:
         >>> from loanasync.checkout import Ask
         >>> Ask(error=OutcomeUnknownError("approve", "c0ffee", "unknown", "")).entry
         'c0ffee'
     """
-
-    def text(self, language: str = "en") -> str:
-        """Return a sentence for the shopper, in ``en`` or ``it``."""
-        if self.error.advice == "correct_form":  # the form has no field to correct
-            return advice_text("fix_setup", self.error.operation, language)
-        return super().text(language)
 
 
 Page: TypeAlias = Redirect | Refused | Form | Waiting | Ask
@@ -150,6 +194,7 @@ async def checkout(
     fiscal_code: str,
     request: ApprovalRequest,
     *,
+    order: Order,
     payload: Mapping[str, JSON],
     fields: Collection[str],
     approved_url: str,
@@ -160,14 +205,15 @@ async def checkout(
 ) -> Page:
     """Create a request, request its approval, and return the page to show.
 
-    It may be called again with the same data, such as after a double click or a reload: the approval is sent
-    once, and after it the request is not created again. An invalid request is not created. Errors of
-    `additional_data_needed` and `already_created` are raised before the approval.
+    Call it for each click, such as a double click or a reload: the approval is sent once. A stored decision
+    is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions
+    and of `order` are raised.
 
     Args:
         client: The client, with a ledger if your shop has several workers.
         fiscal_code: Fiscal code of the customer.
         request: Data of the order and the customer, such as from `ApprovalRequest.from_form`.
+        order: The order in your database. It must be the order of the shopper's own session.
         payload: The body of `LoanClient.create_request`. Its members are an agreement with the service.
         fields: Names of the fields that your form can show, in Python or in the specification.
         approved_url: Your page for an approved order. It is used if the response has no URL.
@@ -181,56 +227,106 @@ async def checkout(
     Example:
         >>> from loanasync.checkout import checkout
         >>> page = run(checkout(
-        ...     client, fiscal_code, request, payload={"fiscalCode": fiscal_code},
+        ...     client, fiscal_code, request, order=order, payload={"fiscalCode": fiscal_code},
         ...     fields=["fiscal_code", "email"], approved_url="/order",
         ... ))
         >>> type(page).__name__
         'Redirect'
     """
-    needed = False
     problems = client.check(fiscal_code, request)
-    recall, creation, approval = _calls(client, fiscal_code, request, payload, scope, create_timeout)
+    click = _click(client, fiscal_code, request, order, payload, scope, create_timeout)
     del fiscal_code, request, payload  # personal: must not be in a traceback
+    if (decision := _restored(await order.decision())) is not None:
+        return _decided(decision, approved_url)
+    if not (holds := await click.hold()):
+        return Ask(error=PayloadMismatchError("approve", "", "inflight"))
     try:
+        decision = await click.decide(problems, additional_data_needed, already_created)
+    except DecisionNotRecordedError as error:
+        log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
+        click.may_evaluate, decision = True, error.decision
+    except LoanError as error:
+        # A `LedgerError` is about an earlier click or order, which has its own hold.
+        is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
+        click.may_evaluate &= is_own
+        page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
+        is_unknown = not click.is_known and error.outcome == "not_sent" and not isinstance(page, Form)
+        if is_unknown and holds > 1:  # another click may have evaluated the customer
+            page = Waiting(error=error, advice="wait")
+        if page.entry is not None:
+            await order.save(page.entry, None)
+        return page
+    finally:
+        if not click.may_evaluate:
+            await order.release()
+    await order.save(decision.meta.entry or "", decision.to_dict())
+    return _decided(decision, approved_url)
+
+
+@define
+class _Click:
+    """The calls of a click, which show no personal data in a traceback, and what the click has learnt."""
+
+    hold: Callable[[], Awaitable[int]]
+    recall: Callable[[], Awaitable[Decision | None]]
+    create: Callable[[], Awaitable[AnyJSON]]
+    approve: Callable[[bool], Awaitable[Decision]]
+    needs_data: bool = False
+    is_known: bool = False  # the ledger could be read
+    may_evaluate: bool = False
+
+    async def decide(
+        self,
+        problems: Problems,
+        additional_data_needed: Callable[[AnyJSON], bool],
+        already_created: Callable[[LoanError], bool],
+    ) -> Decision:
         if problems:
             raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
-        decision = await recall()
+        decision = await self.recall()
+        self.is_known = True
         if decision is None:
             try:
-                needed = additional_data_needed(await creation())
+                self.needs_data = additional_data_needed(await self.create())
             except LoanError as error:
                 if not already_created(error):
                     raise
-            decision = await approval(needed)
-    except DecisionNotRecordedError as error:
-        log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
-        decision = error.decision
-    except LoanError as error:
-        return error_page(error.with_traceback(None), fields, additional_data_needed=needed)
-    if isinstance(decision, Refused):
-        return decision
-    return Redirect(url=decision.redirect_url or approved_url, decision=decision)
+        self.may_evaluate = True
+        return await self.approve(self.needs_data) if decision is None else decision
 
 
-def _calls(
+def _click(
     client: LoanClient,
     fiscal_code: str,
     request: ApprovalRequest,
+    order: Order,
     payload: Mapping[str, JSON],
     scope: str,
     create_timeout: Timeout | None,
-) -> tuple[
-    Callable[[], Awaitable[Decision | None]],
-    Callable[[], Awaitable[AnyJSON]],
-    Callable[[bool], Awaitable[Decision]],
-]:
-    """Return the three calls, which show no personal data in a traceback."""
-    return (
+) -> _Click:
+    return _Click(
+        lambda: order.hold(fiscal_code),
         lambda: client.recall(fiscal_code, request, scope=scope),
         lambda: client.create_request(payload, timeout=create_timeout),
         lambda needed: client.approve(fiscal_code, request, additional_data_needed=needed, scope=scope),
     )
+
+
+def _restored(stored: Mapping[str, Any] | None) -> Decision | None:
+    if stored is None:
+        return None
+    kind = Approved if stored.get("approved") is True else Refused
+    try:
+        return kind.from_dict(stored)
+    finally:
+        del stored  # personal: must not be in a traceback
+
+
+def _decided(decision: Decision, approved_url: str) -> Redirect | Refused:
+    if isinstance(decision, Refused):
+        return decision
+    return Redirect(url=decision.redirect_url or approved_url, decision=decision)
 
 
 def error_page(
@@ -246,7 +342,7 @@ def error_page(
     Example:
         >>> from loanasync.checkout import error_page
         >>> error_page(InFlightError("approve", "c0ffee"), ["email"]).text()
-        'Your request is still being decided. Please check again in a few seconds.'
+        'Your request is still being decided. Please check again in a minute.'
     """
     if error.advice == "correct_form":
         beside, others = Problems(getattr(error, "problems", ())).for_fields(fields)
@@ -264,10 +360,10 @@ def error_page(
                 for_the_shop=others,
                 additional_data_needed=additional_data_needed,
             )
-        return Ask(error=error)  # the shopper cannot correct it
+        return Ask(error=error, advice="fix_setup")  # the shopper cannot correct it
     return Waiting(error=error) if error.advice in ("wait", "try_later") else Ask(error=error)
 
 
-__all__ = ["Ask", "Form", "Page", "Redirect", "Waiting", "checkout", "error_page"]
+__all__ = ["Ask", "Form", "Order", "Page", "Redirect", "Waiting", "checkout", "error_page"]
 
 name_by_package(globals())

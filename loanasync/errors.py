@@ -120,7 +120,7 @@ class LoanError(Exception):
 
         Example:
             >>> InFlightError("approve", "c0ffee").text("it")
-            'La richiesta è ancora in valutazione. Controllare di nuovo tra qualche secondo.'
+            'La richiesta è ancora in valutazione. Controllare di nuovo tra un minuto.'
         """
         return advice_text(self.advice, self.operation, language)
 

@@ -28,7 +28,6 @@ DATA_FIELDS = (
     *("document_type", "document_code", "document_city", "document_issue_date", "document_expiration_date"),
     *BOXES,
 )
-STATUS = {"correct_form": 422, "wait": 202, "ask_service": 202, "already_decided": 202, "other_data": 409}
 PAGES = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent))
 logger = logging.getLogger("shop")
 
@@ -51,49 +50,44 @@ def open_client(*, max_concurrency: int | None = None, proxy: str | None = None)
     return LoanClient.from_env(ledger=ledger, timeout=APPROVAL, max_concurrency=max_concurrency, proxy=proxy)
 
 
-def open_orders() -> Orders:
-    """Return the orders, in a file of the working directory."""
-    return Orders(Path("orders.db"))
-
-
 def additional_data_needed(created: object) -> bool:
     """Read the response of the creation. Its shape is an agreement with the service (spec §4.3)."""
     return isinstance(created, Mapping) and created.get("additionalDataNeeded") is True
 
 
-class Checkout:
+class Shop:
     """The pages of the shop. Double clicks and reloads send one approval."""
 
-    def __init__(self, client: LoanClient, orders: Orders) -> None:
-        self._client = client
-        self._orders = orders
+    def __init__(self, client: LoanClient | None = None, orders: Path = Path("orders.db")) -> None:
+        self.client = client or open_client()
+        self._orders = Orders(orders)
 
     async def respond(self, path: str, number: str | None, form: Mapping[str, object]) -> PageResponse:
         """Return the page of a route, for the order in the shopper's cookie."""
-        order = self._orders.get(number)
+        order = await self._orders.get(number) or await self._orders.add()
         typed = {name: value for name, value in form.items() if isinstance(value, str)}
-        match path, order.state:
-            case ("/pay", "undecided"):
+        decision = await order.decision() or {}
+        match path, decision.get("approved"):
+            case ("/pay", _):
                 return await self._pay(order, typed)
-            case ("/complete", "approved"):
+            case ("/complete", True):
                 return await self._complete(order, typed)
-            case ("/order", "refused"):
+            case ("/order", False):
                 return _render(order, "refused")
-            case ("/order", "approved"):
-                return _render(order, "completed" if order.is_completed else "data")
-            case ("/", "undecided"):
+            case ("/order", True):
+                name = "completed" if (await order.row())["is_completed"] else "data"
+                return _render(order, name, url=decision["redirect_url"])
+            case ("/", None):
                 return _render(order, "loan")
-        decided = order.redirect_url if path == "/pay" else None
-        return _redirect(order, decided or ("/" if order.state == "undecided" else "/order"))
+        return _redirect(order, "/order" if decision else "/")
 
     async def _pay(self, order: Order, form: dict[str, str]) -> PageResponse:
         code = form.get("fiscal_code", "").strip().upper()
-        if not self._orders.hold(order.number, code):  # another tab applied with another fiscal code
-            return _render(order, "message", 409, form, text="You have already applied with other data.")
         page = await checkout(
-            self._client,
+            self.client,
             code,
             ApprovalRequest.from_form(form, amount=sum(CART.values())),
+            order=order,
             payload={"fiscalCode": code},
             fields=LOAN_FIELDS,
             approved_url="/order",
@@ -102,44 +96,38 @@ class Checkout:
         )
         match page:
             case Redirect(url=url):
-                self._orders.decide(order.number, "approved", page.entry, url)
                 return _redirect(order, url)  # contains a token: do not log it
             case Refused():
-                self._orders.decide(order.number, "refused", page.meta.entry)
                 return _redirect(order, "/order")
             case Form() | Waiting() | Ask():
-                if not page.may_be_evaluated:
-                    self._orders.release(order.number)
-                return self._error_page(order, "loan", form, page)
+                return _error_page(order, "loan", form, page)
 
     async def _complete(self, order: Order, form: dict[str, str]) -> PageResponse:
         """Send the shopper's documents and data. Omit this if the service's web application does it."""
-        code = order.fiscal_code
+        row = await order.row()
+        code = row["fiscal_code"]
         data = UserData.from_form(form, **{name: name in form for name in BOXES})
         try:
-            if problems := self._client.check(code, data):
+            if problems := self.client.check(code, data):
                 raise InvalidRequestError(problems, "complete")
-            if not order.has_documents:  # spec §4.3: the shape of the documents is open
-                await self._client.upload_documents(code, {"front": form.get("front", "")})
-                self._orders.save_progress(order.number, has_documents=True)
-            await self._client.complete(code, data, timeout=SHORT)
+            if not row["has_documents"]:  # spec §4.3: the shape of the documents is open
+                await self.client.upload_documents(code, {"front": form.get("front", "")})
+                await order.save_documents()
+            await self.client.complete(code, data, timeout=SHORT)
         except LoanError as error:
             if error.outcome != "done":  # "done": saved, only the response is unreadable
-                return self._error_page(order, "data", form, error_page(error, DATA_FIELDS))
-        self._orders.save_progress(order.number, is_completed=True)
+                return _error_page(order, "data", form, error_page(error, DATA_FIELDS))
+        await order.save_completion()
         return _redirect(order, "/order")
 
-    def _error_page(
-        self, order: Order, name: str, form: dict[str, str], page: Form | Waiting | Ask
-    ) -> PageResponse:
-        logger.warning("order %s, entry %s: %s", order.number, page.entry, page.error)
-        self._orders.save_entry(order.number, page.entry)
-        status = STATUS.get(page.error.advice, 503)
-        if isinstance(page, Form):
-            is_needed = page.additional_data_needed or "residence" in form
-            return _render(order, name, status, form, problems=page.problems, additional=is_needed)
-        repeat = ("/pay" if name == "loan" else "/complete") if isinstance(page, Waiting) else None
-        return _render(order, "message", status, form, text=page.text("en"), repeat=repeat)
+
+def _error_page(order: Order, name: str, form: dict[str, str], page: Form | Waiting | Ask) -> PageResponse:
+    logger.warning("entry %s: %s", page.entry, page.error)  # not the cookie's value
+    if isinstance(page, Form):
+        is_needed = page.additional_data_needed or "residence" in form
+        return _render(order, name, page.status, form, problems=page.problems, additional=is_needed)
+    repeat = ("/pay" if name == "loan" else "/complete") if isinstance(page, Waiting) else None
+    return _render(order, "message", page.status, form, message=page, repeat=repeat)
 
 
 def _headers(order: Order) -> dict[str, str]:
@@ -150,17 +138,8 @@ def _headers(order: Order) -> dict[str, str]:
 def _render(
     order: Order, name: str, status: int = 200, form: Mapping[str, str] | None = None, **values: object
 ) -> PageResponse:
-    html = PAGES.get_template("shop.html").render(
-        {
-            "page": name,
-            "order": order,
-            "cart": CART,
-            "total": sum(CART.values()),
-            "form": form or {},
-            "problems": {},
-            **values,
-        }
-    )
+    shown = {"page": name, "cart": CART, "form": form or {}, "problems": {}, **values}
+    html = PAGES.get_template("shop.html").render(shown)
     return PageResponse(status, {**_headers(order), "Content-Type": "text/html; charset=utf-8"}, html)
 
 

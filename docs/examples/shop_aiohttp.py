@@ -1,26 +1,18 @@
 """The example shop on aiohttp.web, with a pool of 20 connections, through the proxy of the environment."""
 
 from aiohttp import web
-from checkout import ROUTES, Checkout, open_client, open_orders
-from shop_orders import Orders
-
-from loanasync import LoanClient
+from checkout import ROUTES, Shop, open_client
 
 
-def app(argv: list[str]) -> web.Application:
-    """Return the application, configured by environment variables."""
+def app(argv: list[str], shop: Shop | None = None) -> web.Application:
+    """Return the application, by default configured by environment variables."""
     del argv
-    return make_app(open_client(max_concurrency=20, proxy="env"), open_orders())
-
-
-def make_app(client: LoanClient, orders: Orders) -> web.Application:
-    """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client, orders)
+    shop = shop or Shop(open_client(max_concurrency=20, proxy="env"))
     app = web.Application()
-    app.cleanup_ctx.append(client.cleanup_ctx)
+    app.cleanup_ctx.append(shop.client.cleanup_ctx)  # closes the client at shutdown
 
     async def respond(request: web.Request) -> web.Response:
-        page = await checkout.respond(request.path, request.cookies.get("order"), await request.post())
+        page = await shop.respond(request.path, request.cookies.get("order"), await request.post())
         return web.Response(text=page.html, status=page.status, headers=page.headers)
 
     for method, path in ROUTES:

@@ -1,35 +1,27 @@
 """The example shop on Django."""
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
-from checkout import ROUTES, Checkout, open_client, open_orders
+from checkout import ROUTES, Shop
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views.decorators.http import require_http_methods
-from shop_orders import Orders
-
-from loanasync import LoanClient
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1", "localhost"])
 
 
-def app() -> ASGI3Application:
-    """Return the application, configured by environment variables."""
-    return make_app(open_client(), open_orders())
-
-
-def make_app(client: LoanClient, orders: Orders) -> ASGI3Application:
-    """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client, orders)
+def app(shop: Shop | None = None) -> ASGI3Application:
+    """Return the application, by default configured by environment variables."""
+    shop = shop or Shop()
     django = get_asgi_application()
 
     async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] != "lifespan":
-            await django({**scope, "checkout": checkout}, receive, send)
+            await django({**scope, "shop": shop}, receive, send)
             return
         await receive()  # lifespan.startup; Django does not handle lifespan events
-        async with client.lifespan():
+        async with shop.client.lifespan():  # closes the client at shutdown
             await send({"type": "lifespan.startup.complete"})
             await receive()  # lifespan.shutdown
         await send({"type": "lifespan.shutdown.complete"})
@@ -39,8 +31,8 @@ def make_app(client: LoanClient, orders: Orders) -> ASGI3Application:
 
 async def respond(request: HttpRequest) -> HttpResponse:
     """Return the page of a route."""
-    checkout = request.scope["checkout"]
-    page = await checkout.respond(request.path, request.COOKIES.get("order"), request.POST.dict())
+    shop = request.scope["shop"]
+    page = await shop.respond(request.path, request.COOKIES.get("order"), request.POST.dict())
     return HttpResponse(page.html, status=page.status, headers=page.headers)
 
 

@@ -1,37 +1,27 @@
-"""The orders of the example shops, in an SQLite file that all workers of a shop share.
+"""The orders of the example shops, in an SQLite file that all workers of a shop share."""
 
-A real shop keeps its orders in its own database, with a driver that does not block the event loop.
-"""
-
+import asyncio
+import json
 import os
 import secrets
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from attrs import Factory, asdict, define, field, fields
+from attrs import field, frozen
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS orders (
-    number TEXT PRIMARY KEY, state TEXT, redirect_url TEXT, fiscal_code TEXT, holds INTEGER, entry TEXT,
-    has_documents INTEGER, is_completed INTEGER
+    number TEXT PRIMARY KEY, fiscal_code TEXT, holds INTEGER DEFAULT 0, entry TEXT, decision TEXT,
+    has_documents INTEGER DEFAULT 0, is_completed INTEGER DEFAULT 0
 )
 """
-
-
-@define
-class Order:
-    """A shopper's order and the decision on its loan."""
-
-    number: str = Factory(secrets.token_urlsafe)  # the cookie's value: must be unguessable
-    state: Literal["undecided", "approved", "refused"] = "undecided"
-    redirect_url: str | None = field(default=None, repr=False)  # contains a token
-    fiscal_code: str = field(default="", repr=False)  # of the customer who applied for the order
-    holds: int = 0  # clicks in progress, and clicks after which the customer may be evaluated
-    entry: str | None = None  # key of the entry in the ledger
-    has_documents: bool = field(default=False, converter=bool)  # SQLite stores 0 or 1
-    is_completed: bool = field(default=False, converter=bool)
+_HOLD = """
+UPDATE orders SET fiscal_code = ?1, holds = holds + 1
+WHERE number = ?2 AND (holds = 0 OR fiscal_code = ?1) RETURNING holds
+"""
 
 
 class Orders:
@@ -40,58 +30,64 @@ class Orders:
     def __init__(self, file: Path) -> None:
         self._file = file
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, mode=0o600))
-        with closing(self._connect()) as connection:
-            connection.execute(_CREATE)
+        self._run(_CREATE, ())
 
-    def get(self, number: str | None) -> Order:
-        """Return the order of a cookie; without such an order, a new one."""
-        columns = ", ".join(each.name for each in fields(Order))
-        statement = f"SELECT {columns} FROM orders WHERE number = ?"  # noqa: S608  (constants)
-        with closing(self._connect()) as connection:
-            row = connection.execute(statement, (number,)).fetchone()
-        if row is not None:
-            return Order(*row)
-        order = Order()
-        values = asdict(order)
-        marks = ", ".join("?" for _ in values)
-        self._write(f"INSERT INTO orders ({', '.join(values)}) VALUES ({marks})", *values.values())  # noqa: S608  (constants)
+    async def add(self) -> "Order":
+        """Return a new order."""
+        order = Order(self, secrets.token_urlsafe())  # of one shopper: must be unguessable
+        await self.run("INSERT INTO orders (number) VALUES (?)", order.number)
         return order
 
-    def hold(self, number: str, fiscal_code: str) -> bool:
-        """Save the customer of an order before the approval. Return False while it has another one."""
-        statement = """
-            UPDATE orders SET fiscal_code = ?, holds = holds + 1
-            WHERE number = ? AND (holds = 0 OR fiscal_code = ?)
-        """
-        return self._write(statement, fiscal_code, number, fiscal_code)
+    async def get(self, number: str | None) -> "Order | None":
+        """Return the order with this number, or None."""
+        rows = await self.run("SELECT number FROM orders WHERE number = ?", number)
+        return Order(self, rows[0]["number"]) if rows else None
 
-    def release(self, number: str) -> None:
-        """End the hold of a click without evaluation. Without holds, the shopper may correct the code."""
-        self._write("UPDATE orders SET holds = holds - 1 WHERE number = ?", number)
+    async def run(self, statement: str, *values: str | None) -> list[sqlite3.Row]:
+        """Run a statement, which is one transaction, and return its rows."""
+        return await asyncio.to_thread(self._run, statement, values)
 
-    def decide(self, number: str, state: str, entry: str | None, redirect_url: str | None = None) -> None:
-        """Save the decision. A decision that another worker saved is never overwritten."""
-        statement = """
-            UPDATE orders SET state = ?, entry = ?, redirect_url = ? WHERE number = ? AND state = 'undecided'
-        """
-        self._write(statement, state, entry, redirect_url, number)
+    def _run(self, statement: str, values: tuple[str | None, ...]) -> list[sqlite3.Row]:
+        with closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            return connection.execute(statement, values).fetchall()
 
-    def save_entry(self, number: str, entry: str | None) -> None:
-        """Save the key of the ledger entry, for the staff and `loanasync ledger show`."""
-        self._write("UPDATE orders SET entry = coalesce(?, entry) WHERE number = ?", entry, number)
 
-    def save_progress(self, number: str, *, has_documents: bool = True, is_completed: bool = False) -> None:
-        """Save the completed steps. A step that another worker saved stays completed."""
-        statement = """
-            UPDATE orders SET has_documents = max(has_documents, ?), is_completed = max(is_completed, ?)
-            WHERE number = ?
-        """
-        self._write(statement, has_documents, is_completed, number)
+@frozen
+class Order:
+    """An order in the file. `loanasync.checkout` uses the first four methods."""
 
-    def _write(self, statement: str, *values: str | bool | None) -> bool:
-        """Run one statement, which is one transaction. Return True if it changed the order."""
-        with closing(self._connect()) as connection:
-            return connection.execute(statement, values).rowcount > 0
+    _orders: Orders = field(repr=False)
+    number: str
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._file, isolation_level=None)  # each statement is a transaction
+    async def decision(self) -> dict[str, Any] | None:
+        """Return the stored decision, None before."""
+        decision: dict[str, Any] | None = json.loads((await self.row())["decision"] or "null")
+        return decision
+
+    async def hold(self, fiscal_code: str) -> int:
+        """Hold the order for a customer. Return the number of holds; 0 if another customer has some."""
+        rows = await self._orders.run(_HOLD, fiscal_code, self.number)
+        return rows[0]["holds"] if rows else 0
+
+    async def release(self) -> None:
+        """Take back one hold."""
+        await self._orders.run("UPDATE orders SET holds = holds - 1 WHERE number = ?", self.number)
+
+    async def save(self, entry: str, decision: Mapping[str, Any] | None) -> None:
+        """Save the entry of the ledger, and the first decision."""
+        text = None if decision is None else json.dumps(decision)
+        statement = "UPDATE orders SET entry = ?, decision = coalesce(decision, ?) WHERE number = ?"
+        await self._orders.run(statement, entry, text, self.number)
+
+    async def row(self) -> sqlite3.Row:
+        """Return the columns of the order, as they are now."""
+        return (await self._orders.run("SELECT * FROM orders WHERE number = ?", self.number))[0]
+
+    async def save_documents(self) -> None:
+        """Save that the documents were uploaded."""
+        await self._orders.run("UPDATE orders SET has_documents = 1 WHERE number = ?", self.number)
+
+    async def save_completion(self) -> None:
+        """Save that the data were completed."""
+        await self._orders.run("UPDATE orders SET is_completed = 1 WHERE number = ?", self.number)

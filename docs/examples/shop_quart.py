@@ -1,25 +1,17 @@
 """The example shop on Quart."""
 
-from checkout import ROUTES, Checkout, open_client, open_orders
+from checkout import ROUTES, Shop
 from quart import Quart, Response, request
-from shop_orders import Orders
-
-from loanasync import LoanClient
 
 
-def app() -> Quart:
-    """Return the application, configured by environment variables."""
-    return make_app(open_client(), open_orders())
-
-
-def make_app(client: LoanClient, orders: Orders) -> Quart:
-    """Return the application, which closes the client at shutdown."""
-    checkout = Checkout(client, orders)
+def app(shop: Shop | None = None) -> Quart:
+    """Return the application, by default configured by environment variables."""
+    shop = shop or Shop()
     app = Quart(__name__)
-    app.after_serving(client.aclose)  # no startup hook: the client opens its session on first use
+    app.after_serving(shop.client.aclose)  # no startup hook: the client opens its session on first use
 
     async def respond() -> Response:
-        page = await checkout.respond(request.path, request.cookies.get("order"), await request.form)
+        page = await shop.respond(request.path, request.cookies.get("order"), await request.form)
         return Response(page.html, page.status, page.headers)
 
     for method, path in ROUTES:

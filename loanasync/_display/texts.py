@@ -108,10 +108,15 @@ _ENGLISH_ERRORS: Mapping[str, str] = {
         "you as soon as we know it."
     ),
     "correct_form": "Please correct your data.",
-    "fix_setup": "Payment in instalments is not available now. Please choose another payment method.",
-    "other_data": "You have already sent a request with other data. Send those data to see its decision.",
+    "fix_setup": (
+        "We are sorry: payment in instalments is not available now. Please choose another payment method."
+    ),
+    "other_data": (
+        "You have already applied with other data, so we did not send this request. To see that decision, go "
+        "back and enter the first data. For another order, please choose another payment method."
+    ),
     "try_later": "We could not send your request. Please try again in a few minutes.",
-    "wait": "Your request is still being decided. Please check again in a few seconds.",
+    "wait": "Your request is still being decided. Please check again in a minute.",
     "data.already_decided": "We already have your data. You need not send them again.",
     "data.ask_service": "We could not process your data. We will contact you.",
     "data.fix_setup": "We cannot process your data now. We will contact you.",
@@ -123,10 +128,17 @@ _ITALIAN_ERRORS: Mapping[str, str] = {
         "Non abbiamo ancora ricevuto l'esito della richiesta. Non la invii di nuovo: la contatteremo noi."
     ),
     "correct_form": "Correggere i dati inseriti.",
-    "fix_setup": "Il pagamento a rate non è disponibile al momento. Scegliere un altro metodo di pagamento.",
-    "other_data": "È già stata inviata una richiesta con altri dati. Inviare quei dati per vederne l'esito.",
+    "fix_setup": (
+        "Ci scusiamo: il pagamento a rate non è disponibile al momento. Scegliere un altro metodo di "
+        "pagamento."
+    ),
+    "other_data": (
+        "È già stata inviata una richiesta con altri dati, perciò questa non è stata inviata. Per vedere "
+        "l'esito, tornare indietro e inserire i primi dati. Per un altro ordine, scegliere un altro metodo "
+        "di pagamento."
+    ),
     "try_later": "Non è stato possibile inviare la richiesta. Riprovare tra qualche minuto.",
-    "wait": "La richiesta è ancora in valutazione. Controllare di nuovo tra qualche secondo.",
+    "wait": "La richiesta è ancora in valutazione. Controllare di nuovo tra un minuto.",
     "data.already_decided": "I dati sono già stati ricevuti. Non occorre inviarli di nuovo.",
     "data.ask_service": "Non è stato possibile elaborare i dati. La contatteremo noi.",
     "data.fix_setup": "Al momento non è possibile elaborare i dati. La contatteremo noi.",

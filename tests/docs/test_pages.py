@@ -21,6 +21,7 @@ import loanasync
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request
+from support.memory_order import MemoryOrder
 from support.otlp_collector import Collector, collecting
 from support.pages import PAGES, ROOT, fences, name_of
 from support.specification import SPECIFICATION
@@ -108,6 +109,7 @@ class Shop:
             "sandbox": self._sandbox,
             "date": date,
             "fiscal_code": FISCAL_CODE,
+            "order": MemoryOrder(),
             "request": approval_request(),
             "run": run,
         }

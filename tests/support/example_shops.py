@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from shop_orders import Orders
+from checkout import Shop
 
 from loanasync import LoanClient
 
@@ -45,10 +45,12 @@ DATA = {
 
 
 @contextmanager
-def opened(name: str, client: LoanClient) -> Iterator[Any]:
-    """Make the application of a shop, with a new file of orders."""
-    with TemporaryDirectory() as folder:
-        yield import_module(f"shop_{name}").make_app(client, Orders(Path(folder) / "orders.db"))
+def opened(name: str, client: LoanClient, folder: Path | None = None) -> Iterator[Any]:
+    """Make the application of a shop, with the file of orders in a folder, by default a new one."""
+    with TemporaryDirectory() as new:
+        shop = Shop(client, (folder or Path(new)) / "orders.db")
+        make = import_module(f"shop_{name}").app
+        yield make([], shop) if name == "aiohttp" else make(shop)
 
 
 @asynccontextmanager
@@ -96,9 +98,11 @@ def address_of(sock: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving(name: str, client: LoanClient, sock: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    name: str, client: LoanClient, sock: socket.socket, folder: Path | None = None
+) -> AsyncIterator[None]:
     """Serve a shop on a socket with the server that docs/howto/web.md names."""
-    with opened(name, client) as app:
+    with opened(name, client, folder) as app:
         is_aiohttp = isinstance(app, web.Application)
         async with _aiohttp(app, sock) if is_aiohttp else _uvicorn(app, sock):
             yield

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import assert_never, assert_type
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, Problems, Refused, UserData
-from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout, error_page
+from loanasync.checkout import Ask, Form, Order, Page, Redirect, Waiting, checkout, error_page
 
 FIELDS = ("fiscal_code", "email", "instalments")
 
@@ -17,12 +17,13 @@ def exists(error: LoanError) -> bool:
     return error.operation == "create_request" and error.outcome == "unknown"
 
 
-async def pay(client: LoanClient, form: Mapping[str, str], amount: int) -> str:
+async def pay(client: LoanClient, order: Order, form: Mapping[str, str], amount: int) -> str:
     request = ApprovalRequest.from_form(form, amount=amount, order_token="1001")
     page = await checkout(
         client,
         form["fiscal_code"],
         request,
+        order=order,
         payload={"fiscalCode": form["fiscal_code"]},
         fields=FIELDS,
         approved_url="/order",
@@ -71,7 +72,7 @@ def page_for(error: LoanError) -> str:
             assert_never(other)
 
 
-async def misuse(client: LoanClient, page: Page) -> None:
+async def misuse(client: LoanClient, order: Order, page: Page) -> None:
     ApprovalRequest.from_form({})  # type: ignore[call-arg]
-    await checkout(client, "code", UserData(), payload={}, fields=(), approved_url="/")  # type: ignore[arg-type]
+    await checkout(client, "code", UserData(), order=order, payload={}, fields=(), approved_url="/")  # type: ignore[arg-type]
     page.url  # type: ignore[union-attr]  # noqa: B018  (a refusal has no URL)

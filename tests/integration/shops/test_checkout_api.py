@@ -1,35 +1,43 @@
 """The FastAPI route of docs/howto/fastapi.md, in process, against a sandbox."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from checkout import open_client
-from checkout_api import OTHER_CUSTOMER, app, make_app
+from checkout_api import app
 
-from loanasync import ApprovalRequest, ConfigurationError, LedgerMismatchError
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, create_ledger
+from loanasync import ConfigurationError, LedgerMismatchError, LoanClient
+from loanasync.ledger import create_ledger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, lifespan
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
 BODY: dict[str, Any] = {**FORM, "instalments": 12}
-ROUTE = "/orders/1001/loan"
 OTHER_CODE = "TSTABC00A00A000A"
 
 
-@pytest.fixture
-async def api(sandbox: Sandbox) -> AsyncIterator[httpx.AsyncClient]:
-    application = make_app(sandbox.client())
+@asynccontextmanager
+async def serving(client: LoanClient | None, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield an HTTP client for the route of a new order."""
+    application = app(client, folder / "orders.db")
     transport = httpx.ASGITransport(application)
     async with (
         lifespan(application),
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as api,
+        httpx.AsyncClient(transport=transport, base_url="http://test") as api,
     ):
+        number = (await api.post("/orders")).json()
+        api.base_url = httpx.URL(f"http://test/orders/{number}/")
+        yield api
+
+
+@pytest.fixture
+async def api(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(sandbox.client(), tmp_path) as api:
         yield api
 
 
@@ -41,7 +49,7 @@ async def test_approval_returns_the_redirect_and_no_personal_data(
     api: httpx.AsyncClient, sandbox: Sandbox
 ) -> None:
     for _ in range(2):
-        response = await api.post(ROUTE, json=BODY)
+        response = await api.post("loan", json=BODY)
         assert response.status_code == 200
         assert response.headers["Cache-Control"] == "no-store"
         assert response.json()["status"] == "approved"
@@ -50,137 +58,78 @@ async def test_approval_returns_the_redirect_and_no_personal_data(
     sandbox.journal.assert_once(operation="approve", fiscal_code=CODE, body={"amount": 45_000})
 
 
-async def test_refusal_is_a_result(api: httpx.AsyncClient) -> None:
-    response = await api.post(ROUTE, json=tagged("refused"))
-    assert (response.status_code, response.json()) == (200, {"status": "refused", "redirect_url": None})
-
-
-async def test_invalid_fields_are_reported_in_fastapi_shape(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
-    response = await api.post(ROUTE, json={**BODY, "province": "rm", "postal_code": "100"})
-    assert response.status_code == 422
-    assert [each["loc"] for each in response.json()["detail"]] == [
-        ["body", "province"],
-        ["body", "postal_code"],
-    ]
-    assert response.json()["detail"][0]["type"] == "province.format"
-    assert "two capital letters" in response.json()["detail"][0]["msg"]
-    assert len(sandbox.journal) == 0
-
-
-async def test_wrong_types_and_missing_fields_are_reported_without_input(
-    api: httpx.AsyncClient, sandbox: Sandbox
+@pytest.mark.parametrize(
+    ("tag", "status", "result", "text"),
+    [
+        ("refused", 200, "refused", ""),
+        ("resetafter", 202, "ask_service", "We have not received the decision"),
+        ("forbidden", 503, "fix_setup", "not available"),
+    ],
+)
+async def test_result_is_the_advice_of_the_page(
+    api: httpx.AsyncClient, tag: str, status: int, result: str, text: str
 ) -> None:
-    body = {**BODY, "city": 7, "typo": "x"}
-    del body["email"]
-    response = await api.post(ROUTE, json=body)
+    response = await api.post("loan", json=tagged(tag))
+    assert (response.status_code, response.json()["status"]) == (status, result)
+    assert text in (response.json()["text"] or "")
+    other = await api.post("loan", json={**BODY, "fiscal_code": OTHER_CODE})
+    assert other.json()["status"] == {"ask_service": "other_data", "fix_setup": "approved"}.get(
+        result, result
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        (
+            {"province": "rm", "postal_code": "100"},
+            {"province": "province.format", "postal_code": "postal_code.format"},
+        ),
+        ({"city": 7, "typo": "Anna"}, {"city": "string_type", "typo": "extra_forbidden"}),
+        ({"email": "anna+invalid.city@example.com"}, {"city": "city.blank"}),
+        ({"email": "anna+nouser@example.com"}, {"fiscal_code": "fiscal_code.user_not_found"}),
+        ({"additional": {"salary": "much"}}, {"salary": "salary.type"}),
+    ],
+)
+async def test_problems_are_reported_in_fastapi_shape_without_input(
+    api: httpx.AsyncClient, sandbox: Sandbox, changes: dict[str, Any], found: dict[str, str]
+) -> None:
+    response = await api.post("loan", json={**BODY, **changes})
     assert response.status_code == 422
     detail = response.json()["detail"]
-    assert {each["loc"][1]: each["type"] for each in detail} == {
-        "email": "missing",
-        "city": "string_type",
-        "typo": "extra_forbidden",
-    }
+    assert {each["loc"][-1]: each["type"] for each in detail} == found
+    assert all(each["loc"][0] == "body" and [*each] == ["type", "loc", "msg"] for each in detail)
     assert "Anna" not in response.text
-    assert len(sandbox.journal) == 0
+    assert not sandbox.journal.calls(operation="approve", status=201)
 
 
 async def test_texts_are_in_the_language_of_the_app(
     api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("checkout_api.LANGUAGE", "it")
-    rules = await api.post(ROUTE, json={**BODY, "instalments": 99})
+    rules = await api.post("loan", json={**BODY, "instalments": 99})
     assert [each["msg"] for each in rules.json()["detail"]] == ["Inserire un numero intero tra 3 e 60."]
-    own = await api.post(ROUTE, json={**BODY, "typo": "Anna"})
-    assert own.json()["detail"] == [
-        {"type": "extra_forbidden", "loc": ["body", "typo"], "msg": "Extra inputs are not permitted"}
-    ]
-    broken = await api.post(ROUTE, content='{"email": "anna', headers={"Content-Type": "application/json"})
+    broken = await api.post("loan", content='{"email": "anna', headers={"Content-Type": "application/json"})
     assert (broken.status_code, [*broken.json()["detail"][0]]) == (422, ["type", "loc", "msg"])
 
 
-@pytest.mark.parametrize(("tag", "field"), [("invalid.city", "city"), ("nouser", "fiscal_code")])
-async def test_fields_rejected_by_the_service_are_reported(
-    api: httpx.AsyncClient, tag: str, field: str
-) -> None:
-    response = await api.post(ROUTE, json=tagged(tag))
-    assert response.status_code == 422
-    assert [each["loc"] for each in response.json()["detail"]] == [["body", field]]
-
-
-async def test_unknown_outcome_is_reported_and_not_requested_again(
+async def test_required_additional_data_are_reported_and_then_sent(
     api: httpx.AsyncClient, sandbox: Sandbox
 ) -> None:
-    for _ in range(2):
-        response = await api.post(ROUTE, json=tagged("resetafter"))
-        assert response.status_code == 202
-        assert response.json() == {"status": "unknown", "redirect_url": None}
-    response = await api.post(ROUTE, json={**BODY, "fiscal_code": OTHER_CODE})
-    assert (response.status_code, response.json()["detail"]) == (409, OTHER_CUSTOMER)
-    sandbox.journal.assert_once(operation="approve")
-
-
-@pytest.mark.parametrize(("tag", "status"), [("approved", 409), ("refused", 409), ("resetafter", 202)])
-async def test_other_data_of_an_evaluated_customer_is_not_sent(
-    sandbox: Sandbox, tag: str, status: int
-) -> None:
-    application = make_app(sandbox.client(ledger=MemoryLedger()))
-    transport = httpx.ASGITransport(application)
-    async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
-        await api.post(ROUTE, json=tagged(tag))
-        response = await api.post(ROUTE, json={**tagged(tag), "instalments": 24})
-    assert response.status_code == status
-    assert ("with other data" in response.text) == (status == 409)
-    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
-
-
-async def test_request_of_another_worker_is_reported_as_in_progress(sandbox: Sandbox) -> None:
-    go = asyncio.Event()
-
-    class BusyLedger(MemoryLedger):
-        async def settle(self, key: str, **options: Any) -> Entry:
-            await go.wait()
-            return await super().settle(key, **options)
-
-    ledger, policy = BusyLedger(), LedgerPolicy(wait=0, patience=600.0)
-    application = make_app(sandbox.client(ledger=ledger, ledger_policy=policy))
-    transport = httpx.ASGITransport(application)
-    async with (
-        sandbox.client(ledger=ledger, ledger_policy=policy) as other_worker,
-        lifespan(application),
-        httpx.AsyncClient(transport=transport, base_url="http://test") as api,
-    ):
-        fields = {name: value for name, value in BODY.items() if name != "fiscal_code"}
-        await other_worker.create_request({"fiscalCode": CODE})
-        request = ApprovalRequest(amount=45_000, **fields)
-        first = asyncio.create_task(other_worker.approve(CODE, request))
-        await sandbox.journal.wait_for(2, timeout=60)
-        busy = await api.post(ROUTE, json=BODY)
-        go.set()
-        await first
-        decided = await api.post(ROUTE, json=BODY)
-    assert (busy.status_code, busy.json()["status"]) == (202, "in_progress")
-    assert decided.json()["status"] == "approved"
-    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
-
-
-@pytest.mark.parametrize("tag", ["forbidden", "noshop"])
-async def test_denied_shop_is_reported_as_unavailable(api: httpx.AsyncClient, tag: str) -> None:
-    assert (await api.post(ROUTE, json=tagged(tag))).status_code == 503
-    other = {**BODY, "fiscal_code": OTHER_CODE}  # nobody was evaluated, so the code may change
-    assert (await api.post(ROUTE, json=other)).status_code == 200
+    sandbox.on("create_request").respond(201, {"additionalDataNeeded": True}, phase="after")
+    response = await api.post("loan", json=BODY)
+    assert response.status_code == 422
+    assert ["body", "additional", "salary"] in [each["loc"] for each in response.json()["detail"]]
+    more: dict[str, Any] = {"residence": "rent", "residence_start_date": "2019-05-01", "salary": 1_600}
+    more |= {"educational_qualification": "diploma", "children": "2", "salary_type": "net-monthly"}
+    response = await api.post("loan", json={**BODY, "additional": more})
+    assert response.json()["status"] == "approved"
+    sandbox.journal.assert_once(operation="approve", body={"salary": 1_600})
 
 
 async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
-    assert (await api.post("/orders/1002/loan", json=BODY)).status_code == 404
+    assert (await api.post("http://test/orders/1002/loan", json=BODY)).status_code == 404
     assert len(sandbox.journal) == 0
-
-
-async def test_required_additional_data_is_reported(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
-    sandbox.on("create_request").respond(201, {"additionalDataNeeded": True}, phase="after")
-    response = await api.post(ROUTE, json=BODY)
-    assert response.status_code == 422
-    assert ["body", "salary"] in [each["loc"] for each in response.json()["detail"]]
-    sandbox.journal.assert_never(operation="approve")
 
 
 @pytest.fixture
@@ -196,11 +145,9 @@ def folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 async def test_app_of_the_page_creates_its_ledger_file(folder: Path) -> None:
     [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert command == f"{app.__module__}:{app.__name__}"
-    application = app()
-    transport = httpx.ASGITransport(application)
-    async with lifespan(application), httpx.AsyncClient(transport=transport, base_url="http://test") as api:
-        assert (await api.post(ROUTE, json=BODY)).json()["status"] == "approved"
-        assert "LoanForm" in (await api.get("/openapi.json")).text
+    async with serving(None, folder) as api:
+        assert (await api.post("loan", json=BODY)).json()["status"] == "approved"
+        assert "LoanForm" in (await api.get("http://test/openapi.json")).text
     assert (folder / "decisions.db").exists()
 
 

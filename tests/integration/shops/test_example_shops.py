@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from checkout import Checkout, PageResponse, open_client
-from shop_orders import Orders
+from checkout import PageResponse, Shop, open_client
+from shop_orders import Order, Orders
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
@@ -156,7 +156,7 @@ async def test_refusal_is_shown_and_sends_no_second_approval(
 async def test_denied_shop_offers_other_payment_methods(one_shop: httpx.AsyncClient, tag: str) -> None:
     response = await one_shop.post("/pay", data=tagged(tag))
     assert response.status_code == 503
-    assert "Payment in instalments is not available" in response.text
+    assert "payment in instalments is not available" in response.text
 
 
 @pytest.mark.parametrize("tag", ["resetafter", "500after", "garbage", "conflict"])
@@ -198,7 +198,7 @@ async def test_request_of_another_worker_is_shown_as_in_progress(sandbox: Sandbo
         hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
         assert hidden == FORM
         other_data = await other.post("/pay", data={**FORM, "instalments": "24"})
-        assert (other_data.status_code, "already sent a request with other data" in other_data.text) == (
+        assert (other_data.status_code, "already applied with other data" in other_data.text) == (
             409,
             True,
         )
@@ -212,8 +212,8 @@ async def test_request_of_another_worker_is_shown_as_in_progress(sandbox: Sandbo
 @pytest.mark.parametrize(
     ("tag", "status", "heading"),
     [
-        ("approved", 409, "You have already sent a request with other data"),
-        ("refused", 409, "You have already sent a request with other data"),
+        ("approved", 409, "You have already applied with other data"),
+        ("refused", 409, "You have already applied with other data"),
         ("resetafter", 202, "We have not received the decision"),
     ],
 )
@@ -325,16 +325,23 @@ async def test_pages_wait_at_most_twenty_seconds(
     assert (tmp_path / "decisions.db").exists()
 
 
-async def test_order_is_known_to_all_workers_and_private(tmp_path: Path) -> None:
+async def test_order_is_known_to_all_workers_private_and_never_taken_back(tmp_path: Path) -> None:
     file = tmp_path / "orders.db"
     worker, other_worker = Orders(file), Orders(file)
-    order = worker.get(None)
-    worker.decide(order.number, "approved", "c0ffee", "https://loans.example.com/#t")
-    worker.save_progress(order.number)
-    saved = other_worker.get(order.number)
-    assert (saved.state, saved.entry, saved.has_documents) == ("approved", "c0ffee", True)
-    assert saved == worker.get(order.number) != order
-    assert other_worker.get("guessed") != order
+    order = await worker.add()
+    other = await other_worker.get(order.number)
+    assert other is not None
+    assert [await each.hold(CODE) for each in (order, other)] == [1, 2]
+    await order.release()  # the first click failed; the second one may evaluate the customer
+    assert await order.hold(OTHER_CUSTOMER["fiscal_code"]) == 0
+    await order.save("c0ffee", None)
+    for decision in ({"approved": True}, {"approved": False}, None):
+        await order.save("c0ffee", decision)
+    await order.save_completion()
+    row = await other.row()
+    assert (await other.decision(), row["entry"], row["fiscal_code"]) == ({"approved": True}, "c0ffee", CODE)
+    assert (row["holds"], row["has_documents"], row["is_completed"]) == (1, 0, 1)
+    assert await other_worker.get("guessed") is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -347,24 +354,24 @@ class TwoWorkers:
     def __init__(self, slow: LoanClient, fast: LoanClient, file: Path) -> None:
         self.client = slow
         self.orders = Orders(file)
-        self.number = self.orders.get(None).number
-        self._slow, self._fast = Checkout(slow, Orders(file)), Checkout(fast, Orders(file))
+        self._slow, self._fast = Shop(slow, file), Shop(fast, file)
 
     async def pay(
         self, form: dict[str, str], fast_form: dict[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> tuple[PageResponse, PageResponse]:
-        """Return the response of the slow and of the fast worker."""
+    ) -> tuple[Order, PageResponse, PageResponse]:
+        """Return the order, and the response of the slow and of the fast worker."""
         fast: list[PageResponse] = []
+        order = await self.orders.add()
         create_request = self.client.create_request
 
         async def create_slowly(*values: Any, **options: Any) -> Any:
-            click = asyncio.create_task(self._fast.respond("/pay", self.number, fast_form))
+            click = asyncio.create_task(self._fast.respond("/pay", order.number, fast_form))
             fast.append(await click)
             return await create_request(*values, **options)
 
         monkeypatch.setattr(self.client, "create_request", create_slowly)
-        slow = await self._slow.respond("/pay", self.number, form)
-        return slow, fast[0]
+        slow = await self._slow.respond("/pay", order.number, form)
+        return order, slow, fast[0]
 
 
 @pytest.fixture
@@ -376,7 +383,7 @@ async def workers(sandbox: Sandbox, ledger: SqliteLedger, tmp_path: Path) -> Asy
 async def test_double_click_in_two_workers_redirects_both(
     workers: TwoWorkers, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, fast = await workers.pay(FORM, FORM, monkeypatch)
+    _, slow, fast = await workers.pay(FORM, FORM, monkeypatch)
     assert slow.headers["Location"] == fast.headers["Location"]
     sandbox.journal.assert_once(operation="approve")
 
@@ -384,11 +391,11 @@ async def test_double_click_in_two_workers_redirects_both(
 async def test_second_tab_with_other_fiscal_code_sends_no_approval(
     workers: TwoWorkers, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, fast = await workers.pay(FORM, OTHER_CUSTOMER, monkeypatch)
+    order, slow, fast = await workers.pay(FORM, OTHER_CUSTOMER, monkeypatch)
     assert fast.status == 409
     assert "<h1>You have already applied" in fast.html
-    order = workers.orders.get(workers.number)
-    assert (order.fiscal_code, order.redirect_url) == (CODE, slow.headers["Location"])
+    assert ((await order.decision()) or {})["redirect_url"] == slow.headers["Location"]
+    assert (await order.row())["fiscal_code"] == CODE
     sandbox.journal.assert_once(operation="approve", fiscal_code=CODE)
 
 
@@ -406,24 +413,6 @@ async def test_denied_approval_lets_the_shopper_correct_the_fiscal_code(one_shop
     assert (await one_shop.post("/pay", data=OTHER_CUSTOMER)).status_code == 303
 
 
-def test_saved_order_is_never_taken_back(tmp_path: Path) -> None:
-    orders = Orders(tmp_path / "orders.db")
-    number = orders.get(None).number
-    assert orders.hold(number, CODE)
-    assert orders.hold(number, CODE)
-    orders.release(number)  # the first click failed; the second one may evaluate the customer
-    assert not orders.hold(number, OTHER_CUSTOMER["fiscal_code"])
-    orders.save_entry(number, "c0ffee")
-    orders.save_entry(number, None)
-    orders.decide(number, "approved", "c0ffee", "https://loans.example.com/#t")
-    orders.save_progress(number, is_completed=True)
-    saved = orders.get(number)
-    orders.decide(number, "refused", None)
-    orders.save_progress(number, has_documents=False)
-    assert orders.get(number) == saved
-    assert (saved.state, saved.entry, saved.is_completed) == ("approved", "c0ffee", True)
-
-
 async def test_order_is_not_shown_without_its_cookie(shop: httpx.AsyncClient) -> None:
     await shop.post("/pay", data=FORM)
     cookie = (await shop.get("/order")).headers["Set-Cookie"]
@@ -438,14 +427,14 @@ async def test_order_is_not_shown_without_its_cookie(shop: httpx.AsyncClient) ->
 async def test_unknown_outcome_is_logged_and_stored_with_its_entry(
     service: LoanClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    orders = Orders(tmp_path / "orders.db")
-    order = orders.get(None)
+    order = await Orders(tmp_path / "orders.db").add()
     async with service:
-        await Checkout(service, orders).respond("/pay", order.number, tagged("resetafter"))
+        await Shop(service, tmp_path / "orders.db").respond("/pay", order.number, tagged("resetafter"))
         entry = await service.entry_key(CODE)
-    assert orders.get(order.number).entry == entry
+    assert (await order.row())["entry"] == entry
     [record] = [each for each in caplog.records if each.name == "shop"]
-    assert f"order {order.number}, entry {entry}: approve:" in record.getMessage()
+    assert f"entry {entry}: approve:" in record.getMessage()
+    assert order.number not in record.getMessage()
 
 
 async def test_logs_contain_no_personal_data_and_no_redirect_token(

@@ -89,7 +89,7 @@ def test_click_after_a_kill_is_answered_by_another_worker(served: Sandbox, tmp_p
         page = other.post("/pay", data=HANGING)
         assert (page.status_code, heading(page)) == (
             202,
-            "Your request is still being decided. Please check again in a few seconds.",
+            "Your request is still being decided. Please check again in a minute.",
         )
         assert time.monotonic() - started < APPROVAL.total  # the default is 2 seconds
     assert approvals_of(served, HANGING) == 1
