@@ -288,7 +288,7 @@ class RequestRules:
 
     def _validate(self, model: type[Any], value: object) -> object:
         """Return an instance of the model, or raise pydantic's error with all problems."""
-        instance, found = _read(model, value)
+        instance, found = read_model(model, value)
         if instance is not None:
             for problem in self._check(instance):
                 found.setdefault(_location(model, problem.field), problem)
@@ -322,7 +322,7 @@ class RequestRules:
         )
 
 
-def _read(model: type[Any], value: object) -> tuple[object, Found]:
+def read_model(model: type[Any], value: object) -> tuple[Any, Found]:
     """Return an instance with the members of a JSON object, None in place of missing and unreadable ones.
 
     The instance is None if the value is not an object.
@@ -351,7 +351,7 @@ def _read(model: type[Any], value: object) -> tuple[object, Found]:
 def _read_member(name: str, kind: object, value: object) -> tuple[object, Found]:
     kinds = get_args(kind)  # of a union, such as `date | None`
     if AdditionalData in kinds and isinstance(value, Mapping):
-        return _read(AdditionalData, value)
+        return read_model(AdditionalData, value)
     if AdditionalData in kinds and not isinstance(value, AdditionalData | None):
         return value, {(): _not_an_object(AdditionalData, name)}
     if not isinstance(value, str):

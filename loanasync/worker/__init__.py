@@ -23,7 +23,6 @@ def register(
     client: "LoanClient",
     *,
     name: str = "loanasync:approve",
-    redelivery: float | None = None,
     tries: int = 5,
     base: float = 1.0,
     cap: float = 10.0,
@@ -36,19 +35,17 @@ def register(
 
     If `handle` raises an error, nothing was evaluated, and the message goes back into the queue with a delay.
     If a request was sent, this uses up one of its `tries`; after the last one the message becomes a dead
-    letter (see `DeadLetter`). With a broker that is not from this package, it ends with a result for the last
-    error instead.
+    letter (see `DeadLetter`). With the `InMemoryBroker`, it ends with a result for the last error instead.
 
     The task is paused in this worker after a `ConfigurationError`: the reason is logged, and the messages
-    stay in the queue. A worker whose tasks are all paused exits, if its broker is from this package.
+    stay in the queue. A worker whose tasks are all paused exits.
 
     Args:
-        broker: A taskiq broker that redelivers messages that were not acknowledged.
+        broker: `loanasync.worker.redis.RedisStreams` or `loanasync.worker.nats.JetStream`; in tests, also
+            taskiq's `InMemoryBroker`.
         client: A client with a ledger that outlives the process. A `MemoryLedger` is accepted in tests: from
             a client with ``transport=``, or of ``Sandbox.client``.
         name: Name of the task. Set it if one broker has the tasks of several shops.
-        redelivery: Seconds after which the broker redelivers a message that was not acknowledged. None: read
-            from the broker, if it is one of taskiq-redis or taskiq-nats.
         tries: Maximum number of deliveries of a message that send a request.
         base: Delay after the first try in seconds. Each further delay is twice the previous one.
         cap: Longest delay after a try, and the delay after a delivery that sent nothing, in seconds.
@@ -57,9 +54,9 @@ def register(
         The task. Its ``await task.kiq(message(...))`` puts an approval into the queue.
 
     Raises:
-        ConfigurationError: The client has no ledger that outlives the process; or `redelivery` is unknown; or
-            it is shorter than a call may take: then a message would be redelivered while its request is in
-            progress.
+        ConfigurationError: The client has no ledger that outlives the process; or it is another broker; or
+            its `redelivery` is shorter than a call may take: then a message would be redelivered while its
+            request is in progress.
         ImportError: The extra is not installed, or too old.
 
     Example:
@@ -69,7 +66,7 @@ def register(
         >>> from loanasync.worker import message, register
         >>> async def example(client):
         ...     broker = InMemoryBroker()
-        ...     approve = register(broker, client, redelivery=600)
+        ...     approve = register(broker, client)
         ...     await broker.startup()
         ...     sent = await approve.kiq(message(fiscal_code, request))
         ...     result = await sent.wait_result()
@@ -84,7 +81,7 @@ def register(
     except ImportError as error:
         raise ImportError(NEEDS_EXTRA.format("register")) from error
 
-    return register_task(broker, client, name, redelivery, Tries(tries, base, cap))
+    return register_task(broker, client, name, Tries(tries, base, cap))
 
 
 name_by_package(globals())

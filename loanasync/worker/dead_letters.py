@@ -72,9 +72,6 @@ class DeadLettersBase(Closing):
 
         Returns:
             True if it was put back; False if it is not there any more, because another call has replayed it.
-
-        Raises:
-            NoQueueError: The queue does not exist (`loanasync.worker.redis`).
         """
 
 

@@ -34,8 +34,7 @@ class Tries:
 
     def delay(self, tried: int) -> float:
         """Return the seconds to wait after this number of tries."""
-        doublings = min(tried - 1, 30)  # more could overflow a float
-        return float(min(self.cap, self.base * 2**doublings))
+        return float(min(self.cap, self.base * 2 ** min(tried - 1, 30)))  # more could overflow a float
 
 
 @frozen
@@ -80,6 +79,7 @@ class QueueBroker(AsyncBroker):
     in its new place before it removes it from the old one.
     """
 
+    redelivery: float  # seconds after which a message that was not acknowledged is delivered again
     _errors: ClassVar[tuple[type[Exception], ...]]  # of the server's library
 
     @abstractmethod

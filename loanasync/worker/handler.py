@@ -1,8 +1,7 @@
 """Queue messages: creation, parsing, and the approval that each message requests."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -11,7 +10,8 @@ from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
 from loanasync._models import AdditionalData, ApprovalRequest
-from loanasync._results import Approved, Decision, Problem, Refused, printable
+from loanasync._results import Approved, Decision, Problem, printable
+from loanasync._schema import read_model
 from loanasync.bulk.rows import Row, result_of
 from loanasync.errors import (
     AccessDeniedError,
@@ -22,9 +22,7 @@ from loanasync.errors import (
     InvalidRequestError,
     LedgerMismatchError,
     LoanError,
-    ServiceError,
     ShopNotAllowedError,
-    UnexpectedResponseError,
     UnexpectedStatusError,
 )
 
@@ -89,55 +87,23 @@ def arguments_of(received: object) -> dict[str, Any]:
         InvalidRequestError: The message does not have the form of `message`.
     """
     if not isinstance(received, dict):
-        raise InvalidRequestError(
-            (Problem("message", "", f"must be an object, not {type(received).__name__}", "message.object"),)
-        )
-    problems = _name_problems(received, _MEMBERS, _MEMBERS[:2])
-    requested = received.get("request")
-    if "request" in received and not isinstance(requested, dict):
+        text = f"must be an object, not {type(received).__name__}"
+        raise InvalidRequestError((Problem("message", "", text, "message.object"),))
+    unknown = [str(name) for name in received if name not in _MEMBERS]
+    problems = [Problem(name, "", "is not a member of this message", "unknown_field") for name in unknown]
+    if "fiscal_code" not in received:
+        problems.append(Problem("fiscal_code", "", "is required", "fiscal_code.required"))
+    if not isinstance(received.get("additional_data_needed", False), bool):
+        code = "additional_data_needed.yes_no"
+        problems.append(Problem("additional_data_needed", "", "must be true or false", code))
+    sent = received.get("request")
+    if not isinstance(sent, dict):
         problems.append(Problem("request", "", "must be an object", "request.object"))
-    needed = received.get("additional_data_needed", False)
-    if not isinstance(needed, bool):
-        problems.append(
-            Problem("additional_data_needed", "", "must be true or false", "additional_data_needed.yes_no")
-        )
-    values = dict(requested) if isinstance(requested, dict) else {}
-    problems += _model_problems(ApprovalRequest, values) if isinstance(requested, dict) else []
-    additional = values.get("additional")
-    if isinstance(additional, dict):
-        problems += _model_problems(AdditionalData, additional)
-    if problems:
         raise InvalidRequestError(tuple(problems))
-    if isinstance(additional, dict):
-        values["additional"] = AdditionalData(**_with_date(additional))
-    return {**received, "request": ApprovalRequest(**values)}
-
-
-def _model_problems(
-    model: type[ApprovalRequest | AdditionalData], members: Mapping[str, object]
-) -> list[Problem]:
-    fields = attrs.fields(model)
-    required = [each.name for each in fields if each.default is attrs.NOTHING]
-    return _name_problems(members, [each.name for each in fields], required)
-
-
-def _name_problems(
-    members: Mapping[str, object], known: Collection[str], required: Iterable[str]
-) -> list[Problem]:
-    """Return the unknown and the missing names of an object in a message."""
-    unknown = [str(name) for name in members if name not in known]
-    missing = [name for name in required if name not in members]
-    return [
-        *(Problem(name, "", "is not a member of this message", "unknown_field") for name in unknown),
-        *(Problem(name, "", "is required", f"{name}.required") for name in missing),
-    ]
-
-
-def _with_date(additional: Mapping[str, Any]) -> dict[str, Any]:
-    with suppress(KeyError, TypeError, ValueError):  # the validation reports an invalid value
-        since = date.fromisoformat(additional["residence_start_date"])
-        return {**additional, "residence_start_date": since}
-    return dict(additional)
+    request, found = read_model(ApprovalRequest, {name: sent[name] for name in sent if name != "extra"})
+    if problems or found:
+        raise InvalidRequestError((*problems, *found.values()))
+    return {**received, "request": attrs.evolve(request, extra=sent.get("extra", {}))}
 
 
 TaskResult: TypeAlias = dict[str, Any]
@@ -285,21 +251,14 @@ def _error(error: LoanError) -> dict[str, Any]:
 
 
 def _meta(result: Decision | LoanError | None) -> dict[str, Any]:
-    if isinstance(result, Approved | Refused | ServiceError | UnexpectedResponseError):
-        meta = result.meta
-        return {
-            "status": meta.status,
-            "attempts": meta.attempts,
-            "elapsed": round(meta.elapsed, 6),
-            "trace_id": meta.trace_id or _current_trace(),
-            "entry": meta.entry,
-        }
+    source = getattr(result, "meta", result)
+    elapsed = getattr(source, "elapsed", None)
     return {
-        "status": None,
-        "attempts": getattr(result, "attempts", 0),
-        "elapsed": None,
-        "trace_id": getattr(result, "trace_id", None) or _current_trace(),
-        "entry": None if result is None else result.entry,
+        "status": getattr(source, "status", None),
+        "attempts": getattr(source, "attempts", 0),
+        "elapsed": None if elapsed is None else round(elapsed, 6),
+        "trace_id": getattr(source, "trace_id", None) or _current_trace(),
+        "entry": getattr(source, "entry", None),
     }
 
 

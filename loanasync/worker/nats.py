@@ -80,6 +80,7 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             consumer_config=ConsumerConfig(durable_name=name, ack_wait=redelivery),
             **{**defaults, **options},
         )
+        self.redelivery = redelivery
         self.js: JetStreamContext = self.client.jetstream()
         self._dead = f"{name}-dead"
         self._streams = [self.stream_config, StreamConfig(name=self._dead, subjects=[self._dead], **stored)]
@@ -97,9 +98,8 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
                     raise ConfigurationError("name", f"cannot be used: {error.description}") from None
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Send a message, with its labels as headers. NATS accepts only single-line text as a header."""
-        headers = {name: " ".join(str(value).split()) for name, value in message.labels.items()}
-        await self.js.publish(self.subject, payload=message.message, headers=headers)
+        """Send a message without headers: NATS accepts only single-line text there."""
+        await self.js.publish(self.subject, message.message)
 
     async def _fetch(self) -> list[tuple[Msg, bytes]]:
         found: list[Msg] = []
@@ -144,8 +144,7 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
 class _ErrorLog:
     """Logs the errors that nats-py reports: repeated errors of one type once, without traceback."""
 
-    def __init__(self) -> None:
-        self._last = ""
+    _last = ""
 
     async def log(self, error: Exception) -> None:
         kind = type(error).__name__

@@ -2,10 +2,8 @@
 
 import time
 from contextlib import suppress
-from logging import WARNING
 from typing import Any, ClassVar
 
-from loanasync._log import log
 from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, DeadLettersBase, NoQueueError, letter_of
 
 try:
@@ -79,16 +77,15 @@ redis.call('XDEL', KEYS[2], ARGV[1])
 return 1
 """
 
-# KEYS: stream. ARGV: group, name of a consumer, milliseconds. Deletes that consumer and each consumer that
-# has been idle for longer. A consumer with pending messages stays, because they would be deleted with it.
+# KEYS: stream. ARGV: group, milliseconds. Deletes the consumers of ended workers, which have been idle for
+# longer. A consumer with pending messages stays, because they would be deleted with it.
 _DELETE_CONSUMERS = """
 for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
   for number = 1, #fields, 2 do
     consumer[fields[number]] = fields[number + 1]
   end
-  local ended = consumer.name == ARGV[2] or consumer.idle > tonumber(ARGV[3])
-  if ended and consumer.pending == 0 then
+  if consumer.idle > tonumber(ARGV[2]) and consumer.pending == 0 then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer.name)
   end
 end
@@ -109,7 +106,7 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
     A message that a worker puts back waits in the sorted set ``<queue_name>:later``. A message that used up
     its tries is in the stream ``<queue_name>:dead``, which ``loanasync dead-letters`` lists.
 
-    Needs Redis 6.2 or later, or Valkey.
+    Needs Redis 7 or later, or Valkey.
 
     Args:
         url: Address of the server: ``redis://``, or ``rediss://`` for TLS.
@@ -132,6 +129,7 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
         # driver_info=None: otherwise redis-py reads its version from a file in the event loop.
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
+        self.redelivery = redelivery
         self._redis: Any = Redis(connection_pool=self.connection_pool)  # types of redis-py differ by release
         self._scripts: dict[str, Any] = {}
         self._cursor, self._next_check = _START, 0.0
@@ -142,7 +140,7 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
                 self.queue_name, self.consumer_group_name, id=self.consumer_id, mkstream=True
             )
         if self.is_worker_process:
-            await self._delete_consumers()
+            await self._run(_DELETE_CONSUMERS, "", self.consumer_group_name, 2 * self.idle_timeout)
 
     # Fetch one message at a time: messages that wait here would become idle and be redelivered elsewhere.
     async def _fetch(self) -> list[tuple[bytes, bytes]]:
@@ -159,11 +157,8 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
             wait = max(1, round(interval * 1000))
             streams = await self._redis.xreadgroup(*names, {self.queue_name: ">"}, count=1, block=wait)
             found = streams[0][1] if streams else []
-        for number, members in found:
-            if not members:  # Redis before 7 returns a deleted message without members
-                await self._delete(number)
         # A message without data is not from taskiq.
-        return [(number, members.get(b"data", b"")) for number, members in found if members]
+        return [(number, members.get(b"data", b"")) for number, members in found]
 
     async def _delete(self, delivery: bytes) -> None:
         await self._run(_REMOVE, "", self.consumer_group_name, delivery)
@@ -174,23 +169,10 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
     async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
         await self._run(_ADD_DEAD_LETTER, "dead", self.consumer_group_name, delivery, data, reason)
 
-    async def _delete_consumers(self, own: str = "") -> None:
-        """Delete the consumer with this name, and the consumers of killed workers."""
-        await self._run(_DELETE_CONSUMERS, "", self.consumer_group_name, own, 2 * self.idle_timeout)
-
     async def _run(self, script: str, suffix: str, *arguments: str | bytes | float) -> None:
         if script not in self._scripts:
             self._scripts[script] = self._redis.register_script(script)
         await self._scripts[script](keys=[self.queue_name, f"{self.queue_name}:{suffix}"], args=arguments)
-
-    async def shutdown(self) -> None:
-        """Close the connections. A worker deletes its consumer first."""
-        if self.is_worker_process:
-            try:
-                await self._delete_consumers(self.consumer_name)
-            except RedisError as error:
-                log(WARNING, "this worker's consumer was not deleted (%s)", type(error).__name__)
-        await super().shutdown()
 
 
 class DeadLetters(DeadLettersBase):
@@ -201,7 +183,7 @@ class DeadLetters(DeadLettersBase):
         name: Name of the stream.
 
     Raises:
-        loanasync.worker.NoQueueError: The stream does not exist; raised by `list` and `replay`.
+        loanasync.worker.NoQueueError: The stream does not exist; raised by `list`.
 
     Example:
         >>> from loanasync.worker.redis import DeadLetters
@@ -216,7 +198,8 @@ class DeadLetters(DeadLettersBase):
 
     async def list(self) -> list[DeadLetter]:
         """Return all dead letters, oldest first."""
-        await self._check()
+        if not await self._redis.exists(*self._names):
+            raise NoQueueError(self._names[0])
         return [_letter(number, fields) for number, fields in await self._redis.xrange(self._names[1])]
 
     async def replay(self, letter: DeadLetter) -> bool:
@@ -225,13 +208,7 @@ class DeadLetters(DeadLettersBase):
         Returns:
             True if it was put back; False if another call has replayed it.
         """
-        await self._check()
-        script = self._redis.register_script(_REPLAY)
-        return bool(await script(keys=self._names, args=[letter.id]))
-
-    async def _check(self) -> None:
-        if not await self._redis.exists(*self._names):
-            raise NoQueueError(self._names[0])
+        return bool(await self._redis.eval(_REPLAY, 2, *self._names, letter.id))
 
     async def aclose(self) -> None:
         """Close the connection."""

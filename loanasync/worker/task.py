@@ -1,9 +1,7 @@
 """The taskiq task that requests approvals, its middleware, and its redelivery after errors."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, WARNING
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ from taskiq import (
     AsyncTaskiqDecoratedTask,
     BrokerMessage,
     Context,
+    InMemoryBroker,
     TaskiqDepends,
     TaskiqEvents,
     TaskiqMessage,
@@ -25,8 +24,7 @@ from taskiq import (
 )
 from taskiq.abc.formatter import TaskiqFormatter
 from taskiq.acks import AcknowledgeType
-from taskiq.exceptions import NoResultError, SendTaskError
-from taskiq.kicker import AsyncKicker
+from taskiq.exceptions import NoResultError
 
 from loanasync._client import LoanClient
 from loanasync._log import log
@@ -36,7 +34,6 @@ from loanasync.worker.handler import TaskResult, handle, next_step, required_led
 
 _trace_context = TraceContextTextMapPropagator()
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
-_NATS_ACK_WAIT = 30.0  # seconds; default of the NATS server
 
 
 class _MessageMiddleware(TaskiqMiddleware):
@@ -68,17 +65,14 @@ class _MessageMiddleware(TaskiqMiddleware):
 
 
 class _SafeFormatter(TaskiqFormatter):
-    """Wraps the formatter of a broker so that an unreadable message is neither logged nor lost.
+    """Wraps the formatter of a broker so that an unreadable message becomes a dead letter.
 
-    taskiq itself logs an unreadable message with its personal data, and acknowledges it. With a broker of
-    this package, the message becomes a dead letter. With any other broker, an empty message takes its place,
-    which ends with the status ``rejected``.
+    taskiq itself logs an unreadable message with its personal data, and acknowledges it.
     """
 
-    def __init__(self, broker: AsyncBroker, name: str, tries: Tries) -> None:
+    def __init__(self, broker: QueueBroker, tries: Tries) -> None:
         self._broker = broker
         self._formatter = broker.formatter
-        self._name = name
         self._tries = tries
 
     def dumps(self, message: TaskiqMessage) -> BrokerMessage:
@@ -95,53 +89,32 @@ class _SafeFormatter(TaskiqFormatter):
             read.labels_types = None
             _tried(read)
         except Exception as error:  # noqa: BLE001  (raised by any serializer; its text may contain personal data)
-            reason = f"cannot be read ({type(error).__name__})"
-            if isinstance(self._broker, QueueBroker):
-                pending_requeue.set(Requeue(task_id, reason))
-                return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
-            log(
-                WARNING,
-                "a message of the queue %s: its result is 'rejected'; check the program that sent it",
-                reason,
-            )
-        else:
-            if isinstance(self._broker, QueueBroker) and self._broker.find_task(read.task_name) is None:
-                # taskiq would acknowledge it and only log a warning. Another worker may have this task.
-                pending_requeue.set(_after_try(read, "this worker has no such task", self._tries))
-            return read
-        return TaskiqMessage(task_id=task_id, task_name=self._name, labels={}, args=[None], kwargs={})
-
-
-@contextmanager
-def _senders_trace(labels: Mapping[str, Any]) -> Iterator[None]:
-    if trace.get_current_span().get_span_context().is_valid:  # started by taskiq's tracing middleware
-        yield
-        return
-    token = contexts.attach(_trace_context.extract(labels))
-    try:
-        yield
-    finally:
-        contexts.detach(token)
+            pending_requeue.set(Requeue(task_id, f"cannot be read ({type(error).__name__})"))
+            return TaskiqMessage(task_id=task_id, task_name="", labels={}, args=[], kwargs={})
+        if self._broker.find_task(read.task_name) is None:
+            # taskiq would acknowledge it and only log a warning. Another worker may have this task.
+            pending_requeue.set(_after_try(read, "this worker has no such task", self._tries))
+        return read
 
 
 def register_task(
-    broker: AsyncBroker, client: LoanClient, name: str, redelivery: float | None, tries: Tries
+    broker: AsyncBroker, client: LoanClient, name: str, tries: Tries
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """See `loanasync.worker.register`."""
     ledger = required_ledger(client)
-    patience = client.ledger_policy.patience  # type: ignore[union-attr]  # a client with a ledger has a policy
-    # The longest delivery waits for the request of another worker and then sends its own. It also needs five
-    # ledger operations and the longest delay. The lease of a dead worker must have expired, too.
-    delivery, lease = (
-        2 * client.timeout.total + 5 * patience + tries.cap,
-        client.timeout.longest + 2 * patience,
-    )
-    _check_redelivery(broker, max(delivery, lease), redelivery)
+    if not isinstance(broker, InMemoryBroker):
+        _prepare_queue(broker, client, tries)
     task = _Task(broker, client, name, tries)
 
     async def approve(message: Any, context: Annotated[Context, TaskiqDepends()]) -> TaskResult:  # noqa: ANN401  (taskiq would parse a typed argument, and log it if that fails)
-        with _senders_trace(context.message.labels):
+        sender = contexts.get_current()
+        if not trace.get_current_span().get_span_context().is_valid:  # no span of taskiq's tracing middleware
+            sender = _trace_context.extract(context.message.labels)
+        token = contexts.attach(sender)
+        try:
             return await task.run(message, context)
+        finally:
+            contexts.detach(token)
 
     async def check_ledger(_: TaskiqState) -> None:
         error = await client._ledger_guard.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
@@ -159,10 +132,6 @@ def register_task(
         await ledger.aclose()
 
     broker.add_middlewares(_MessageMiddleware(name, tries))
-    if not isinstance(
-        broker.formatter, _SafeFormatter
-    ):  # one for all tasks: a second would replace its messages
-        broker.formatter = _SafeFormatter(broker, name, tries)
     broker.on_event(TaskiqEvents.WORKER_STARTUP)(check_ledger)
     broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(close)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
@@ -189,16 +158,10 @@ class _Task:
             if isinstance(self.broker, QueueBroker):
                 pending_requeue.set(requeue)
                 raise NoResultError
-            # A broker of another package cannot delay a message. So wait here, then send a copy.
             if requeue.delay is None:
                 return task_result(result)
-            log(INFO, "%s: trying again in %.1f s", requeue.reason, requeue.delay)
-            await asyncio.sleep(requeue.delay)
+            await asyncio.sleep(requeue.delay)  # taskiq's broker for tests has no queue
             queued = requeue.message or queued
-            with suppress(SendTaskError):  # the queue is down: try again here
-                kicker: AsyncKicker[Any, Any] = AsyncKicker(queued.task_name, self.broker, queued.labels)
-                await kicker.with_task_id(queued.task_id).kiq(*queued.args, **queued.kwargs)
-                raise NoResultError  # the copy will have the result; this message is acknowledged
 
     async def _attempt(self, message: object) -> TaskResult | LoanError:
         try:
@@ -237,25 +200,23 @@ def _after_try(message: TaskiqMessage, reason: str, tries: Tries) -> Requeue:
     return Requeue(message.task_id, reason, None if is_last else tries.delay(tried), counted)
 
 
-def _check_redelivery(broker: AsyncBroker, longest: float, redelivery: float | None) -> None:
-    setting, within = _broker_redelivery(broker) if redelivery is None else ("redelivery", redelivery)
-    if within is None:
+def _prepare_queue(broker: AsyncBroker, client: LoanClient, tries: Tries) -> None:
+    if not isinstance(broker, QueueBroker):
         raise ConfigurationError(
-            setting, "must be the seconds after which this broker redelivers an unacknowledged message"
+            "broker",
+            "must be loanasync.worker.redis.RedisStreams or loanasync.worker.nats.JetStream, or taskiq's "
+            "InMemoryBroker in tests; for another queue, call loanasync.worker.handle from your own task",
         )
-    if within < longest:
+    patience = client.ledger_policy.patience  # type: ignore[union-attr]  # a client with a ledger has a policy
+    # The longest delivery waits for the request of another worker and then sends its own. It also needs five
+    # ledger operations and the longest delay. The lease of a dead worker must have expired, too.
+    delivery = 2 * client.timeout.total + 5 * patience + tries.cap
+    longest = max(delivery, client.timeout.longest + 2 * patience)
+    if broker.redelivery < longest:
         raise ConfigurationError(
-            setting,
-            f"must be at least {longest:g} seconds, not {within:g}: a delivery may take that long "
+            "redelivery",
+            f"must be at least {longest:g} seconds, not {broker.redelivery:g}: a delivery may take that long "
             "(timeout, ledger_policy.patience, cap) before another worker may receive its message",
         )
-
-
-def _broker_redelivery(broker: Any) -> tuple[str, float | None]:  # noqa: ANN401  (the packages of these brokers are optional)
-    """Return the name of the broker's setting for the redelivery of a message, and its value in seconds."""
-    if hasattr(broker, "idle_timeout"):  # taskiq-redis
-        return "idle_timeout", broker.idle_timeout / 1000
-    if hasattr(broker, "consumer_config"):  # taskiq-nats
-        config = broker.consumer_config
-        return "consumer_config.ack_wait", float((config and config.ack_wait) or _NATS_ACK_WAIT)
-    return "redelivery", None
+    if not isinstance(broker.formatter, _SafeFormatter):  # one for all tasks
+        broker.formatter = _SafeFormatter(broker, tries)

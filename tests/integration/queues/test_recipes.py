@@ -1,6 +1,5 @@
 """The recipes for other task queues in the docs, each run unchanged with a real worker."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -10,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from loanasync.sandbox import Sandbox
-from loanasync.testing import fiscal_code
 from loanasync.worker import message
 from support.builders import approval_request
-from support.cli import environment
-from support.fleet.workers import posts
 from support.servers import Valkey
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "workers.md"
@@ -130,59 +125,3 @@ def test_recipe_sends_a_denied_request_five_times(
     assert done.returncode == 1
     assert "AccessDeniedError" in done.stderr
     assert done.stdout.strip() == "2"
-
-
-SERVED = """
-import os
-from loanasync import LoanClient, LoanError
-from loanasync.ledger import LedgerPolicy, SqliteLedger
-from loanasync.worker import handle
-client = LoanClient.from_env(
-    ledger=SqliteLedger("decisions.db"), ledger_policy=LedgerPolicy(key=b"0123456789abcdef")
-)
-"""
-
-
-@pytest.mark.scheduled
-def test_celery_with_forked_workers_sends_one_request(
-    valkey: Valkey, served: Sandbox, tmp_path: Path
-) -> None:
-    recipe = PAGE.read_text(encoding="utf-8").partition("### Celery\n")[2].partition("```python\n")[2]
-    server = f"{valkey.url.removesuffix('/0')}/8"  # other tests use queues of the same name
-    recipe = recipe.partition("```")[0].replace("memory://", server).replace(f"cache+{server}", server)
-    (tmp_path / "shop_queue.py").write_text(SERVED + recipe)
-    customers = [fiscal_code() for _ in range(6)]
-
-    async def create() -> None:
-        async with served.client() as client:
-            for code in customers:
-                await client.create_request({"fiscalCode": code})
-
-    asyncio.run(create())
-    env = {
-        **environment(served),
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONWARNINGS": "default",
-    }  # celery warns when it runs as root
-    arguments = ["-m", "celery", "-A", "shop_queue", "worker", "--pool", "prefork", "--concurrency", "2"]
-    script = """
-import json, sys
-from shop_queue import approve_task
-sent = [approve_task.delay(queued) for queued in json.loads(sys.argv[1])]
-results = [one.get(timeout=60) for one in sent]
-print(json.dumps([[each["status"], each["decision"]["redirect_url"]] for each in results]))
-"""
-    queued = json.dumps([message(code, approval_request()) for code in customers * 2])
-    with subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=env) as worker:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", script, queued],
-                cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
-            )  # fmt: skip
-        finally:
-            worker.terminate()
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    assert {status for status, _ in results} == {"approved"}
-    assert results[:6] == results[6:]
-    assert len(posts(served)) == 6

@@ -29,12 +29,11 @@ from loanasync import (
     ConfigurationError,
     Decision,
     InFlightError,
-    LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
     Telemetry,
 )
-from loanasync.ledger import RedisLedger, SqliteLedger
+from loanasync.ledger import SqliteLedger
 from loanasync.testing import ScriptedResponse, approved, denied, not_connected
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
@@ -65,11 +64,12 @@ class Queue:
         self.file = folder / "results.jsonl"
         own = options.pop("options", None)
         self.shop = Shop(*steps, ledger=SqliteLedger(folder / "decisions.db"), options=own)
-        self.options = {"redelivery": 600, "base": 0.01, "cap": 0.02, **options}
+        self.options = {"base": 0.01, "cap": 0.02, **options}
         self.broker = self.new_broker()
 
     def new_broker(self) -> AsyncBroker:
-        broker = broker_of(self.url, self.name).with_result_backend(FileResultBackend(self.file))
+        broker = broker_of(self.url, self.name, redelivery=600.0)
+        broker.result_backend = FileResultBackend(self.file)
         register(broker, self.shop.client, **self.options)
         return broker
 
@@ -134,56 +134,26 @@ async def refused_writes(url: str, stream: str) -> AsyncIterator[None]:
             await redis.restore(stream, 0, kept)
 
 
-CUSTOMERS = [f"TSTXYZ00A00A00{number}{letter}" for number in range(2) for letter in "ABCDEFGH"]
-
-
-async def test_denied_message_becomes_a_dead_letter_that_can_be_replayed(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 3, approved(), tries=3)
+async def test_message_denied_five_times_is_a_dead_letter_that_can_be_replayed(
+    url: str, tmp_path: Path
+) -> None:
+    queue = Queue(url, tmp_path, *[denied()] * 6, approved())
     async with queue.open():
-        (task,) = await queue.put(CUSTOMERS[0])
+        (task,) = await queue.put(FISCAL_CODE)
         (letter,) = await queue.letters(1)
         assert (letter.task, letter.task_id) == ("loanasync:approve", task)
-        assert queue.statuses() == []
-        assert CUSTOMERS[0] not in repr(letter)
+        assert letter.reason == "AccessDeniedError"
+        assert (len(queue.shop.script.sent), queue.statuses()) == (5, [])
+        assert FISCAL_CODE not in repr(letter)
         async with letters_of(url, queue.name) as letters:
             assert await letters.replay(letter)
             assert not await letters.replay(letter)
-            await until(lambda: queue.statuses() == ["approved"])
+            await until(lambda: queue.statuses() == ["approved"])  # with all its tries again
             assert await letters.list() == []
-    assert queue.shop.script.left == 0
-
-
-@pytest.mark.usefixtures("broken_logging")
-async def test_worker_with_a_failing_log_handler_loses_no_message(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 2, approved(), tries=2)
-    async with queue.open():
-        await queue.put(CUSTOMERS[0])
-        await queue.letters(1)
-        await queue.put(CUSTOMERS[1])
-        await until(lambda: queue.statuses() == ["approved"])
-
-
-async def test_replayed_message_has_all_its_tries_again(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 3, approved(), tries=2)
-    async with queue.open():
-        await queue.put(CUSTOMERS[0])
-        (letter,) = await queue.letters(1)
-        async with letters_of(url, queue.name) as letters:
-            await letters.replay(letter)
-        await until(lambda: queue.statuses() == ["approved"])
-
-
-async def test_denied_message_is_sent_at_most_five_times(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 6)
-    async with queue.open():
-        await queue.put(FISCAL_CODE)
-        (letter,) = await queue.letters(1)
-    assert letter.reason == "AccessDeniedError"
-    assert len(queue.shop.script.sent) == 5
 
 
 UNSENT: list[LoanError] = [
-    CircuitOpenError("approve", "denied", 0.03),
+    CircuitOpenError("approve", "denied", 0.1),
     InFlightError("approve", "key"),
     LedgerUnavailableError("approve", "key", "OSError"),
     ConfigurationError("ledger", "has entries of a later version"),
@@ -192,8 +162,13 @@ UNSENT: list[LoanError] = [
 
 @pytest.mark.parametrize("error", UNSENT, ids=lambda error: type(error).__name__)
 async def test_delivery_that_sends_nothing_uses_up_no_try(
-    url: str, tmp_path: Path, error: LoanError, monkeypatch: pytest.MonkeyPatch
+    url: str,
+    tmp_path: Path,
+    error: LoanError,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
     queue = Queue(url, tmp_path, denied(), approved(), tries=2)
     errors, approve = [error] * 3, queue.shop.client.approve
 
@@ -211,6 +186,7 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
         await queue.put(FISCAL_CODE)
         await until(lambda: queue.statuses() == ["approved"])
     assert len(queue.shop.script.sent) == 2
+    assert (" again in 0.1 s" in caplog.text) == isinstance(error, CircuitOpenError)
 
 
 async def test_wrong_configuration_pauses_and_keeps_the_message(
@@ -223,26 +199,14 @@ async def test_wrong_configuration_pauses_and_keeps_the_message(
 
     async with queue.open() as working:
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteLedger, "get", later)
-            patch.setattr(SqliteLedger, "claim", later)
-            await queue.put(*CUSTOMERS[:3])
+            patch.setattr(queue.shop.client, "approve", later)
+            await queue.put(FISCAL_CODE)
             async with asyncio.timeout(60):
                 await working
     assert queue.statuses() == []
-    assert len(queue.shop.script.sent) == 0
-
-
-async def test_worker_with_a_ledger_of_another_format_ends_immediately(url: str, valkey: Valkey) -> None:
-    prefix = f"{token_hex(4)}:"
-    async with Redis.from_url(valkey.url) as redis:
-        await redis.set(f"{prefix}entries", "3")
-    broker = broker_of(url, f"q{token_hex(4)}")
-    ledger = RedisLedger(valkey.url, prefix=prefix)
-    register(broker, Shop(ledger=ledger).client, redelivery=600)
-    broker.is_worker_process = True
-    with pytest.raises(LedgerMismatchError, match="an earlier format"):
-        await broker.startup()
-    await ledger.aclose()
+    assert queue.shop.script.sent == []
+    async with letters_of(url, queue.name) as letters:
+        assert await letters.list() == []
 
 
 async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> None:
@@ -253,22 +217,24 @@ async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> N
     assert (letter.task, letter.task_id) == ("another shop's", task)
 
 
-async def test_opentelemetry_middleware_propagates_the_trace(
-    url: str, tmp_path: Path, tracing: TracerProvider, exporter: InMemorySpanExporter
+@pytest.mark.parametrize("middlewares", [[], [OpenTelemetryMiddleware]], ids=["ours", "taskiq's"])
+async def test_call_belongs_to_the_trace_of_the_sender(
+    url: str, tmp_path: Path, tracing: TracerProvider, exporter: InMemorySpanExporter, middlewares: list[Any]
 ) -> None:
     options = {"telemetry": Telemetry(tracer_provider=tracing)}
     queue = Queue(url, tmp_path, not_connected(), approved(), options=options)
-    queue.broker.add_middlewares(OpenTelemetryMiddleware(tracer_provider=tracing))
+    queue.broker.add_middlewares(*(each(tracer_provider=tracing) for each in middlewares))
     async with queue.open():
         with tracing.get_tracer("shop").start_as_current_span("checkout") as checkout:
             await queue.put(FISCAL_CODE)
         await until(lambda: queue.statuses() == ["approved"])
     (result,) = results(queue.file)
-    trace_id = checkout.get_span_context().trace_id
-    assert result["meta"]["trace_id"] == format_trace_id(trace_id)
+    wanted = checkout.get_span_context()
+    assert result["meta"]["trace_id"] == format_trace_id(wanted.trace_id)
     calls = [span for span in exporter.get_finished_spans() if span.name == "loanasync.approve"]
-    assert {span.context.trace_id for span in calls} == {trace_id}
-    assert len(calls) == 2
+    assert {span.context.trace_id for span in calls} == {wanted.trace_id}
+    is_parent = {span.parent is not None and span.parent.span_id == wanted.span_id for span in calls}
+    assert (len(calls), is_parent) == (2, {not middlewares})
 
 
 @pytest.mark.parametrize("labels", [{}, {"loanasync-tried": "x"}])
@@ -278,7 +244,7 @@ async def test_unreadable_message_becomes_a_dead_letter_at_once(
     """The formatters of two shops are nested."""
     caplog.set_level(logging.INFO, "loanasync")
     queue = Queue(url, tmp_path)
-    register(queue.broker, queue.shop.new_client(), name="other", redelivery=600)
+    register(queue.broker, queue.shop.new_client(), name="other")
     members = {"task_name": "loanasync:approve", "args": ["TSTXYZ00A00A000A"], "labels": labels}
     data = json.dumps(members | ({"task_id": "t", "kwargs": {}} if labels else {})).encode()
     async with queue.open():
@@ -290,31 +256,6 @@ async def test_unreadable_message_becomes_a_dead_letter_at_once(
     assert queue.statuses() == []
     assert "trying message" not in caplog.text
     assert "TSTXYZ" not in caplog.text
-
-
-async def test_worker_with_another_task_continues_when_ours_is_paused(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(url, tmp_path)
-    calls, done = [], asyncio.Event()
-
-    async def later(*_: Any, **__: Any) -> None:
-        calls.append(1)
-        raise ConfigurationError("ledger", "has entries of a later version")
-
-    monkeypatch.setattr(queue.shop.client, "approve", later)
-
-    @queue.broker.task("the shop's own")
-    async def own() -> None:
-        done.set()
-
-    async with queue.open() as working:
-        await queue.put(FISCAL_CODE)
-        await until(lambda: len(calls) > 1)
-        await own.kiq()
-        async with asyncio.timeout(60):
-            await done.wait()
-        assert not working.done()
 
 
 async def test_queue_whose_dead_letters_cannot_be_stored_is_refused(nats: Server) -> None:

@@ -15,6 +15,7 @@ from taskiq.cli.worker.run import start_listen
 from loanasync import LoanClient, RetryPolicy, Timeout
 from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.worker import register
+from loanasync.worker.delivery import QueueBroker
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
 from support import stopping_worker
@@ -63,7 +64,7 @@ def results(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> AsyncBroker:
+def broker_of(url: str, queue: str, redelivery: float = TIMES["redelivery"]) -> QueueBroker:
     if url.startswith("nats"):
         return JetStream(url, name=queue, redelivery=redelivery)
     return RedisStreams(url, queue_name=queue, redelivery=redelivery)
@@ -96,11 +97,11 @@ def stop_before_ack(broker: AsyncBroker) -> None:
     broker.listen = listening  # type: ignore[method-assign]
 
 
-def worker(settings: dict[str, Any]) -> AsyncBroker:
+def worker(settings: dict[str, Any]) -> QueueBroker:
     """Return a broker with the task, as a shop's module creates it."""
     times = {**TIMES, **settings.get("times", {})}
     broker = broker_of(settings["broker"], settings["queue"], times["redelivery"])
-    broker = broker.with_result_backend(FileResultBackend(Path(settings["results"])))
+    broker.result_backend = FileResultBackend(Path(settings["results"]))
     point = settings.get("point", "")
     if point == "before ack":
         stop_before_ack(broker)
@@ -116,7 +117,8 @@ def worker(settings: dict[str, Any]) -> AsyncBroker:
         ledger_policy=LedgerPolicy(key=KEY, patience=times["patience"], orphan_folder=settings["orphans"]),
     )
     tries = settings.get("tries", 100)
-    register(broker, client, base=0.05, cap=times["cap"], redelivery=_UNCHECKED, tries=tries)
+    broker.redelivery = _UNCHECKED
+    register(broker, client, base=0.05, cap=times["cap"], tries=tries)
     return broker
 
 
