@@ -182,18 +182,18 @@ class Breaker:
                 yield circuit
 
 
-def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, had_fault: bool) -> Verdict:
+def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, was_written: bool) -> Verdict:
     """Return the verdict about a call.
 
     Args:
         last: Its last response, or the reason why none arrived.
         result: Its result.
-        had_fault: An earlier attempt has ended with status 500.
+        was_written: A request of the call may have reached the service.
     """
     if isinstance(result, Approved | Refused):
         return "decided"
     if isinstance(last, NoResponse):
-        return "unknown" if last.is_sent or had_fault else "other"
+        return "unknown" if was_written else "other"
     if last.status >= SYSTEM_FAULT:
         # Shoppers cause this text by repeating their requests.
         return "other" if isinstance(result, AlreadyEvaluatedError) else "unknown"

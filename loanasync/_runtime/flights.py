@@ -5,6 +5,7 @@ import os
 import threading
 from asyncio import CancelledError
 from contextlib import suppress
+from enum import Enum, auto
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
@@ -18,7 +19,7 @@ from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline
-from loanasync._runtime.run import Run, copy_error, returned
+from loanasync._runtime.run import Run, copy_error
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._waits import GRACE, Waiter, wake
 from loanasync.errors import (
@@ -30,46 +31,60 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 
-_CLOSE_TIMEOUT = 5.0  # seconds for settling the last approvals
+_CLOSE_TIMEOUT = 5.0  # seconds for the end of a flight in which no response is awaited any more
 
 
-class Flight:
-    """One approval in progress: a separate task, whose result all of its callers get.
+class Phase(Enum):
+    """The progress of a flight."""
+
+    NEW = auto()  # its task has not begun
+    FLYING = auto()  # a request may be sent
+    SETTLING = auto()  # no further request is sent
+    OVER = auto()  # `Flight.result` is set
+
+
+class Flight(Run):
+    """A `Run` of an approval in a separate task, whose result all of its callers get.
 
     Cancelling a caller does not cancel the exchange. When the last caller has left and nothing of a request
     was written, nothing is sent. Otherwise the response is read and settled. The callers may be in other
     event loops and threads.
 
+    A call that finds a flight of the same approval joins it. Its own object is then used only for its time
+    limit and its span.
+
     Args:
-        run: The call of the first caller, whose time limits and retry policy apply.
+        pipeline: As for `Run`.
+        call: The call of the first caller.
+        timeout: Its time limits.
+        retry: Its retry policy.
+        customer: Digest of shop, customer and scope.
+        payload: Digest of the members of the body.
+
+    Attributes:
+        callers: The futures in which the callers wait.
+        result: The outcome or the exception, when the flight is over.
     """
 
-    __slots__ = (
-        "_process",
-        "claim",
-        "has_begun",
-        "is_over",
-        "is_settling",
-        "is_withdrawn",
-        "loop",
-        "result",
-        "run",
-        "task",
-        "waiters",
-    )
+    phase = Phase.NEW
+    task: asyncio.Task[None] | None = None
+    claim: Claim | None = None
+    result: Outcome | BaseException
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        call: Call,
+        timeout: Timeout,
+        retry: RetryPolicy,
+        customer: bytes,
+        payload: bytes,
+    ) -> None:
+        super().__init__(pipeline, call, timeout, retry)
+        self.customer = customer
+        self.payload = payload
         self.loop = asyncio.get_running_loop()
-        self.task: asyncio.Task[None] | None = None
-        self.claim: Claim | None = None
-        self.waiters: list[Waiter] = []
-        self.has_begun = False
-        self.is_settling = False  # no further request is sent
-        self.is_over = False
-        self.is_withdrawn = False  # the last caller has left before a request was written, or in a retry wait
-        # The outcome or the error. None after the end: nothing was sent, and a caller may start a new flight.
-        self.result: Outcome | BaseException | None = None
+        self.callers: list[Waiter] = []
         self._process = os.getpid()
 
     @property
@@ -82,29 +97,29 @@ class Flight:
         """True in a forked child of the process in which the flight runs."""
         return self._process != os.getpid()
 
-    def wake(self) -> None:
+    def wake_callers(self) -> None:
         """Wake all callers."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:  # garbage collection ended the flight in a thread without an event loop
             running = None
-        for waiter in tuple(self.waiters):  # a copy: waiters in other threads may be removed meanwhile
-            if (loop := waiter.get_loop()) is running:
-                wake(waiter)
+        for caller in tuple(self.callers):  # a copy: callers in other threads may leave meanwhile
+            if (loop := caller.get_loop()) is running:
+                wake(caller)
                 continue
-            with suppress(RuntimeError):  # the waiter's event loop was closed
-                loop.call_soon_threadsafe(wake, waiter)
+            with suppress(RuntimeError):  # the caller's event loop was closed
+                loop.call_soon_threadsafe(wake, caller)
 
     def report_unread(self) -> None:
         """Log the result of a flight that no caller receives."""
-        entry = (self.run.entry or "-")[:12]
-        if not isinstance(self.result, DecisionNotRecordedError):
-            if self.result is not None:
-                log(INFO, _UNREAD, entry, type(self.result).__name__)
-        elif self.result.file is None:
-            log(ERROR, _IN_MEMORY, entry, self.result.cause_type)
-        else:
-            log(WARNING, _IN_FILE, entry, self.result.cause_type)
+        entry, result = (self.entry or "-")[:12], self.result
+        if isinstance(result, DecisionNotRecordedError):
+            if result.file is None:
+                log(ERROR, _IN_MEMORY, entry, result.cause_type)
+            else:
+                log(WARNING, _IN_FILE, entry, result.cause_type)
+        elif self.may_be_evaluated:
+            log(INFO, _UNREAD, entry, type(result).__name__)
 
 
 class Flights:
@@ -144,150 +159,130 @@ class Flights:
         """
         customer, payload = self._digests_of(call)
         while True:
-            run = Run(self._pipeline, call, timeout, retry)
-            run.customer, run.payload = customer, payload
-            flight = self._find_or_add(run)
-            is_first = flight.run is run
+            own = Flight(self._pipeline, call, timeout, retry, customer, payload)
+            flight = self._find_or_add(own)
             within: float | None = timeout.total
             if waits_for_response:
                 # Another event loop may be closed, and its flight then never ends.
-                within = None if is_first else flight.run.timeout.longest + _CLOSE_TIMEOUT
-            if not is_first:
-                result = await self._join(flight, run, within)
-            elif await self._wait(flight, run, within, is_first=True):
-                result = flight.result
+                within = None if flight is own else flight.timeout.longest + _CLOSE_TIMEOUT
+            if flight is own:
+                result = _result_for(own, flight, is_late=await self._wait(own, flight, within))
             else:
-                result = late_error(run, is_sent=True)
-            if result is not None:
+                result = await self._join(own, flight, within)
+            if result is None and (left := own.deadline - self._pipeline.now()) <= 0:
+                result = _late_error(own)
+            if isinstance(result, BaseException):
                 try:
-                    return returned(copy_error(result))
+                    raise result
                 finally:
-                    del flight, result  # breaks the reference cycle of error, traceback and frame
-            left = run.deadline - self._pipeline.now()
-            if is_first or left <= 0:
-                raise late_error(run)
+                    del own, flight, result  # breaks the reference cycle of error, traceback and frame
+            if result is not None:
+                return result
             timeout = evolve(timeout, total=left)
 
-    def _find_or_add(self, run: Run) -> Flight:
-        """Return the flight of an approval in progress, or a new one, which `_wait` starts."""
+    def _find_or_add(self, own: Flight) -> Flight:
+        """Return the flight of the same approval in progress, or else add this one, which `_wait` starts."""
         while True:
             with self._lock:
-                flight = self._in_flight.get(run.customer)
+                flight = self._in_flight.get(own.customer)
                 if flight is not None and flight.is_inherited:
                     self._drop_inherited()
                     flight = None
                 if flight is None:
-                    flight = self._in_flight[run.customer] = Flight(run)
-                    return flight
+                    self._in_flight[own.customer] = own
+                    return own
             if not flight.is_dead:
                 return flight
-            self._finish(flight, self._result_of(flight, CancelledError()))
+            self._finish(flight, CancelledError())
 
     def _drop_inherited(self) -> None:
         """Note the approvals that the parent process is requesting, and forget its flights."""
         inherited, self._in_flight = self._in_flight, {}
         for flight in inherited.values():
-            self._guard.inherit(flight.run)
+            self._guard.inherit(flight)
 
-    async def _join(self, flight: Flight, run: Run, within: float | None) -> Outcome | BaseException | None:
+    async def _join(
+        self, own: Flight, flight: Flight, within: float | None
+    ) -> Outcome | BaseException | None:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
-        with run:
-            run.record.set_ledger_result("joined")
+        with own:
+            own.record.set_ledger_result("joined")
             try:
-                if flight.run.payload != run.payload:
-                    return run.finish(PayloadMismatchError("approve", flight.run.entry or "", "inflight"))
-                flight.is_withdrawn = False  # this caller has time left, and the error must not say otherwise
-                if not await self._wait(flight, run, within, is_first=False):
-                    return run.finish(InFlightError("approve", flight.run.entry or ""))
+                if flight.payload != own.payload:
+                    return own.finish(PayloadMismatchError("approve", flight.entry or "", "inflight"))
+                is_late = await self._wait(own, flight, within)
             finally:  # before Python 3.12, the flight may have no span when this caller joins
-                run.record.link(flight.run.span)
-            result = flight.result
-            if result is None or (isinstance(result, LoanError) and result.outcome == "not_sent"):
-                return None
-            if isinstance(result, BaseException) and not isinstance(result, Exception):
-                if not flight.run.may_be_evaluated:
-                    return None
-                result = unknown_error(flight.run, result)  # for example SystemExit, which ends its caller
-            if isinstance(result, BaseException) and not isinstance(result, LoanError):
-                return result
-            return run.finish(copy_error(result))
+                own.record.link(flight.span)
+            return own.finish(_result_for(own, flight, is_late=is_late))
 
-    async def _wait(self, flight: Flight, run: Run, within: float | None, *, is_first: bool) -> bool:
-        """Wait for the end of a flight. Return False if this caller leaves before, because its time is over.
+    async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:
+        """Wait for the end of a flight. Return True if the time of this caller is over before.
 
-        When its time is over, a caller leaves if a response is awaited. One that joined also leaves if others
-        still wait. Any other caller stays until the end, which is near: if it is the last one and nothing was
-        sent, the flight is withdrawn; otherwise its result is being recorded.
+        Then it leaves if a response is awaited. If it has joined, it also leaves if others still wait. Any
+        other caller stays until the end, which is near: if it is the last one and nothing was sent, the
+        flight is withdrawn; otherwise its result is being recorded.
         """
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        flight.waiters.append(waiter)
-        flight.run.is_abandoned = False
-        if is_first:
+        await self._wait_once(own, flight, within)
+        if flight.phase is Phase.OVER:
+            return False
+        is_shared = flight.callers or flight.loop is not asyncio.get_running_loop()
+        if not (flight.is_reading or (is_shared and flight is not own)):
+            await self._wait_once(own, flight, _CLOSE_TIMEOUT)
+        return True
+
+    async def _wait_once(self, own: Flight, flight: Flight, within: float | None) -> None:
+        loop, timer = asyncio.get_running_loop(), own.resources.timer
+        caller = loop.create_future()
+        flight.callers.append(caller)
+        if flight is own and flight.task is None:
             flight.task = asyncio.Task(self._fly(flight), loop=loop, **_EAGER)
+        if flight.phase is Phase.OVER:  # before the caller was added, for example in another thread
+            wake(caller)
         if within is not None:
-            run.limits.set(waiter, loop.time() + within + GRACE)
+            timer.set(caller, loop.time() + within + GRACE)
         try:
-            await self._wait_for(flight, waiter)
-        finally:
-            run.limits.discard(waiter)
-        if flight.is_over:
-            return True
-        is_shared = len(flight.waiters) > 1 or flight.loop is not loop
-        leaves = flight.run.is_reading or (is_shared and not is_first)
-        self._leave(flight, waiter)
-        if not leaves:
-            waiter = loop.create_future()
-            flight.waiters.append(waiter)
-            await self._wait_for(flight, waiter)
-        return not leaves
-
-    async def _wait_for(self, flight: Flight, waiter: Waiter) -> None:
-        if flight.is_over:  # it has ended before the waiter was added, for example in another thread
-            wake(waiter)
-        try:
-            await waiter
+            await caller
         except BaseException:
-            self._leave(flight, waiter)
+            self._leave(flight, caller)
             raise
+        finally:
+            timer.discard(caller)
+        if flight.phase is not Phase.OVER:
+            self._leave(flight, caller)
 
-    def _leave(self, flight: Flight, waiter: Waiter) -> None:
+    def _leave(self, flight: Flight, caller: Waiter) -> None:
         if flight.is_inherited:
             return
-        with suppress(ValueError):  # the flight has just ended
-            flight.waiters.remove(waiter)
-        if flight.waiters:
+        with suppress(ValueError):  # it has left already
+            flight.callers.remove(caller)
+        if flight.callers:
             return
-        if flight.is_over:
-            flight.report_unread()
+        if flight.phase is Phase.OVER:  # in this iteration of the event loop
+            self._keep_unread(flight)
             return
         with suppress(RuntimeError):  # the loop was closed
-            if waiter.get_loop() is flight.loop:
+            if caller.get_loop() is flight.loop:
                 self._withdraw(flight)  # now, because it may be sent in the next iteration of the event loop
             else:
                 flight.loop.call_soon_threadsafe(self._withdraw, flight)
 
     def _withdraw(self, flight: Flight) -> None:
         """Send no further request of a flight without callers. A response that is awaited is still read."""
-        if flight.waiters or flight.task is None:
+        may_send = flight.phase in (Phase.NEW, Phase.FLYING) and not flight.is_reading
+        if flight.callers or flight.task is None or not may_send:
             return
-        flight.run.is_abandoned = True
-        if not (flight.run.is_reading or flight.is_settling):
-            flight.is_withdrawn = True
-            flight.task.cancel()
-            if not flight.has_begun:  # its coroutine never runs
-                self._finish(flight, None)
+        flight.task.cancel()
+        if flight.phase is Phase.NEW:  # its coroutine never runs
+            self._finish(flight, CancelledError())
 
     async def _fly(self, flight: Flight) -> None:
         """Run a flight to its end, and set its result for all callers."""
-        flight.has_begun = True
-        result: Outcome | BaseException | None
+        flight.phase = Phase.FLYING
         try:
             result = await self._decide(flight)
         except BaseException as error:
-            result = self._result_of(flight, error)
-            is_read = bool(flight.waiters)
-            self._finish(flight, result)
+            is_cancelled, is_read = isinstance(error, CancelledError | GeneratorExit), bool(flight.callers)
+            self._finish(flight, type(error)() if is_cancelled else copy_error(error))
             if not (is_read or isinstance(error, Exception | CancelledError)):
                 raise
         else:
@@ -295,55 +290,51 @@ class Flights:
 
     async def _decide(self, flight: Flight) -> Outcome | LoanError:
         """Claim the approval, send the request, read the response and settle the claim."""
-        with flight.run as run:
-            claim = await self._guard.begin(run)
+        with flight:
+            claim = await self._guard.begin(flight)
             if not isinstance(claim, Claim):
-                return run.finish(claim)
+                return flight.finish(claim)
             flight.claim = claim
             try:
-                result = await run.send()
+                result = await flight.make_attempts()
             except GeneratorExit:  # the event loop was closed: nothing can be awaited
                 raise
             except BaseException as error:  # also SystemExit, for example of a signal handler
-                run.release_slot()  # other calls need not wait for the settlement
-                flight.claim, flight.is_settling = None, True
-                if (decision := run.received_decision()) is None:
+                flight.release_slot()  # other calls need not wait for the settlement
+                flight.claim, flight.phase = None, Phase.SETTLING
+                if (decision := flight.received_decision()) is None:
                     await claim.interrupt(error)
                 else:
                     await claim.settle(decision)
                 raise
-            flight.is_settling = True
-            run.release_slot()
+            flight.phase = Phase.SETTLING
+            flight.release_slot()
             result = await claim.settle(result)
             flight.claim = None
-            return run.finish(result)
+            return flight.finish(result)
 
-    def _result_of(self, flight: Flight, error: BaseException) -> BaseException | None:
-        """Return the result of a flight that ended with an exception."""
-        if not isinstance(error, CancelledError | GeneratorExit):
-            return copy_error(error)
-        if not flight.run.may_be_evaluated:
-            return None
-        # Only callers whose time is over wait for a flight that is withdrawn. One that joined has reset this.
-        return late_error(flight.run) if flight.is_withdrawn else unknown_error(flight.run, error)
-
-    def _finish(self, flight: Flight, result: Outcome | BaseException | None) -> None:
+    def _finish(self, flight: Flight, result: Outcome | BaseException) -> None:
         """Set the result of a flight, and wake its callers."""
         with self._lock:
             # Another thread may have finished this dead flight, or garbage collection may have ended it.
-            if flight.is_over:
+            if flight.phase is Phase.OVER:
                 return
             # Another thread may fork the process between two of these steps. Change the record before the
             # flight is removed, so that the child finds the approval in one of the two.
             if flight.claim is not None:
                 flight.claim.abandon()
-            if self._in_flight.get(flight.run.customer) is flight:
-                del self._in_flight[flight.run.customer]
-            flight.result, flight.is_over = result, True
-        if flight.waiters:
-            flight.wake()
+            if self._in_flight.get(flight.customer) is flight:
+                del self._in_flight[flight.customer]
+            flight.result, flight.phase = result, Phase.OVER
+        if flight.callers:
+            flight.wake_callers()
         else:
-            flight.report_unread()
+            self._keep_unread(flight)
+
+    def _keep_unread(self, flight: Flight) -> None:
+        """Keep and log the result of a flight that no caller receives."""
+        self._guard.keep_unread(flight)
+        flight.report_unread()
 
     async def aclose(self) -> None:
         """Wait until the flights of this event loop have settled."""
@@ -364,14 +355,29 @@ class Flights:
         return customer.digest(), request.digest()
 
 
-def unknown_error(run: Run, error: BaseException) -> LoanError:
-    """Return the error of an approval whose flight ended with an exception after its request was written."""
-    return OutcomeUnknownError("approve", run.entry or "", "unknown", type(error).__name__)
+def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | BaseException | None:
+    """Return the result of a flight for the caller with the call `own`.
+
+    Return None if nothing was sent, and this caller, which has joined, may try again.
+    """
+    is_own = flight is own
+    if flight.phase is not Phase.OVER:  # a response is awaited, or perhaps it is
+        return _late_error(own, is_sent=True) if is_own else InFlightError("approve", flight.entry or "")
+    result = flight.result
+    if not isinstance(result, BaseException):
+        return result
+    if isinstance(result, Exception) or (is_own and not isinstance(result, CancelledError | GeneratorExit)):
+        is_unsent = isinstance(result, LoanError) and result.outcome == "not_sent"
+        return None if is_unsent and not is_own else copy_error(result)
+    # Cancelled; or SystemExit or the like, which ends its own caller only.
+    if flight.may_be_evaluated and not is_late:
+        return OutcomeUnknownError("approve", flight.entry or "", "unknown", type(result).__name__)
+    return _late_error(flight) if is_own or flight.may_be_evaluated else None
 
 
-def late_error(run: Run, *, is_sent: bool = False) -> LoanError:
+def _late_error(flight: Flight, *, is_sent: bool = False) -> LoanError:
     """Return the error of a caller whose time limit has passed."""
-    return run.transport_error(DeadlineExceededError, "TimeoutError", is_sent=is_sent)
+    return flight.transport_error(DeadlineExceededError, "TimeoutError", is_sent=is_sent)
 
 
 # From Python 3.12 on, a flight begins at once, not in the next iteration of the event loop.

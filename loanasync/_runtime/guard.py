@@ -64,7 +64,7 @@ class Claim:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Do what `interrupt` does without awaiting: no slot was free, or the event loop was closed."""
+        """Do what `interrupt` does without awaiting, because the event loop was closed."""
 
 
 class Guard(Protocol):
@@ -82,6 +82,9 @@ class Guard(Protocol):
 
         Return the claim, the known decision, or the error that forbids sending.
         """
+
+    def keep_unread(self, run: Run) -> None:
+        """Keep the recorded decision of an approval, because no caller has received it."""
 
     def inherit(self, run: Run) -> None:
         """Note, in a forked child, an approval that the parent process is requesting."""
@@ -128,39 +131,43 @@ class ProcessGuard:
     def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
         with self._lock:
-            if run.customer not in self._records:
+            if self._find(run)[0] in (None, "unknown"):
                 self._write(run, "inflight", int(monotonic()))
+
+    def keep_unread(self, run: Run) -> None:
+        """See `Guard.keep_unread`."""
+        with self._lock:
+            is_decided = self._find(run)[0] in ("approved", "refused")
+            if is_decided and (kept := self._kept.pop(run.customer, None)) is not None:
+                self._unread[run.customer] = kept
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
-        claim = self._claim(run)
-        if not isinstance(claim, Claim):
-            return claim
-        try:
-            error = await run.acquire_slot()
-        except BaseException:
-            claim.abandon()
-            raise
-        if error is None:
-            return claim
-        claim.abandon()
-        return error
+        known = self._look_up(run) if run.customer in self._records else None
+        if known is None:
+            known = await run.acquire_slot()
+        return _ProcessClaim(self, run) if known is None else known
 
-    def _claim(self, run: Run) -> "_ProcessClaim | Decision | LoanError":
-        now = int(monotonic())
+    def _look_up(self, run: Run) -> Decision | LoanError | None:
+        """Return the decision or the error that forbids sending, if the approval was requested before."""
+        state, seconds, payload = self._find(run)
+        if state is None:
+            return None
+        is_same = payload == run.payload
         with self._lock:
-            previous = self._records.get(run.customer)
-            if previous is not None:
-                code, seconds, payload = _RECORD.unpack(previous)
-                state = _STATES[code]
-                if now - seconds >= _MAX_AGE:
-                    self._forget(run.customer)
-                    previous = None
-                elif not (run.call.repeat_unknown and state == "unknown" and payload == run.payload):
-                    return self._known(run, state, is_same=payload == run.payload)
-            run.after_unknown = previous is not None
-            self._write(run, "inflight", now)
-        return _ProcessClaim(self, run, previous)
+            if int(monotonic()) - seconds >= _MAX_AGE:
+                self._forget(run.customer)
+                return None
+            run.after_unknown = run.call.repeat_unknown and state == "unknown" and is_same
+            return None if run.after_unknown else self._known(run, state, is_same=is_same)
+
+    def _find(self, run: Run) -> tuple[EntryState | None, int, bytes]:
+        """Return state, time and payload of the record of an approval; the state None without a record."""
+        record = self._records.get(run.customer)
+        if record is None:
+            return None, 0, b""
+        code, seconds, payload = _RECORD.unpack(record)
+        return _STATES[code], seconds, payload
 
     def _known(self, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
         """Return the decision or the error that follows from a record."""
@@ -176,7 +183,8 @@ class ProcessGuard:
                 self._unread.pop(run.customer, None)
                 self._keep(run.customer, kept)
                 response = Response(status=kept.status, headers={}, body=kept.body, fault=kept.fault)
-                return cast("Decision", run.call.read(response, Meta(kept.status, 0, 0.0, run.trace_id)))
+                meta = Meta(kept.status, 0, 0.0, run.trace_id)
+                return cast("Decision", run.call.read(response, meta))
             case "inflight":
                 return OutcomeUnknownError("approve", "", "unknown", "fork")
             case _:
@@ -189,23 +197,12 @@ class ProcessGuard:
         is_first_time, now = False, int(monotonic())
         with self._lock:
             self._write(run, state, now)
-            if state in ("approved", "refused") and run.is_abandoned:
-                self._unread[run.customer] = kept
-            else:
-                self._keep(run.customer, kept)
+            self._keep(run.customer, kept)
             self._drop_expired(now)
             if len(self._records) > _MANY and not self._has_warned:
                 is_first_time = self._has_warned = True
         if is_first_time:
             log(WARNING, _MANY_RECORDS, _MANY)
-
-    def restore(self, run: Run, previous: bytes | None) -> None:
-        """Restore the record from before a claim whose request was not sent."""
-        with self._lock:
-            if previous is None:
-                self._records.pop(run.customer, None)
-            else:
-                self._records[run.customer] = previous
 
     def _write(self, run: Run, state: EntryState, now: int) -> None:
         self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
@@ -225,29 +222,30 @@ class ProcessGuard:
             self._forget(customer)
 
     def _forget(self, customer: bytes) -> None:
-        del self._records[customer]
+        self._records.pop(customer, None)
         self._kept.pop(customer, None)
         self._unread.pop(customer, None)
 
 
 class _ProcessClaim(Claim):
-    """A claim of `ProcessGuard`."""
+    """A claim of `ProcessGuard`. The record of the approval is written when the claim is settled.
 
-    __slots__ = ("_guard", "_previous", "_run")
+    Until then, no other call of this process can begin the approval, because it joins the run.
+    """
 
-    def __init__(self, guard: ProcessGuard, run: Run, previous: bytes | None) -> None:
+    __slots__ = ("_guard", "_run")
+
+    def __init__(self, guard: ProcessGuard, run: Run) -> None:
         self._guard = guard
         self._run = run
-        self._previous = previous
 
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """See `Claim.settle`."""
         run, state = self._run, state_of(result)
-        if state == "released":
-            self._guard.restore(run, self._previous)
-        elif isinstance(result, Approved | Refused) and run.last is not None:
-            self._guard.record(run, state, _Kept("", run.last.status, run.last.body, run.last.fault))
-        else:
+        if isinstance(result, Approved | Refused) and run.last is not None:
+            last = run.last
+            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault))
+        elif state != "released":
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)
             self._guard.record(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
@@ -264,8 +262,6 @@ class _ProcessClaim(Claim):
     def _end(self, cause: str) -> None:
         if self._run.was_written:
             self._guard.record(self._run, "unknown", _Kept(cause))
-        else:
-            self._guard.restore(self._run, self._previous)
 
 
 _MANY_RECORDS = (

@@ -33,11 +33,15 @@ class Slots:
         self.free: float = math.inf if count is None else count  # 0 while a call waits
         self._waiters: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self) -> None:
-        """Take a slot; wait until one is free."""
-        if self.free:
-            self.free -= 1
-            return
+    def take(self) -> bool:
+        """Take a slot if one is free; return False if not."""
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait until a slot is released to this call."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -70,7 +74,7 @@ class LoopResources:
         self.transport = transport
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
-        self.limits: SharedTimer[Waiter] = SharedTimer(asyncio.get_running_loop(), end_wait)
+        self.timer: SharedTimer[Waiter] = SharedTimer(asyncio.get_running_loop(), end_wait)
         self.calls: int = 0
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
@@ -97,7 +101,7 @@ class LoopResources:
             pass
         finally:  # also if this task is cancelled
             self.waits.close()
-            self.limits.close()
+            self.timer.close()
             await self.transport.aclose()
 
 

@@ -1,10 +1,10 @@
 """One call in progress: its span, its slot, its attempts within a deadline, and its result."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from attrs import evolve
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
@@ -20,7 +20,7 @@ from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptRecord, CallRecord
 from loanasync._transport.base import Transport
 from loanasync._transport.failures import drop_frames
-from loanasync._waits import SharedTimer, Waiter, was_cancelled
+from loanasync._waits import was_cancelled
 from loanasync.errors import (
     TOKEN_FAILED,
     CircuitOpenError,
@@ -57,9 +57,9 @@ class NothingKnownError(LoanError):
 class Run:
     """One call in progress. It is created when the call begins, and sends its request in a ``with`` block.
 
-    `send` acquires a slot and makes all attempts. It releases the slot while it waits for a retry. The guard
-    of an approval calls `acquire_slot` before. Both return errors and raise none. The end of the ``with``
-    block releases the slot and records the end of the call.
+    `make_attempts` acquires a slot and sends the request. It releases the slot while it waits for a retry.
+    The guard of an approval calls `acquire_slot` before. Both return errors and raise none. The end of the
+    ``with`` block releases the slot and records the end of the call.
 
     Args:
         pipeline: The state that the calls of the client share.
@@ -71,13 +71,13 @@ class Run:
         started: Time of the start, by the client's clock.
         customer: Digest of shop, customer and scope of an approval.
         payload: Digest of the members of its body.
-        entry: Key of its ledger entry.
-        after_unknown: True if an earlier call for the same approval has an unknown outcome.
+        callers: Those that wait for the result: one, or the callers of a flight.
+        entry: Key of its ledger entry, set by the guard.
+        after_unknown: True if an earlier call for the same approval has an unknown outcome, set by the guard.
         trace_id: Id of its trace.
         span: Its span, if tracing is on.
         attempts: Number of requests sent.
         last: The last response, if one has arrived.
-        is_abandoned: True if no caller waits for the result any more.
 
     Raises:
         ClientClosedError: The client was closed.
@@ -87,6 +87,7 @@ class Run:
     # Class attributes for what is set later, if at all.
     customer: bytes = b""
     payload: bytes = b""
+    callers: Sequence[object] = (None,)
     entry: str | None = None
     after_unknown: bool = False
     record: CallRecord  # set by `__enter__`
@@ -94,11 +95,9 @@ class Run:
     span: "Span | None" = None
     attempts: int = 0
     last: Response | None = None
-    is_abandoned: bool = False
     _sending: Request | None = None  # the request in progress
-    _is_written: bool = False  # a request of this call was written
+    _is_written: bool = False  # an earlier request of this call was written
     _has_slot: bool = False
-    _had_fault: bool = False  # an attempt has ended with status 500
     _auth_token: str | None = None  # of the next request, if the shop has a function for it
     _trial: int = 0  # number of its trial while the circuit breaker is open, else 0
     _circuit_changes: tuple[CircuitChange, ...] = ()
@@ -106,7 +105,7 @@ class Run:
 
     def __init__(self, pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
         self._pipeline = pipeline
-        self._resources: LoopResources = pipeline.resources()
+        self.resources: LoopResources = pipeline.resources()
         self.call = call
         self.timeout: Timeout = timeout
         self.retry: RetryPolicy = retry
@@ -114,11 +113,11 @@ class Run:
         self.deadline: float = self.started + timeout.total
 
     def __enter__(self) -> Self:
-        if self._resources.waits.is_closed:
+        if self.resources.waits.is_closed:
             raise ClientClosedError
         self.record = CallRecord(self._pipeline.telemetry, self.call)
         self.trace_id, self.span = self.record.trace_id, self.record.span
-        self._resources.calls += 1
+        self.resources.calls += 1
         return self
 
     def __exit__(
@@ -139,12 +138,7 @@ class Run:
                 may_be_evaluated=self.may_be_evaluated,
             )
         finally:
-            self._resources.end_call()
-
-    @property
-    def limits(self) -> SharedTimer[Waiter]:
-        """The time limits of the callers that wait in this event loop."""
-        return self._resources.limits
+            self.resources.end_call()
 
     @property
     def is_reading(self) -> bool:
@@ -161,7 +155,7 @@ class Run:
         """True if a request of this call, or of an earlier one, may have reached the service."""
         return self.after_unknown or self.was_written
 
-    def finish(self, result: Outcome | LoanError) -> Outcome | LoanError:
+    def finish(self, result: Result) -> Result:
         """Record and return the result of the call."""
         if isinstance(result, NothingKnownError):
             return result
@@ -180,7 +174,7 @@ class Run:
         """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
         return (
             self.call.sends_nothing
-            or not self._resources.slots.free
+            or not self.resources.slots.free
             or self._pipeline.open_circuit(self.call.shop) is not None
         )
 
@@ -193,29 +187,25 @@ class Run:
         """
         if self.call.sends_nothing:
             return NothingKnownError()
-        slots, breaker = self._resources.slots, self._pipeline.breaker
-        # Most calls find no circuits, and then need not ask.
-        is_asked = breaker is not None and breaker.circuits
-        if is_asked and (refusal := self._refusal()) is not None:
+        if (refusal := self._refusal()) is not None:
             return refusal
-        if slots.free:
-            slots.free -= 1
-            self._has_slot = True
+        self._has_slot = self.resources.slots.take()
+        if self._has_slot:
             return None
-        queued = self._pipeline.now()
-        await self._wait_for_slot()
-        waited = self._pipeline.now() - queued
-        self.record.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
-        if self._has_slot:  # the circuit breaker may have opened while the call waited
-            return self._refusal()
-        return self.transport_error(PoolTimeoutError, "TimeoutError")
+        if not await self._wait_for_slot():
+            return self.transport_error(PoolTimeoutError, "TimeoutError")
+        return self._refusal()  # the circuit breaker may have opened while the call waited
 
-    async def _wait_for_slot(self) -> None:
-        """Wait for a slot, at most until the deadline of the call."""
+    async def _wait_for_slot(self) -> bool:
+        """Wait for a slot, at most until the deadline of the call. Return False if none became free."""
+        queued = self._pipeline.now()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._remaining()):
-                await self._resources.slots.acquire()
+                await self.resources.slots.wait()
                 self._has_slot = True
+        waited = self._pipeline.now() - queued
+        self.record.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
+        return self._has_slot
 
     def release_slot(self) -> None:
         """Release the slot, if the call has one."""
@@ -223,16 +213,18 @@ class Run:
             self._record_verdict("other")  # not sent: another call may try
         if self._has_slot:
             self._has_slot = False
-            self._resources.slots.release()
+            self.resources.slots.release()
 
     # --- the circuit breaker
 
     def _refusal(self) -> CircuitOpenError | None:
         """Return an error if the circuit breaker refuses this call. If not, the call may become its trial."""
-        breaker, call, now = self._pipeline.breaker, self.call, self._pipeline.now()
-        if breaker is None or call.endpoint is not APPROVE or self._trial:
+        breaker, call = self._pipeline.breaker, self.call
+        # Most calls find no circuits, and then need not ask.
+        if breaker is None or not breaker.circuits or call.endpoint is not APPROVE or self._trial:
             return None
-        admitted = breaker.admit(call.shop.shop_id, now, self.deadline + self.timeout.attempt)
+        until = self.deadline + self.timeout.attempt
+        admitted = breaker.admit(call.shop.shop_id, self._pipeline.now(), until)
         if isinstance(admitted, Refusal):
             return CircuitOpenError(call.endpoint.operation, *admitted, self.entry)
         self._trial = admitted
@@ -249,7 +241,7 @@ class Run:
 
     # --- attempts
 
-    async def send(self) -> Outcome | LoanError:
+    async def make_attempts(self) -> Outcome | LoanError:
         """Send the request, retry it after a 500, and return the outcome or the error.
 
         Acquire a slot before, unless the call has one.
@@ -267,7 +259,7 @@ class Run:
         result = self._read(last, stopped_by)
         # While all is well, a decision does not concern the breaker.
         if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
-            self._record_verdict(verdict_of(last, result, had_fault=self._had_fault))
+            self._record_verdict(verdict_of(last, result, was_written=self.was_written))
         return result
 
     async def _retry(self, fault: Response) -> tuple[Response | NoResponse, StoppedBy | None]:
@@ -283,7 +275,6 @@ class Run:
         state = RetryCallState(AsyncRetrying(), None, (), {})
         last: Response | NoResponse = fault
         state.set_result(last)
-        self._had_fault = True
         while is_fault(state):
             fault = cast("Response", last)
             backoff = jitter(state)
@@ -291,11 +282,11 @@ class Run:
             if (reason := self._stopped_by(wait)) is not None:
                 return fault, reason
             self.release_slot()
-            await self._resources.wait(self._pipeline.sleep(wait))
-            await self._wait_for_slot()
-            if not self._has_slot:
+            await self.resources.wait(self._pipeline.sleep(wait))
+            self._has_slot = self.resources.slots.take()
+            if not (self._has_slot or await self._wait_for_slot()):
                 return fault, "slot"
-            if self._resources.waits.is_closed:
+            if self.resources.waits.is_closed:
                 return fault, "closed"
             last = await self._attempt()
             state.prepare_for_next_attempt()
@@ -304,7 +295,7 @@ class Run:
 
     def _stopped_by(self, wait: float) -> StoppedBy | None:
         """Return the reason for making no further attempt after a wait, or pay for the attempt."""
-        if self.is_abandoned:
+        if not self.callers:
             return "cancelled"
         if self.attempts >= self.retry.attempts:
             return "attempts"
@@ -313,15 +304,14 @@ class Run:
         return None if self._pipeline.quota.take() else "quota"
 
     async def _attempt(self) -> Response | NoResponse:
-        call, resources, timeout = self.call, self._resources, self.timeout
+        call, resources, timeout = self.call, self.resources, self.timeout
         left = self._remaining()
         if left <= 0 or resources.waits.is_closed:
             return _TOO_LATE if left <= 0 else _CLOSED
         if not isinstance(call.shop.auth_token, str):
-            still_left = await self._await_token(left)
-            if isinstance(still_left, NoResponse):
-                return still_left
-            left = still_left
+            if (failed := await self._obtain_token(left)) is not None:
+                return failed
+            left = self._remaining()
         # The response to an approval is read and settled even if its callers have left.
         within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         self.attempts += 1
@@ -348,56 +338,60 @@ class Run:
             return response
         finally:
             is_unsent = isinstance(response, NoResponse) and not response.is_sent
-            if self.is_reading and not is_unsent:
-                self._is_written = True
+            is_sent = self.is_reading if response is None else not is_unsent  # None: it was cancelled
+            self._is_written = self._is_written or is_sent
             self._sending = None
             attempt.end(response, self.entry)
 
-    async def _await_token(self, within: float) -> float | NoResponse:
-        """Await the token of the next request, until the deadline or until the client is closed.
+    async def _obtain_token(self, within: float) -> NoResponse | None:
+        """Obtain the token of the next request from the user's function. Return the reason if that fails.
 
-        Return the seconds that are left, or the reason for sending nothing. An exception of the user's
-        function is not raised, because its text may contain a secret.
+        It may take `within` seconds, and ends if the client is closed. An exception of the function is not
+        raised, because its text may contain a secret.
         """
-        waits = self._resources.waits
+        waits = self.resources.waits
         limit = asyncio.timeout(within)
         try:
-            async with waits.limited_by(limit):
-                cause = await self._set_token()
+            cause = await self._set_token(limit)
         except (Exception, asyncio.CancelledError) as error:
             drop_frames(error)  # those of the user's function, whose local variables may be secret
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
             cause = type(error).__name__
-        if self.is_abandoned:
-            raise asyncio.CancelledError  # the function has suppressed that of the flight
         if waits.is_closed:
             return _CLOSED
-        left = self._remaining()
-        if limit.expired() or left <= 0:
+        if limit.expired() or self._remaining() <= 0:
             return _TOKEN_TOO_LATE
         if cause is not None:
             return NoResponse(error=ConnectError, cause_type=TOKEN_FAILED + cause, is_sent=False)
-        return left
+        return None
 
-    async def _set_token(self) -> str | None:
+    async def _set_token(self, limit: asyncio.Timeout) -> str | None:
         """Set the token of the next request with the user's function; return the rule that it breaks.
 
-        The function is not stored in a variable: its `repr` may contain a secret.
+        An awaitable is awaited in a task of its own: then `limit` ends this wait even if the awaitable
+        suppresses its cancellation. The function is not stored in a variable: its `repr` may contain a
+        secret.
         """
         assert not isinstance(self.call.shop.auth_token, str)  # noqa: S101  (only called for functions)
         token: object = None
+        task: asyncio.Future[Any] | None = None
         try:
             token = self.call.shop.auth_token()
             if isinstance(token, Awaitable):
-                # Several calls may await the same task, and the end of one of them must not cancel it.
-                token = await (asyncio.shield(token) if asyncio.isfuture(token) else token)
+                task = asyncio.ensure_future(cast("Awaitable[Any]", token))
+                async with self.resources.waits.limited_by(limit):
+                    await asyncio.wait((task,))
+                token = task.result()
             violation = token_violation(token)
             if violation is None:
                 self._auth_token = str(token)
             return violation
         finally:
-            del token  # secret: must not be in a traceback
+            if task is not None and task is not token:  # not the user's, which several calls may await
+                task.cancel()
+                task.add_done_callback(_retrieve)
+            del token, task  # secret: must not be in a traceback
 
     def _remaining(self) -> float:
         return self.deadline - self._pipeline.now()
@@ -452,24 +446,15 @@ class Run:
 async def run_call(pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
     """Run a call that is no approval, from start to end.
 
+    An error is raised outside of any `except` block. Otherwise an error of aiohttp could become its context,
+    and the text of that error contains the token and the URL.
+
     Raises:
         LoanError: The call failed.
     """
     with Run(pipeline, call, timeout, retry) as run:
-        result = run.finish(await run.send())
-    try:
-        return returned(result)
-    finally:
-        del result  # breaks the reference cycle of error, traceback and frame
-
-
-def returned(result: Outcome | BaseException) -> Outcome:
-    """Return an outcome, and raise an error.
-
-    Call it outside of any `except` block. Otherwise an error of aiohttp could become the context, and the
-    text of that error contains the token and the URL.
-    """
-    if not isinstance(result, BaseException):
+        result = run.finish(await run.make_attempts())
+    if not isinstance(result, LoanError):
         return result
     try:
         raise result
@@ -485,6 +470,12 @@ def copy_error(result: Result) -> Result:
     if isinstance(result, LedgerError) and isinstance(again, LedgerError):
         again.trace_id = result.trace_id
     return again
+
+
+def _retrieve(task: "asyncio.Future[object]") -> None:
+    """Retrieve the exception of a task that is not awaited any more, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _must_be_raised(error: BaseException, transport: Transport) -> bool:

@@ -176,6 +176,9 @@ class LedgerGuard:
             raise InvalidRequestError(problems, APPROVE)
         return scope_parts(self.policy, call.scope, call.order_token)
 
+    def keep_unread(self, run: Run) -> None:
+        """Do nothing: the ledger keeps all decisions."""
+
     def inherit(self, run: Run) -> None:
         """Do nothing: the entry in the ledger is in flight."""
 
@@ -311,7 +314,7 @@ class LedgerClaim(Claim):
     async def end(self, result: CallResult) -> CallResult:
         """Finish what earlier approvals have left to do, then return the result."""
         left = min(self._time_left(), 0.0) + self._policy.patience
-        can_wait = self._run.is_abandoned or not self._has_failed
+        can_wait = not (self._run.callers and self._has_failed)
         if self._guard.needs_care and can_wait and left > 0:
             await self._guard.take_care(left)
         return result

@@ -195,7 +195,7 @@ async def test_timeouts_refusals_and_closed_client_show_no_personal_data() -> No
                     assert isinstance(captured.errors[-1], expected)
             busy = server.client(auth_token=TOKEN, limits=LIMITS, max_concurrency=1, **captured.providers)
             lane = busy._pipeline._per_loop.current()
-            await lane.slots.acquire()
+            assert lane.slots.take()
             captured.add(await call(busy, "approve", timeout=Timeout(total=0.05)))
             assert isinstance(captured.errors[-1], PoolTimeoutError)
             await busy.aclose()

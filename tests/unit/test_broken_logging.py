@@ -105,7 +105,7 @@ async def test_caller_cancelled_while_waking_stays_cancelled(tmp_path: Path) -> 
     assert memory is not None
     await until(lambda: bool(memory._in_flight))
     [flight] = memory._in_flight.values()
-    await until(lambda: flight.result is not None)
+    await until(lambda: flight.phase.name == "OVER")
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()

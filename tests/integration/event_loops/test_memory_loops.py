@@ -162,7 +162,7 @@ def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
         await began.wait()
         arrived.set()
         [flight] = shop.client._flights._in_flight.values()
-        await until(lambda: len(flight.waiters) == 2)
+        await until(lambda: len(flight.callers) == 2)
         await cancelled(call)
         go.set()
         await asyncio.to_thread(joined.wait)
@@ -199,7 +199,7 @@ def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
         await until(lambda: len(flights) == 2)
         flight = list(flights.values())[-1]
         queued.set()
-        await until(lambda: len(flight.waiters) == 2)
+        await until(lambda: len(flight.callers) == 2)
         await cancelled(call)
         assert await asyncio.to_thread(gave_up.wait, PATIENCE)
         go.set()
@@ -239,7 +239,7 @@ async def main():
     await approve("TSTXYZ00A00A000A")
     call = asyncio.create_task(approve("TSTXYZ00A00A000B"))
     memory = client._flights
-    while not any(flight.run.may_be_evaluated for flight in memory._in_flight.values()):
+    while not any(flight.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0)
     child = os.fork()
     if child:
@@ -289,7 +289,7 @@ async def begin(waiters):
     await client.create_request({"fiscalCode": code})
     calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
     memory = client._flights
-    while not any(flight.run.may_be_evaluated for flight in memory._in_flight.values()):
+    while not any(flight.may_be_evaluated for flight in memory._in_flight.values()):
         await asyncio.sleep(0.01)
     return calls
 async def cancelled():

@@ -39,7 +39,7 @@ async def test_approve_cancelled_at_any_step_sends_nothing_afterwards(session: s
                 await asyncio.sleep(0)
             flights = client._flights._in_flight
             await cancelled(call)
-            was_sent = any(flight.run.is_reading for flight in flights.values())
+            was_sent = any(flight.is_reading for flight in flights.values())
             if was_sent:
                 await server.wait_for_requests(1)
                 server.respond_to_all(APPROVAL)

@@ -13,7 +13,6 @@ from loanasync import (
     ConnectError,
     Meta,
     NoResponse,
-    ReadTimeoutError,
     RejectedError,
     Response,
     ShopNotAllowedError,
@@ -242,15 +241,11 @@ def test_verdict_of_a_response(status: int, body: bytes, kind: type, verdict: Ve
     response = Response(status=status, headers={}, body=body)
     result = APPROVE.read(response, Meta(status, 1, 0.1))
     assert type(result) is kind
-    assert verdict_of(response, result, had_fault=False) == verdict
+    assert verdict_of(response, result, was_written=True) == verdict
 
 
-@pytest.mark.parametrize(
-    ("is_sent", "had_fault", "verdict"),
-    [(True, False, "unknown"), (False, False, "other"), (False, True, "unknown")],
-)
-def test_verdict_without_a_response(*, is_sent: bool, had_fault: bool, verdict: Verdict) -> None:
-    kind = ReadTimeoutError if is_sent else ConnectError
-    last = NoResponse(error=kind, cause_type="OSError", is_sent=is_sent)
-    error = kind("approve", "OSError", "unknown", 1)
-    assert verdict_of(last, error, had_fault=had_fault) == verdict
+@pytest.mark.parametrize(("was_written", "verdict"), [(True, "unknown"), (False, "other")])
+def test_verdict_without_a_response(*, was_written: bool, verdict: Verdict) -> None:
+    last = NoResponse(error=ConnectError, cause_type="OSError", is_sent=False)
+    error = ConnectError("approve", "OSError", "unknown", 1)
+    assert verdict_of(last, error, was_written=was_written) == verdict

@@ -8,14 +8,14 @@ from loanasync._runtime.pipeline import Slots
 
 
 async def waiting(slots: Slots, count: int) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(slots.acquire()) for _ in range(count)]
+    tasks = [asyncio.create_task(slots.wait()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_released_slot_is_given_to_the_first_waiting_call() -> None:
     slots = Slots(1)
-    await slots.acquire()
+    assert slots.take()
     first, second = await waiting(slots, 2)
     slots.release()
     assert slots.free == 0, "a later call cannot take it"
@@ -32,7 +32,7 @@ async def test_released_slot_is_given_to_the_first_waiting_call() -> None:
 async def test_cancelled_waiting_call_takes_no_slot(*, is_released: bool, others: int) -> None:
     """The call is cancelled before the slot is released, or in the same iteration after that."""
     slots = Slots(1)
-    await slots.acquire()
+    assert slots.take()
     first, *rest = await waiting(slots, 1 + others)
     if is_released:
         slots.release()
@@ -49,7 +49,7 @@ async def test_cancelled_waiting_call_takes_no_slot(*, is_released: bool, others
 
 async def test_release_skips_a_call_that_is_being_cancelled() -> None:
     slots = Slots(1)
-    await slots.acquire()
+    assert slots.take()
     first, second = await waiting(slots, 2)
     first.cancel()
     slots.release()  # before the cancelled task has run

@@ -36,7 +36,7 @@ def shown_by(error: LedgerError) -> list[str]:
     """Return the texts of an error, and the local variables of our frames in its traceback."""
     stack = traceback.TracebackException.from_exception(error, capture_locals=True).stack
     frames = [frame.locals for frame in stack if Path(frame.filename).is_relative_to(PACKAGE)]
-    assert len(frames) > 2
+    assert len(frames) > 1
     return [str(error), repr(error), repr(error.args), *map(repr, frames)]
 
 

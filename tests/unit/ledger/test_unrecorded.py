@@ -159,7 +159,7 @@ async def test_approve_cancelled_while_waking_with_decision_is_logged(
     assert memory is not None
     await until(lambda: bool(memory._in_flight))
     [flight] = memory._in_flight.values()
-    await until(lambda: flight.result is not None)
+    await until(lambda: flight.phase.name == "OVER")
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
