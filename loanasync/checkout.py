@@ -12,7 +12,7 @@
 It calls only public methods of the client. Use these directly if your checkout differs.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from logging import ERROR, WARNING
 from typing import Any, Protocol, TypeAlias
 
@@ -233,15 +233,23 @@ async def checkout(
         >>> type(page).__name__
         'Redirect'
     """
-    problems = client.check(fiscal_code, request)
-    click = _click(client, fiscal_code, request, order, payload, scope, create_timeout)
+    click = _Click(
+        client,
+        fiscal_code,
+        request,
+        payload,
+        additional_data_needed,
+        already_created,
+        scope,
+        create_timeout,
+    )
     del fiscal_code, request, payload  # personal: must not be in a traceback
     if (decision := _restored(await order.decision())) is not None:
         return _decided(decision, approved_url)
-    if not (holds := await click.hold()):
+    if not (holds := await order.hold(click.fiscal_code)):
         return Ask(error=PayloadMismatchError("approve", "", "inflight"))
     try:
-        decision = await click.decide(problems, additional_data_needed, already_created)
+        decision = await click.decide()
     except DecisionNotRecordedError as error:
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
         click.may_evaluate, decision = True, error.decision
@@ -265,52 +273,39 @@ async def checkout(
 
 @define
 class _Click:
-    """The calls of a click, which show no personal data in a traceback, and what the click has learnt."""
+    """The data of a click, masked in tracebacks, and what the click has learnt."""
 
-    hold: Callable[[], Awaitable[int]]
-    recall: Callable[[], Awaitable[Decision | None]]
-    create: Callable[[], Awaitable[AnyJSON]]
-    approve: Callable[[bool], Awaitable[Decision]]
+    client: LoanClient
+    fiscal_code: str = field(repr=mask)
+    request: ApprovalRequest
+    payload: Mapping[str, JSON] = field(repr=mask)
+    additional_data_needed: Callable[[AnyJSON], bool]
+    already_created: Callable[[LoanError], bool]
+    scope: str
+    create_timeout: Timeout | None
     needs_data: bool = False
     is_known: bool = False  # the ledger could be read
     may_evaluate: bool = False
 
-    async def decide(
-        self,
-        problems: Problems,
-        additional_data_needed: Callable[[AnyJSON], bool],
-        already_created: Callable[[LoanError], bool],
-    ) -> Decision:
-        if problems:
+    async def decide(self) -> Decision:
+        if problems := self.client.check(self.fiscal_code, self.request):
             raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
-        decision = await self.recall()
+        decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
         self.is_known = True
         if decision is None:
             try:
-                self.needs_data = additional_data_needed(await self.create())
+                created = await self.client.create_request(self.payload, timeout=self.create_timeout)
+                self.needs_data = self.additional_data_needed(created)
             except LoanError as error:
-                if not already_created(error):
+                if not self.already_created(error):
                     raise
         self.may_evaluate = True
-        return await self.approve(self.needs_data) if decision is None else decision
-
-
-def _click(
-    client: LoanClient,
-    fiscal_code: str,
-    request: ApprovalRequest,
-    order: Order,
-    payload: Mapping[str, JSON],
-    scope: str,
-    create_timeout: Timeout | None,
-) -> _Click:
-    return _Click(
-        lambda: order.hold(fiscal_code),
-        lambda: client.recall(fiscal_code, request, scope=scope),
-        lambda: client.create_request(payload, timeout=create_timeout),
-        lambda needed: client.approve(fiscal_code, request, additional_data_needed=needed, scope=scope),
-    )
+        if decision is not None:
+            return decision
+        return await self.client.approve(
+            self.fiscal_code, self.request, additional_data_needed=self.needs_data, scope=self.scope
+        )
 
 
 def _restored(stored: Mapping[str, Any] | None) -> Decision | None:
