@@ -842,16 +842,19 @@ class LoanClient(Closing):
         """Wait for calls in progress, then close sessions and connections.
 
         New calls raise `ClientClosedError`. Calls still in progress after ``timeout.longest`` seconds end
-        with an error. Calling `aclose` again has no effect.
+        with an error. Calling `aclose` again has no effect; while another `aclose` is in progress, it waits
+        for that.
         """
-        try:
-            await self._pipeline.aclose(self._options.timeout.longest)
-        finally:  # even if closing a user's transport fails
-            await self._flights.aclose()
-            if self._ledger_guard is not None:
-                await self._ledger_guard.aclose()
-                if self._owns_ledger:
-                    await self._ledger_guard.ledger.aclose()
+        drain = self._options.timeout.longest
+        async with self._pipeline.closing(drain):
+            try:
+                await self._pipeline.aclose(drain)
+            finally:  # even if closing a user's transport fails
+                await self._flights.aclose()
+                if self._ledger_guard is not None:
+                    await self._ledger_guard.aclose()
+                    if self._owns_ledger:
+                        await self._ledger_guard.ledger.aclose()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:

@@ -1,10 +1,11 @@
 """The state that the calls of a client and its copies share: transports, slots, quota, breaker, telemetry."""
 
 import asyncio
+import concurrent.futures
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from loanasync._config import Shop
 from loanasync._protocol.endpoints import APPROVE
@@ -131,6 +132,7 @@ class Pipeline:
         self.now = now
         self.sleep = sleep
         self._is_closed = False
+        self._closing: concurrent.futures.Future[None] | None = None  # the last use of `closing`
 
     def open(self) -> None:
         """Open the transport of the running event loop, which its first call does otherwise."""
@@ -156,6 +158,22 @@ class Pipeline:
             return None
         refusal = self.breaker.refusal(shop.shop_id, self.now())
         return None if refusal is None else CircuitOpenError(APPROVE.operation, *refusal)
+
+    @asynccontextmanager
+    async def closing(self, drain: float) -> AsyncIterator[None]:
+        """Run the block after that of an earlier `aclose` in progress.
+
+        Do not wait for ever: the event loop of the earlier one may be closed, or belong to a parent process.
+        """
+        while (other := self._closing) is not None and not other.done():
+            done, _ = await asyncio.wait((asyncio.wrap_future(other),), timeout=2 * drain)
+            if not done:
+                break
+        closing = self._closing = concurrent.futures.Future()
+        try:
+            yield
+        finally:
+            closing.set_result(None)
 
     async def aclose(self, drain: float) -> None:
         """Accept no more calls, wait at most `drain` seconds for calls in progress, close the transports."""

@@ -16,7 +16,6 @@ from loanasync import (
     Approved,
     ClientClosedError,
     LoanClient,
-    Refused,
     Timeout,
 )
 from loanasync._runtime.per_loop import PerLoop
@@ -290,9 +289,3 @@ def shared() -> Iterator[LoanClient]:
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_module_scoped_client_works_in_the_loop_of_each_test(shared: LoanClient, number: int) -> None:
     assert isinstance(await approval(shared), Approved), number
-
-
-async def test_concurrent_aclose_calls_close_once(served: Sandbox) -> None:
-    client = served.client()
-    assert isinstance(await approval(client, "refused"), Refused)
-    await asyncio.gather(client.aclose(), client.aclose(), client.aclose())

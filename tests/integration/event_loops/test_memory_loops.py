@@ -46,17 +46,20 @@ async def test_memory_close_waits_for_a_late_response(session: str) -> None:
         assert not client._flights._in_flight
 
 
-async def test_memory_close_waits_for_a_call_and_those_that_share_it() -> None:
+async def test_memory_close_waits_for_a_call_and_those_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `aclose` does, also a second and a third one."""
+    monkeypatch.setattr("loanasync._runtime.flights._CLOSE_TIMEOUT", 0.0)
     step, arrived, go = held_response(approved())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(3)]
     await arrived.wait()
-    closing = asyncio.create_task(shop.client.aclose())
+    closings = [asyncio.create_task(shop.client.aclose()) for _ in range(3)]
     await turns()
-    assert not closing.done()
+    assert not any(closing.done() for closing in closings)
     go.set()
     assert {type(each) for each in await asyncio.gather(*calls)} == {Approved}
-    await closing
+    await asyncio.gather(*closings)
+    assert shop.script.closed == 1
     assert isinstance(await shop.approve(), ClientClosedError)
 
 
