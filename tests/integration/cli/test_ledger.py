@@ -3,20 +3,25 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loanasync.ledger import SqliteLedger, State
+from loanasync.ledger import Entry, SqliteLedger, State, Subject
 from loanasync.ledger.model import Settlement
+from loanasync.ledger.sqlite import _entry
 from support.cli import environment, wait_for
 from support.ledger_file import entries, key, left_orphan, one_of_each, put, run_ledger, states, using
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
+CORRECTED = "corrected; the earlier state is kept in the history"
+LATE = Settlement(state=State.APPROVED, status=201, body=b"{}")
+REFUSED = Settlement(state=State.REFUSED, status=422, body=b'{"approved":false}')
 
 
 @pytest.fixture
@@ -26,39 +31,67 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], str]], None]:
+    """Return a function that replaces the answers at the prompts."""
+
+    def use(answer: Callable[[], str]) -> None:
+        monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", lambda *_, **__: answer())
+
+    return use
+
+
+def resolve(file: Path, name: str, state: str, note: str = "ticket 17") -> tuple[int, str]:
+    done = run_ledger("resolve", file, key(name)[:12], "--as", state, "--note", note)
+    return done.exit_code, done.stderr
+
+
+def decide(file: Path, *names: str) -> None:
+    """Write late decisions of the service."""
+    found = entries(file)
+
+    async def settle(ledger: SqliteLedger) -> None:
+        for entry in (found[name] for name in names):
+            await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=LATE)
+
+    using(file, settle)
+
+
+def shown(file: Path, name: str) -> list[tuple[str, str]]:
+    lines = run_ledger("show", file, key(name)[:12]).stdout.splitlines()
+    return [(line[:20].strip(), line[20:]) for line in lines]
+
+
+# ls and show
+
+
 def test_ls_prints_a_line_per_entry_and_counts_states(file: Path) -> None:
     done = run_ledger("ls", file)
-    assert done.exit_code == 0
     lines = {line[:12]: line[12:].split() for line in done.stdout.splitlines()}
+    names = ("approved", "refused", "released", "lost", "unknown", "held", "inflight", "expired")
     assert {short: words[0] for short, words in lines.items()} == {
-        key(name)[:12]: state
-        for name, state in [
-            ("approved", "approved"), ("refused", "refused"), ("released", "released"), ("lost", "lost"),
-            ("unknown", "unknown"), ("held", "held"), ("inflight", "inflight"), ("expired", "unknown"),
-        ]
-    }  # fmt: skip
+        key(name)[:12]: name.replace("expired", "unknown") for name in names
+    }
     assert lines[key("unknown")[:12]][-1] == "ReadTimeoutError"
     assert lines[key("expired")[:12]][-3:] == ["the", "lease", "expired"]
-    assert done.stderr == "1 approved, 1 held, 1 inflight, 1 lost, 1 refused, 1 released, 2 unknown\n"
+    counts = "1 approved, 1 held, 1 inflight, 1 lost, 1 refused, 1 released, 2 unknown\n"
+    assert (done.exit_code, done.stderr) == (0, counts)
 
 
 def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
     done = run_ledger("ls", file, "--state", "approved", "--state", "held", "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {(each["key"], each["state"]) for each in found} == {
-        (key(name), name) for name in ("approved", "held")
-    }
     assert done.stderr == ""
-    assert {each["has_response"] for each in found} == {True, False}
+    assert {(each["key"], each["state"], each["has_response"]) for each in found} == {
+        (key("approved"), "approved", True), (key("held"), "held", False)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("ls", ()),
-        ("ls", ("--json",)),
-        ("show", (key("approved"),)),
-        ("show", (key("approved"), "--json")),
+        *(("ls", arguments) for arguments in ((), ("--json",), ("--responses",))),
+        *(("show", (key("approved"), *arguments)) for arguments in ((), ("--json",))),
         ("sweep", ()),
         ("resolve", (key("approved"), "--as", "refused", "--note", "x")),
     ],
@@ -71,41 +104,78 @@ def test_commands_show_no_personal_data_and_no_token(
     assert not [secret for secret in SECRETS if secret in done.output]
 
 
-def test_show_finds_an_entry_by_the_beginning_of_its_key(file: Path) -> None:
-    done = run_ledger("show", file, key("approved")[:12])
-    output = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
+def test_show_prints_everything_about_an_entry(file: Path) -> None:
+    output = dict(shown(file, "approved"))
     assert output["entry"] == key("approved")
     assert output["state"].startswith("approved since 20")
     assert (output["response"], output["amount"], output["netAmount"]) == ("HTTP 201", "45000", "43650")
     assert (output["redirectUrl"], output["firstname"], output["newMember"]) == ("***", "***", "***")
     assert output["next"] == "none: the decision is final"
-    again = run_ledger("show", file, key("approved").upper()[:12]).stdout
-    age = re.compile(r"\(\d+ s\)")  # of the entry; it may be a second older now
-    assert age.sub("", again) == age.sub("", done.stdout)
-
-
-def test_show_prints_the_next_step(file: Path) -> None:
-    output = run_ledger("show", file, key("unknown")).stdout
-    assert (
-        f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
-        in output
-    )
-    assert "HTTP 422, not whole" in run_ledger("show", file, key("refused")).stdout
-
-
-def test_show_with_reveal_prints_masked_values(file: Path) -> None:
-    shown = json.loads(run_ledger("show", file, key("approved"), "--json", "--reveal").stdout)
-    assert shown["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
-    assert shown["response"]["newMember"] == "UNKNOWN-TO-US"
-    assert "TOKEN" not in json.dumps(shown)
-
-
-def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
+    step = f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
+    assert dict(shown(file, "unknown"))["next"] == step
+    assert dict(shown(file, "refused"))["response"] == "HTTP 422, not whole"
     using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
-    shown = run_ledger("show", file, key("private")).stdout
-    assert "encrypted" in shown
-    assert "SECRET" not in shown
-    assert json.loads(run_ledger("show", file, key("private"), "--json").stdout)["response"] is None
+    assert dict(shown(file, "private"))["body"] == "encrypted or not JSON"
+
+
+def test_reveal_and_responses_print_masked_values_as_json(file: Path) -> None:
+    revealed = run_ledger("show", file, key("approved").upper(), "--json", "--reveal").stdout
+    [listed] = [
+        line for line in run_ledger("ls", file, "--json", "--responses").stdout.splitlines() if "SEC" in line
+    ]
+    for text in (revealed, listed):
+        response = json.loads(text)["response"]
+        assert response["redirectUrl"] == "https://loans.example.com/SECRET"
+        assert response["newMember"] == "UNKNOWN-TO-US"
+        assert "TOKEN" not in text
+
+
+def test_show_prints_scope_source_response_and_history(file: Path) -> None:
+    async def fill(ledger: SqliteLedger) -> None:
+        about = Subject(customer="c", order="o", scope="spring")
+        await ledger.claim(key("scoped"), token="t", payload="p", lease=60, subject=about)
+        unread = Settlement(state=State.UNKNOWN, note="n", status=201, body=b'{"approved": true}')
+        await ledger.settle(key("scoped"), token="t", payload="p", settlement=unread)
+
+    using(file, fill)
+    assert {("source", "client"), ("response stored", "yes")} <= {*shown(file, "scoped")}
+    resolve(file, "scoped", "approved")
+    assert entries(file)["scoped"].body is not None, "the stored response is now that of the decision"
+    resolve(file, "scoped", "refused", "ticket 18")
+    output = shown(file, "scoped")
+    assert {("scope", "spring"), ("source", "person"), ("response stored", "no")} <= {*output}
+    history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
+    assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
+    assert output[-1][1] == (
+        "none; to correct this state, which a person entered, run: loanasync ledger resolve "
+        f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17"'
+    )
+    facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
+    assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
+    assert [tuple(each[name] for name in ("state", "source", "note")) for each in facts["history"]] == [
+        ("unknown", "service", "n"), ("approved", "person", "ticket 17")
+    ]  # fmt: skip
+
+
+def test_ls_without_redirect_lists_approvals_without_a_redirect(file: Path) -> None:
+    whole = b'{"approved": true, "redirectUrl": "https://loans.example.com/SECRET"}'
+    bodies = {
+        "whole": whole, "cut off": b'{"approved": true, "amount": 45000}', "by a person": None,
+        "empty": b'{"approved": true, "redirectUrl": ""}', "encrypted": b"gAAAAAB",
+    }  # fmt: skip
+
+    async def fill(ledger: SqliteLedger) -> None:
+        for name, body in bodies.items():
+            note = "no redirect" if name in {"cut off", "empty"} else ""
+            await put(ledger, name, State.APPROVED, status=201, body=body, note=note)
+
+    using(file, fill)
+    done = run_ledger("ls", file, "--without-redirect", "--json")
+    wanted = {key(name) for name in ("cut off", "empty", "by a person")}
+    assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == wanted
+    assert run_ledger("ls", file, "--without-redirect").stderr == "3 approved\n"
+    assert dict(shown(file, "cut off"))["redirect"] == "missing: ask the service where to send the customer"
+    assert "redirect" not in dict(shown(file, "whole"))
 
 
 @pytest.mark.parametrize(
@@ -113,74 +183,107 @@ def test_show_of_an_encrypted_response_says_so(file: Path) -> None:
     [
         ("0123abcd", "no entry has the key '0123abcd': list the keys with loanasync ledger ls"),
         ("61", "'61' is too short: give at least 4 characters of the key"),
-        (
-            key("re")[:4],
-            f"ambiguous: it is the beginning of {key('refused')[:12]}, {key('released')[:12]}",
-        ),
+        (key("re")[:4], f"ambiguous: it is the beginning of {key('refused')[:12]}, {key('released')[:12]}"),
     ],
 )
 def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, message: str) -> None:
     for command, more in (("show", ()), ("resolve", ("--as", "held", "--note", "x"))):
         done = run_ledger(command, file, given, *more)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert message in done.stderr
+        assert (done.exit_code, done.stdout, message in done.stderr) == (2, "", True)
     assert states(file)["refused"] == "refused"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "many.db"
+
+    async def fill(ledger: SqliteLedger) -> None:  # more output than fits into a pipe
+        await asyncio.gather(*(put(ledger, f"{n}", State.INFLIGHT, lease=0.0) for n in range(1500)))
+
+    using(file, fill)
+    command = [sys.executable, "-m", "loanasync", "ledger", "ls", "--ledger", str(file)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "unknown" in process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 1)
+
+
+def test_commands_read_only_the_entries_that_they_list(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fill(ledger: SqliteLedger) -> None:
+        await asyncio.gather(
+            *(put(ledger, f"{n}", State.REFUSED, under=f"{n:064}") for n in range(1500)),
+            put(ledger, "stated", State.APPROVED, note="ticket 17", source="person"),
+        )
+
+    using(file, fill)
+    read = list[object]()
+
+    def counted(row: Sequence[Any], now: float) -> Entry:
+        read.append(row)
+        return _entry(row, now)
+
+    monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
+    assert run_ledger("sweep", file).exit_code == 3
+    assert key("lost")[:12] in run_ledger("ls", file, "--state", "lost").stdout
+    assert run_ledger("ls", file, "--without-redirect").stdout.startswith(key("stated")[:12])
+    assert run_ledger("resolve", file, stdin="s\ns\ns\n").exit_code == 3
+    assert len(read) < 30
+    assert run_ledger("show", file, key("stated")[:6]).exit_code == 0
+    assert len(read) < 540, "a page for a short key"
+
+
+# resolve
+
+
 @pytest.mark.parametrize("resolution", ["approved", "refused", "released", "held"])
-@pytest.mark.parametrize("name", ["unknown", "lost", "held", "expired"])
-def test_resolve_changes_unresolved_entries(file: Path, name: str, resolution: str) -> None:
-    done = run_ledger("resolve", file, key(name)[:10], "--as", resolution, "--note", "ticket 17")
-    assert (done.exit_code, done.stderr) == (0, f"{key(name)[:12]} is {resolution}\n")
-    entry = entries(file)[name]
-    assert (entry.state.value, entry.note) == (resolution, "ticket 17")
+def test_resolve_changes_unresolved_entries(file: Path, resolution: str) -> None:
+    for name in ("unknown", "lost", "held", "expired"):
+        assert resolve(file, name, resolution) == (0, f"{key(name)[:12]} is {resolution}\n")
+        entry = entries(file)[name]
+        assert (entry.state.value, entry.note) == (resolution, "ticket 17")
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("approved", "a decision of the service is never overwritten"),
-        ("released", "it was not evaluated: there is nothing to resolve"),
-        ("inflight", "a request is in progress: wait until its lease expires"),
-    ],
-)
-def test_resolve_leaves_decided_and_in_flight_entries_unchanged(file: Path, name: str, why: str) -> None:
-    before = entries(file)
-    done = run_ledger("resolve", file, key(name), key("lost"), "--as", "refused", "--note", "ticket 17")
-    assert done.exit_code == 1
-    assert f"{key(name)[:12]} stays {name}: {why}\n" in done.stderr
-    assert entries(file)[name] == before[name]
+FIXED = {
+    "approved": "a decision of the service is never overwritten",
+    "released": "it was not evaluated: there is nothing to resolve",
+    "inflight": "a request is in progress: wait until its lease expires",
+}
+
+
+def test_resolve_leaves_decided_and_in_flight_entries_unchanged(file: Path) -> None:
+    before, names = entries(file), (*FIXED, "lost")
+    done = run_ledger("resolve", file, *map(key, names), "--as", "refused", "--note", "ticket 17")
+    messages = [f"{key(name)[:12]} stays {name}: {why}" for name, why in FIXED.items()]
+    assert (done.exit_code, done.stderr.splitlines()[:-1]) == (1, messages)
+    assert {name: each for name, each in entries(file).items() if name != "lost"} == {
+        name: each for name, each in before.items() if name != "lost"
+    }
     assert states(file)["lost"] == "refused", "the other entry is resolved"
 
 
-def test_resolve_keeps_a_decision_that_arrives_during_the_prompt(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = Settlement(state=State.APPROVED, status=201, body=b"{}")
-
-    def answer_prompt(*_: object, **__: object) -> str:
-        unknown = entries(file)["unknown"]
-        using(
-            file,
-            lambda ledger: ledger.settle(
-                unknown.key, token=unknown.token, payload=unknown.payload, settlement=late
-            ),
-        )
-        return "r"
-
-    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
-    done = run_ledger("resolve", file, key("unknown"), "--note", "ticket 17")
-    assert done.exit_code == 1
-    assert "stays approved: a decision of the service is never overwritten" in done.stderr
-    assert states(file)["unknown"] == "approved"
+@pytest.mark.parametrize("wrong", ["approved", "refused", "released"])
+def test_resolve_corrects_an_earlier_resolution(file: Path, wrong: str) -> None:
+    resolve(file, "lost", wrong)
+    for right in ("approved", "refused", "released", "held", "unknown"):
+        before = entries(file)["lost"]
+        code, message = resolve(file, "lost", right, "ticket 18")
+        entry, more = entries(file)["lost"], "" if right == before.state else f": {CORRECTED}"
+        more = more if before.is_correctable else ""
+        assert (code, message) == (0, f"{key('lost')[:12]} is {right}{more}\n")
+        assert entry.state == right
+        assert entry.history[: len(before.history)] == before.history
 
 
 def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) -> None:
     then = entries(file)
-    done = run_ledger("resolve", file, stdin="?\nr\nanna@example.com\nticket 17\nn\nticket 18\ns\n")
+    done = run_ledger("resolve", file, stdin="?\nr\nanna@example.com\n \nticket 17\nn\nticket 18\ns\n")
     assert done.exit_code == 3, "one was skipped"
-    assert "1 of 3: " in done.stderr
-    assert "must not contain personal data" in done.stderr
+    for text in ("1 of 3: ", "must not contain personal data", "must not be empty"):
+        assert text in done.stderr
     now = entries(file)
     oldest, second, third = sorted(
         ("unknown", "lost", "expired"), key=lambda name: (then[name].changed, key(name))
@@ -190,204 +293,34 @@ def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) ->
     assert not now[third].state.is_decided
 
 
-def test_resolve_quit_or_end_of_input_leaves_other_entries_unchanged(file: Path) -> None:
+def test_resolve_prompts_only_for_entries_that_can_be_changed(file: Path) -> None:
+    using(file, lambda ledger: put(ledger, "stated", State.REFUSED, note="ticket 5", source="person"))
+    names = (*FIXED, "stated", "held")
+    done = run_ledger("resolve", file, *map(key, names), stdin="a\nticket 17\nr\nticket 18\n")
+    assert (done.exit_code, done.stderr.count("What did the service decide")) == (1, 2)
+    for name, why in FIXED.items():
+        assert f"{key(name)[:12]} stays {name}: {why}" in done.stderr
+    assert (states(file)["stated"], states(file)["held"]) == ("approved", "refused")
+
+
+def test_resolve_that_ends_early_keeps_earlier_resolutions(
+    file: Path, answers: Callable[[Callable[[], str]], None]
+) -> None:
     assert run_ledger("resolve", file, "--note", "ticket 17", stdin="a\nq\n").exit_code == 3
-    assert sorted(states(file).values()).count("approved") == 2
     cut = run_ledger("resolve", file, stdin="a\n")
     assert (cut.exit_code, cut.stderr.splitlines()[-1][-11:]) == (130, "interrupted")
     assert sorted(states(file).values()).count("approved") == 2
+    given = iter("r")
 
-
-def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
-    file = tmp_path / "empty.db"
-    using(file, lambda ledger: ledger.get("x"))
-    done = run_ledger("resolve", file)
-    assert (done.exit_code, done.stderr) == (0, "no entry is unknown or lost\n")
-    assert run_ledger("ls", file).stderr == "no entries\n"
-    assert run_ledger("sweep", file).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--as", "held"),
-            "needs KEY or --customer, and --note, for example: loanasync ledger resolve KEY --as held",
-        ),
-        ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
-        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),
-        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
-        ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
-    ],
-)
-def test_resolve_with_invalid_options_changes_nothing(
-    file: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    before = states(file)
-    done = run_ledger("resolve", file, *arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert states(file) == before
-
-
-def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
-    before = entries(file)
-    done = run_ledger("sweep", file)
-    assert done.exit_code == 3
-    assert done.stderr.startswith("1 lease expired; 3 entries to resolve")
-    listed_keys = {line[:12] for line in done.stdout.splitlines()}
-    assert listed_keys == {key(name)[:12] for name in ("expired", "unknown", "lost")}
-    after = entries(file)
-    assert (after["expired"].state, after["expired"].note) == (State.UNKNOWN, "the lease expired")
-    assert after["expired"].changed > after["expired"].expires, "the change was written by the sweep"
-    assert {name: each for name, each in after.items() if name != "expired"} == {
-        name: each for name, each in before.items() if name != "expired"
-    }
-    again = run_ledger("sweep", file)
-    assert again.stderr == "0 leases expired; 3 entries to resolve, run: loanasync ledger resolve\n"
-    assert entries(file) == after
-
-
-def test_decision_is_recorded_after_a_sweep(file: Path) -> None:
-    run_ledger("sweep", file)
-    swept = entries(file)["expired"]
-    late = Settlement(state=State.APPROVED, status=201)
-    using(
-        file,
-        lambda ledger: ledger.settle(swept.key, token=swept.token, payload=swept.payload, settlement=late),
-    )
-    assert states(file)["expired"] == "approved"
-
-
-def test_purge_deletes_old_entries_after_confirmation(file: Path) -> None:
-    settled = {"approved", "refused", "released"}
-    before = states(file)
-    assert "older than 1h: 0 entries" in run_ledger("purge", file, "--older-than", "1h", stdin="").stderr
-    wait_for(lambda: "3 entries" in run_ledger("purge", file, "--older-than", "1s", stdin="n\n").stderr)
-    refused = run_ledger("purge", file, "--older-than", "1s", stdin="n\n")
-    assert refused.exit_code == 2
-    assert states(file) == before
-    done = run_ledger("purge", file, "--older-than", "1s", stdin="y\n")
-    assert done.exit_code == 0
-    assert done.stderr.endswith("deleted: 3 entries\n")
-    assert states(file) == {name: state for name, state in before.items() if name not in settled}
-    assert "deleted: 0 entries" in run_ledger("purge", file, "--older-than", "1s", "--yes").stderr
-
-
-@pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
-def test_purge_with_an_invalid_age_is_refused(file: Path, age: str) -> None:
-    done = run_ledger("purge", file, f"--older-than={age}", "--yes")
-    assert done.exit_code == 2
-    assert "must be an age such as 52w, 400d, 12h, 30m" in done.stderr
-    assert len(states(file)) == 8
-
-
-def test_ls_with_responses_prints_personal_data_only_as_json(file: Path) -> None:
-    assert not [secret for secret in SECRETS if secret in run_ledger("ls", file, "--responses").stdout]
-    done = run_ledger("ls", file, "--json", "--responses")
-    (approved,) = [line for line in done.stdout.splitlines() if "SECRET" in line]
-    assert json.loads(approved)["response"]["redirectUrl"] == "https://loans.example.com/SECRET"
-
-
-def test_import_orphans_leaves_a_contradicting_file(file: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "orphans"
-    folder.mkdir()
-    for name in ("unknown", "approved"):
-        left_orphan(folder, file, entries(file)[name], Settlement(state=State.REFUSED, status=422))
-    done = run_ledger("import-orphans", file, "--orphan-folder", folder)
-    assert done.exit_code == 1
-    assert done.stderr.endswith("1 response imported, 1 file left in place\n")
-    assert (states(file)["unknown"], states(file)["approved"]) == ("refused", "approved")
-    (left,) = folder.iterdir()
-    left.unlink()
-    assert run_ledger("import-orphans", file, "--orphan-folder", folder).exit_code == 0
-
-
-@pytest.mark.parametrize("command", ["ls", "sweep", "import-orphans", "resolve"])
-def test_invalid_ledger_name_is_refused_and_creates_nothing(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    other = tmp_path / "rows.jsonl"
-    other.write_text("{}\n" * 2000, encoding="utf-8")
-    for name, message in (
-        (tmp_path / "typo.db", f"the ledger {tmp_path / 'typo.db'} does not exist"),
-        (f"sqlite:///{tmp_path / 'typo.db'}", f"the ledger {tmp_path / 'typo.db'} does not exist"),
-        (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
-        (other, f"the ledger {other} is damaged, truncated, or not an SQLite file"),
-        ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
-        ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
-    ):
-        done = run_ledger(command, name)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert done.stderr.startswith(message)
-        assert "SECRET" not in done.output
-    assert list(tmp_path.iterdir()) == [other]
-
-
-def test_show_customer_reads_the_fiscal_code_from_standard_input(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment(None).items():
-        monkeypatch.setenv(name, value)
-    missing = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
-    assert (missing.exit_code, "LOANASYNC_BASE_URL" in missing.stderr) == (2, True)
-    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
-    done = run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A\n")
-    assert done.exit_code == 2
-    assert "no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID" in done.stderr
-    assert "TSTXYZ" not in done.output
-    wrong = run_ledger("show", file, "--customer", stdin="unknown\n")
-    assert (wrong.exit_code, wrong.stderr) == (2, "the fiscal code must be 16 letters and digits\n")
-    assert (
-        run_ledger("show", file).exit_code
-        == run_ledger("show", file, key("lost"), "--customer").exit_code
-        == 2
-    )
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "too short")
-    assert (
-        "must be at least 16 bytes" in run_ledger("show", file, "--customer", stdin="TSTXYZ00A00A000A").stderr
-    )
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
-    file = tmp_path / "many.db"
-
-    async def fill(ledger: SqliteLedger) -> None:  # more output than fits into a pipe
-        each = (put(ledger, f"{number}", State.INFLIGHT, lease=0.0) for number in range(1500))
-        await asyncio.gather(*each)
-
-    using(file, fill)
-    command = [sys.executable, "-m", "loanasync", "ledger", "ls", "--ledger", str(file)]
-    reads = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
-    )
-    assert reads.stdout is not None
-    assert reads.stderr is not None
-    assert "unknown" in reads.stdout.readline()
-    reads.stdout.close()
-    assert reads.stderr.read() == ""
-    assert reads.wait(60) == 1
-    reads.stderr.close()
-
-
-def test_resolve_interrupted_at_a_prompt_keeps_earlier_resolutions(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = iter("r")
-
-    def answer_prompt(*_: object, **__: object) -> str:
-        for answer in answers:
+    def interrupted() -> str:
+        for answer in given:
             return answer
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", answer_prompt)
+    answers(interrupted)
     done = run_ledger("resolve", file, "--note", "x")
     assert (done.exit_code, done.stderr.splitlines()[-1].strip()) == (130, "interrupted")
-    assert list(states(file).values()).count("refused") == 2
+    assert sorted(states(file).values()).count("refused") == 2
 
 
 @pytest.mark.scheduled  # the same with a real signal
@@ -408,3 +341,242 @@ def test_resolve_ctrl_c_at_a_prompt_keeps_earlier_resolutions(file: Path) -> Non
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.splitlines()[-1]) == (130, b"interrupted")
     assert list(states(file).values()).count("refused") == 2
+
+
+def test_resolve_keeps_decisions_that_arrive_during_the_prompt(
+    file: Path, answers: Callable[[Callable[[], str]], None]
+) -> None:
+    given = iter("ra")
+
+    def decided() -> str:
+        """Decide all entries while the first prompt is open."""
+        decide(file, "unknown", "lost", "expired")
+        return next(given)
+
+    answers(decided)
+    done = run_ledger("resolve", file, "--note", "ticket 17")
+    kept = "stays approved: a decision of the service is never overwritten"
+    assert (done.exit_code, done.stderr.count(kept), [*given]) == (1, 3, ["a"]), "one prompt"
+    assert sorted(states(file).values()).count("approved") == 4
+
+
+def test_resolve_of_an_entry_changed_by_another_person_fails(
+    file: Path, answers: Callable[[Callable[[], str]], None]
+) -> None:
+    def changed() -> str:
+        resolve(file, "lost", "held", "ticket 18")
+        resolve(file, "lost", "released", "ticket 19")
+        return "r"
+
+    resolve(file, "lost", "approved")
+    answers(changed)
+    done = run_ledger("resolve", file, key("lost"), "--note", "ticket 20")
+    message = "stays released: another person changed it in the meantime"
+    assert (done.exit_code, message in done.stderr, states(file)["lost"]) == (1, True, "released")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--as", "held"),
+            "needs KEY or --customer, and --note, for example: loanasync ledger resolve KEY --as held",
+        ),
+        ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
+        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),
+        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
+        ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
+    ],
+)
+def test_resolve_with_invalid_options_changes_nothing(
+    file: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    before = states(file)
+    done = run_ledger("resolve", file, *arguments)
+    assert (done.exit_code, message in done.stderr, states(file)) == (2, True, before)
+
+
+def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
+    file = tmp_path / "empty.db"
+    using(file, lambda ledger: ledger.get("x"))
+    done = run_ledger("resolve", file)
+    assert (done.exit_code, done.stderr) == (0, "no entry is unknown or lost\n")
+    assert run_ledger("ls", file).stderr == "no entries\n"
+    assert run_ledger("sweep", file).exit_code == 0
+
+
+# sweep and purge
+
+
+def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
+    before = entries(file)
+    done = run_ledger("sweep", file)
+    message = "lease{} expired; 3 entries to resolve, run: loanasync ledger resolve\n"
+    assert (done.exit_code, done.stderr) == (3, "1 " + message.format(""))
+    listed_keys = {line[:12] for line in done.stdout.splitlines()}
+    assert listed_keys == {key(name)[:12] for name in ("expired", "unknown", "lost")}
+    after = entries(file)
+    expired = after["expired"]
+    assert (expired.state, expired.note) == (State.UNKNOWN, "the lease expired")
+    assert expired.changed > expired.expires, "the change was written by the sweep"
+    assert {**after, "expired": None} == {**before, "expired": None}
+    assert run_ledger("sweep", file).stderr == "0 " + message.format("s")
+    assert entries(file) == after
+    decide(file, "expired")
+    assert states(file)["expired"] == "approved", "a late decision is recorded"
+
+
+def test_purge_deletes_old_entries_after_confirmation(file: Path) -> None:
+    before = states(file)
+    assert "older than 1h: 0 entries" in run_ledger("purge", file, "--older-than", "1h", stdin="").stderr
+    wait_for(lambda: "3 entries" in run_ledger("purge", file, "--older-than", "1s", stdin="n\n").stderr)
+    assert run_ledger("purge", file, "--older-than", "1s", stdin="n\n").exit_code == 2
+    assert states(file) == before
+    done = run_ledger("purge", file, "--older-than", "1s", stdin="y\n")
+    assert (done.exit_code, done.stderr.endswith("deleted: 3 entries\n")) == (0, True)
+    settled = {"approved", "refused", "released"}
+    assert states(file) == {name: state for name, state in before.items() if name not in settled}
+    assert "deleted: 0 entries" in run_ledger("purge", file, "--older-than", "1s", "--yes").stderr
+
+
+@pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d"])
+def test_purge_with_an_invalid_age_is_refused(file: Path, age: str) -> None:
+    done = run_ledger("purge", file, f"--older-than={age}", "--yes")
+    message = "must be an age such as 52w, 400d, 12h, 30m"
+    assert (done.exit_code, message in done.stderr, len(states(file))) == (2, True, 8)
+
+
+# orphans
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the default orphan folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path / "state" / "loanasync" / "orphans"
+
+
+def orphan(folder: Path, file: Path, name: str) -> Path:
+    return left_orphan(folder, file, entries(file)[name], REFUSED)
+
+
+def test_import_prints_its_folders_and_the_option_for_others(
+    file: Path, folder: Path, tmp_path: Path
+) -> None:
+    done = run_ledger("import-orphans", file)
+    spare, others = tmp_path / "loanasync-orphans", [tmp_path / "a", tmp_path / "b"]
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        0,
+        [
+            f"folders searched: {folder} (does not exist), {spare} (does not exist)",
+            (
+                "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
+                " name them with --orphan-folder"
+            ),
+            "0 responses imported",
+        ],
+    )
+    for each, name in zip(others, ("unknown", "lost"), strict=True):
+        orphan(each, file, name)
+    done = run_ledger(
+        "import-orphans", file, *(word for each in others for word in ("--orphan-folder", each))
+    )
+    assert done.stderr == f"folders searched: {others[0]}, {others[1]}\n2 responses imported\n"
+    assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
+
+
+def test_import_leaves_files_that_contradict_or_cannot_be_read(file: Path, folder: Path) -> None:
+    written = orphan(folder, file, "unknown")
+    contradicting = orphan(folder, file, "approved")
+    (folder / "0-directory.json").mkdir()
+    (folder / "1-deep.json").write_text("[" * 200_000)
+    (folder / "2-cut.part").write_text("{")
+    content = orphan(folder, file, "lost").read_text()
+    (folder / "3-surrogate.json").write_text(content.replace(key("lost"), "\\ud800"))
+    done = run_ledger("import-orphans", file)
+    output = dict(line.partition(": ")[::2] for line in done.stdout.splitlines())
+    reasons = {
+        "0-directory.json": "Is a directory",
+        "1-deep.json": "RecursionError",
+        "2-cut.part": "it is incomplete, or not an orphan file",
+        "3-surrogate.json": "UnicodeEncodeError",
+    }
+    assert {Path(path).name: why for path, why in output.items() if Path(path).name in reasons} == reasons
+    assert (str(contradicting) in output, contradicting.exists(), written.exists()) == (True, True, False)
+    left = "2 responses imported, 5 files left in place\n"
+    assert (done.exit_code, done.stderr.endswith(left)) == (1, True)
+    found = states(file)
+    assert (found["unknown"], found["lost"], found["approved"]) == ("refused", "refused", "approved")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="users and rights of POSIX")
+def test_import_from_a_folder_of_another_user_fails(
+    file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare, listed, user = tmp_path / "loanasync-orphans", Path.iterdir, os.geteuid() + 1
+    for each in (folder, spare):
+        orphan(each, file, "unknown")
+
+    def forbidden(path: Path) -> object:
+        if path == folder:  # tests that run as root could read the folder
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    done = run_ledger("import-orphans", file)
+    assert (done.exit_code, done.stdout.startswith(f"{folder}: Permission denied\n")) == (1, True)
+    assert f"{spare}: belongs to another user; run this command as that user, too\n" in done.stdout
+    assert done.stderr.endswith("0 responses imported, 1 file left in place\n")
+
+
+def test_import_stops_when_the_ledger_fails(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    orphan(folder, file, "unknown")
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.get", fail)
+    monkeypatch.setattr("loanasync.ledger.SqliteLedger.settle", fail)
+    done = run_ledger("import-orphans", file)
+    message = "the ledger is not available (ConnectionError): check --ledger"
+    assert (done.exit_code, done.stderr.startswith(message)) == (2, True)
+
+
+@pytest.mark.parametrize("resolution", ["approved", "refused", "released"])
+def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, resolution: str) -> None:
+    written = orphan(folder, file, "unknown")
+    for done in (
+        run_ledger("resolve", file, key("unknown"), "--as", resolution, "--note", "ticket 17"),
+        run_ledger("resolve", file, key("unknown"), stdin=f"{resolution[0]}\nticket 17\n"),
+    ):
+        reason = f"its response may be in {written}. Run: loanasync ledger import-orphans"
+        assert (done.exit_code, f"stays unknown: {reason}" in done.stderr) == (1, True)
+        assert "What did the service decide" not in done.stderr
+    assert states(file)["unknown"] == "unknown"
+    assert resolve(file, "unknown", "held")[0] == 0
+    assert run_ledger("import-orphans", file).exit_code == 0
+    assert states(file)["unknown"] == "refused"
+
+
+@pytest.mark.parametrize("command", ["ls", "import-orphans"])
+def test_invalid_ledger_name_is_refused_and_creates_nothing(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    other = tmp_path / "rows.jsonl"
+    other.write_text("{}\n" * 2000, encoding="utf-8")
+    for name, message in (
+        (f"sqlite:///{tmp_path / 'typo.db'}", f"the ledger {tmp_path / 'typo.db'} does not exist"),
+        (tmp_path, f"ledger: {tmp_path} is a directory; name a file"),
+        (other, f"the ledger {other} is damaged, truncated, or not an SQLite file"),
+        ("mongodb://anna:SECRET@host/1", "ledger: unknown scheme mongodb://"),
+        ("redis:/anna:SECRET@host/1", "ledger: the address of a server must begin with redis://"),
+        ("redis://shop:SECRET@127.0.0.1:1/0?driver=1", "ledger: "),
+    ):
+        done = run_ledger(command, name)
+        assert (done.exit_code, done.stdout, "SECRET" in done.output) == (2, "", False)
+        assert done.stderr.startswith(message)
+    assert list(tmp_path.iterdir()) == [other]

@@ -10,20 +10,24 @@ from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, connection_lost
 from support.builders import FISCAL_CODE
-from support.cli import create, make_row, run, write
+from support.cli import Bulk, run
 from support.ledger_clients import KEY, Shop
 from support.ledger_file import run_ledger
 
 OTHER = "TSTXYZ00A00A000B"
-SHOP = {"auth_token": "token", "shop_id": "shop"}
+SETTINGS = {
+    "BASE_URL": "https://loans.example.com",
+    "SHOP_ID": "shop",
+    "AUTH_TOKEN": "token",
+    "LEDGER_KEY": KEY.decode(),
+}
+AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
 
 
 @pytest.fixture(autouse=True)
 def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOANASYNC_BASE_URL", "https://loans.example.com")
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
@@ -33,7 +37,7 @@ def file_of(tmp_path: Path, *approvals: tuple[str, str | None], **policy: str) -
 
     async def fill() -> None:
         async with SqliteLedger(file) as ledger:
-            options = {**SHOP, "base_url": "https://loans.example.com"}
+            options = {"auth_token": "token", "shop_id": "shop", "base_url": "https://loans.example.com"}
             shop = Shop(*[connection_lost()] * len(approvals), ledger=ledger, options=options, **policy)
             for scope, order in approvals:
                 await shop.result(request=approval_request(order_token=order), scope=scope)
@@ -56,16 +60,6 @@ def resolve(file: Path, *options: str, stdin: str = f"{FISCAL_CODE.lower()}\n") 
     done = run_ledger("resolve", file, "--customer", *options, stdin=stdin)
     assert FISCAL_CODE not in done.output
     return done.exit_code, done.stderr
-
-
-AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
-
-
-def test_resolve_customer_settles_the_entry(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("spring", None))
-    code, message = resolve(file, *AS_REFUSED)
-    assert (code, message[12:]) == (0, " is refused\n")
-    assert states(file) == {"spring": "refused"}
 
 
 @pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
@@ -106,36 +100,42 @@ def test_resolve_customer_with_wrong_input_writes_nothing(
     assert message in " ".join(printed.replace("│", " ").split())
 
 
-def results_of(tmp_path: Path, served: Sandbox) -> tuple[Path, str]:
-    """Request one approval whose response is lost; return the results and the customer."""
-    rows = [make_row("resetafter")]
-    create(served, rows)
-    out = tmp_path / "out.jsonl"
-    done = run(served, "approve-many", write(tmp_path / "rows.jsonl", rows), "-o", out)
-    assert done.returncode == 3
-    return out, rows[0]["fiscal_code"]
+@pytest.mark.parametrize(
+    ("setting", "value", "arguments", "message"),
+    [
+        ("BASE_URL", "", ("--customer",), "LOANASYNC_BASE_URL"),
+        ("LEDGER_KEY", "too short", ("--customer",), "must be at least 16 bytes"),
+        ("SHOP_ID", "shop", (), "give either KEY or --customer"),
+        ("SHOP_ID", "shop", ("0123abcd", "--customer"), "give either KEY or --customer"),
+    ],
+)
+def test_show_with_wrong_settings_or_arguments_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    value: str,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    file = file_of(tmp_path, ("", None))
+    monkeypatch.setenv(f"LOANASYNC_{setting}", value)
+    done = run_ledger("show", file, *arguments, stdin=f"{FISCAL_CODE}\n")
+    assert (done.exit_code, message in done.stderr, FISCAL_CODE in done.output) == (2, True, False)
 
 
-def test_commands_find_customers_of_a_ledger_beside_results(tmp_path: Path, served: Sandbox) -> None:
-    out, customer = results_of(tmp_path, served)
-    ledger = f"{out}.ledger"
-    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{ledger}")
-    assert "state               unknown" in run(served, *show, stdin=f"{customer}\n").stdout
-    outcomes = tmp_path / "outcomes.csv"
-    outcomes.write_text(f"cf,esito\n{customer},approvato\n", encoding="utf-8")
-    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", ledger)
-    assert (done.returncode, done.stderr) == (0, "1 row settled\n")
-    resolved = run(
-        served, "ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", ledger, stdin=f"{customer}\n"
-    )
-    assert "is refused: corrected" in resolved.stderr
-
-
-def test_ledger_beside_other_results_repeats_no_request(
+def test_commands_find_customers_of_a_ledger_beside_results(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bulk = Bulk(tmp_path, served, "resetafter")
+    assert bulk.run()[0] == 3
+    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.job}")
+    assert "state               unknown" in run(served, *show, stdin=f"{bulk.codes[0]}\n").stdout
     monkeypatch.delenv("LOANASYNC_LEDGER_KEY")  # of another ledger
-    out, customer = results_of(tmp_path, served)
-    again = ("approve-many", tmp_path / "rows.jsonl", "-o", tmp_path / "again.jsonl")
-    assert run(served, *again, "--ledger", f"{out}.ledger").returncode == 3
-    assert len(served.journal.calls(operation="approve", fiscal_code=customer)) == 1
+    again = bulk.run("--ledger", bulk.job, out=tmp_path / "again.jsonl")
+    assert (again[0], bulk.calls) == (3, 1), "other results repeat no request"
+    outcomes = tmp_path / "outcomes.csv"
+    outcomes.write_text(f"cf,esito\n{bulk.codes[0]},approvato\n", encoding="utf-8")
+    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.job)
+    assert (done.returncode, done.stderr) == (0, "1 row settled\n")
+    correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.job)
+    assert "is refused: corrected" in run(served, *correct, stdin=f"{bulk.codes[0]}\n").stderr

@@ -11,7 +11,7 @@ import pytest
 from loanasync.ledger import Entry, Ledger, State
 from loanasync.ledger.address import ledger_at
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, read, run, statuses, write
+from support.cli import Bulk, read, statuses
 from support.ledger_clients import KEY
 from support.ledger_file import create_at, listed, name_on, put, run_ledger
 
@@ -65,42 +65,28 @@ def test_ledger_on_a_server_show_resolve_and_sweep(url: str) -> None:
 def test_approve_many_resumes_from_a_ledger_on_a_server(
     tmp_path: Path, url: str, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [make_row(tag) for tag in ("approved", "refused", "resetafter")]
-    create(served, rows)
     create_at(url, served.base_url)
     monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    out, file = tmp_path / "out.jsonl", write(tmp_path / "rows.jsonl", rows)
-    command = ("approve-many", file, "-o", out, "--ledger", url)
-    assert run(served, *command).returncode == 3
-    first = statuses(out)
-    unknown = next(line["entry"] for line in read(out) if line["status"] == "unknown")
+    bulk = Bulk(tmp_path, served, "approved", "refused", "resetafter", ledger=url)
+    assert bulk.run()[0] == 3
+    unknown = read(bulk.out)[2]["entry"]
     run_ledger("resolve", url, unknown, "--as", "approved", "--note", "ticket 17")
     elsewhere = tmp_path / "elsewhere.jsonl"
-    done = run(served, "approve-many", file, "-o", elsewhere, "--ledger", url)
-    assert done.returncode == 0
-    settled = {code: "approved" if status == "unknown" else status for code, status in first.items()}
-    assert statuses(elsewhere) == settled
-    assert len(served.journal.calls(operation="approve")) == 3
-
-
-def test_option_that_the_library_lacks_is_reported_with_its_version() -> None:
-    done = run_ledger("ls", "redis://shop:SECRET@127.0.0.1:1/0?driver=1")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "has no option driver: remove it from the address" in " ".join(done.stderr.split())
-    assert "SECRET" not in done.output
+    assert bulk.run(out=elsewhere)[0] == 0
+    assert [*statuses(elsewhere).values()] == ["approved", "refused", "approved"]
+    assert bulk.calls == 3
 
 
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
-def test_unreachable_server_is_reported_without_its_password(tmp_path: Path, scheme: str) -> None:
+def test_unreachable_server_is_reported_without_its_password(
+    tmp_path: Path, served: Sandbox, scheme: str
+) -> None:
     url = f"{scheme}://shop:SECRET@127.0.0.1:1/0"
     done = run_ledger("ls", url)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("the ledger is not available (")
-    assert "SECRET" not in done.output
-    file = write(tmp_path / "rows.jsonl", [make_row("approved")])
-    with Sandbox.in_thread() as sandbox:
-        many = run(sandbox, "approve-many", file, "-o", tmp_path / "out.jsonl", "--ledger", url)
-        assert many.returncode == 2
-        assert "SECRET" not in many.stderr
-        assert sandbox.journal.calls() == []
-    assert not [file for file in tmp_path.iterdir() if "SECRET" in file.read_text(encoding="utf-8")]
+    code, output = Bulk(tmp_path, served, "approved", ledger=url).run()
+    for exit_code, text in ((done.exit_code, done.output), (code, output)):
+        assert exit_code == 2
+        assert text.startswith("the ledger is not available (")
+        assert "SECRET" not in text
+    assert served.journal.calls(operation="approve") == []
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
