@@ -1,4 +1,4 @@
-"""The FastAPI route of docs/howto/fastapi.md, in process, against a sandbox."""
+"""The FastAPI route of docs/howto/fastapi.md, against a sandbox."""
 
 import re
 from collections.abc import AsyncIterator
@@ -8,30 +8,22 @@ from typing import Any
 
 import httpx
 import pytest
-from checkout import open_client
 from checkout_api import app
 
-from loanasync import ConfigurationError, LedgerMismatchError, LoanClient
-from loanasync.ledger import create_ledger
+from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
-from support.example_shops import CODE, FORM, lifespan
+from support.example_shops import CODE, FORM, browsing
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
 BODY: dict[str, Any] = {**FORM, "instalments": 12}
-OTHER_CODE = "TSTABC00A00A000A"
 
 
 @asynccontextmanager
 async def serving(client: LoanClient | None, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield an HTTP client for the route of a new order."""
-    application = app(client, folder / "orders.db")
-    transport = httpx.ASGITransport(application)
-    async with (
-        lifespan(application),
-        httpx.AsyncClient(transport=transport, base_url="http://test") as api,
-    ):
+    """Serve the app; yield an HTTP client for a new order."""
+    async with browsing(app(client, folder / "orders.db")) as api:
         number = (await api.post("/orders")).json()
-        api.base_url = httpx.URL(f"http://test/orders/{number}/")
+        api.base_url = api.base_url.join(f"/orders/{number}/")
         yield api
 
 
@@ -72,7 +64,7 @@ async def test_result_is_the_advice_of_the_page(
     response = await api.post("loan", json=tagged(tag))
     assert (response.status_code, response.json()["status"]) == (status, result)
     assert text in (response.json()["text"] or "")
-    other = await api.post("loan", json={**BODY, "fiscal_code": OTHER_CODE})
+    other = await api.post("loan", json={**BODY, "fiscal_code": "TSTABC00A00A000A"})
     assert other.json()["status"] == {"ask_service": "other_data", "fix_setup": "approved"}.get(
         result, result
     )
@@ -128,53 +120,20 @@ async def test_required_additional_data_are_reported_and_then_sent(
 
 
 async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandbox) -> None:
-    assert (await api.post("http://test/orders/1002/loan", json=BODY)).status_code == 404
+    assert (await api.post("../1002/loan", json=BODY)).status_code == 404
     assert len(sandbox.journal) == 0
 
 
-@pytest.fixture
-def folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The working directory of a shop whose environment variables name the sandbox."""
+async def test_app_of_the_page_creates_its_ledger_file(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
     monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
-    return tmp_path
-
-
-async def test_app_of_the_page_creates_its_ledger_file(folder: Path) -> None:
     [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert command == f"{app.__module__}:{app.__name__}"
-    async with serving(None, folder) as api:
+    async with serving(None, tmp_path) as api:
         assert (await api.post("loan", json=BODY)).json()["status"] == "approved"
-        assert "LoanForm" in (await api.get("http://test/openapi.json")).text
-    assert (folder / "decisions.db").exists()
-
-
-async def test_named_ledger_must_exist_and_have_the_key(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.setenv("LOANASYNC_LEDGER", str(folder / "ledger.db"))
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "32 bytes from your secret store.")
-    async with open_client() as client:
-        with pytest.raises(LedgerMismatchError, match="does not exist"):
-            await client.entry_key(CODE)
-        assert client.ledger is not None
-        await create_ledger(client.ledger, base_url=sandbox.base_url, policy=client.ledger_policy)
-        assert await client.entry_key(CODE)
-    monkeypatch.delenv("LOANASYNC_LEDGER_KEY")
-    async with open_client() as client:
-        with pytest.raises(LedgerMismatchError, match="was created with a key"):
-            await client.entry_key(CODE)
-
-
-@pytest.mark.parametrize("variable", ["LOANASYNC_LEDGR", "LOANASYNC_LEDGER_FILE"])
-def test_mistyped_name_of_a_ledger_is_refused(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, variable: str
-) -> None:
-    monkeypatch.setenv(variable, str(folder / "ledger.db"))
-    for open_app in (app, open_client):
-        with pytest.raises(
-            ConfigurationError, match=f"{variable}: is unknown; rename it to LOANASYNC_LEDGER"
-        ):
-            open_app()
+        assert "LoanForm" in (await api.get("../../openapi.json")).text
+    assert (tmp_path / "decisions.db").exists()

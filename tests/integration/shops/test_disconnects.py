@@ -2,148 +2,94 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 import pytest
 
 from loanasync import Decision, LoanClient
-from loanasync.ledger import SqliteLedger, State
+from loanasync.ledger import Entry, SqliteLedger, State
 from loanasync.sandbox import Sandbox
-from support.example_shops import FORM, SHOPS, address_of, listen, serving
+from support.example_shops import FORM, SHOPS, shopper
 
-ON_DISCONNECT = {  # behaviour of each framework when the browser disconnects
-    "aiohttp": "continues",
-    "fastapi": "continues",
-    "litestar": "continues",
-    "quart": "is cancelled",
-    "django": "is cancelled",
-}
+# Behaviour of each framework when the browser disconnects.
+CANCELS = {"aiohttp": False, "fastapi": False, "litestar": False, "quart": True, "django": True}
 
 
 class WatchedClient(LoanClient):
-    """A client that records whether its caller was cancelled. Its proxy holds back the first response."""
+    """A client that records whether its caller was cancelled."""
 
-    def __init__(self, proxy: "Proxy", sandbox: Sandbox, ledger: SqliteLedger | None) -> None:
-        super().__init__(
-            proxy.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token, ledger=ledger
-        )
-        self._proxy = proxy
-        self.finished = asyncio.Event()
-        self.handler = "continues"
+    def __init__(self, sandbox: Sandbox, ledger: SqliteLedger) -> None:
+        token = sandbox.auth_token
+        super().__init__(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=token, ledger=ledger)
+        self.was_cancelled = asyncio.Event()
 
     async def approve(self, *args: Any, **options: Any) -> Decision:
-        if not self.finished.is_set():
-            self._proxy.is_open.clear()
         try:
             return await super().approve(*args, **options)
         except asyncio.CancelledError:
-            self.handler = "is cancelled"
+            self.was_cancelled.set()
             raise
-        finally:
-            self.finished.set()
 
 
-class Proxy:
-    """A TCP proxy in front of the sandbox that can hold back responses."""
+class HeldLedger(SqliteLedger):
+    """A ledger that stores no decision until it is released."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._port = urlsplit(sandbox.base_url).port
-        self.is_open = asyncio.Event()
-        self.is_open.set()
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self.released = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
-        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        responses, service = await asyncio.open_connection("127.0.0.1", self._port)
-        backward = asyncio.create_task(self._backward(responses, writer))
-        with suppress(ConnectionError):
-            while sent := await reader.read(65536):
-                service.write(sent)
-        service.close()
-        await backward
-        writer.close()
-
-    async def _backward(self, responses: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while received := await responses.read(65536):
-            await self.is_open.wait()
-            writer.write(received)
+    async def settle(self, key: str, **options: Any) -> Entry:
+        await self.released.wait()
+        return await super().settle(key, **options)
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
-    async with SqliteLedger(tmp_path / "decisions.db") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def proxy(sandbox: Sandbox) -> AsyncIterator[Proxy]:
-    async with Proxy(sandbox) as opened:
+async def ledger(tmp_path: Path) -> AsyncIterator[HeldLedger]:
+    async with HeldLedger(tmp_path / "decisions.db") as opened:
         yield opened
 
 
 @asynccontextmanager
 async def shopper_left(
-    name: str, client: WatchedClient, sandbox: Sandbox
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A shop whose shopper disconnected after the service decided and before its response arrived."""
-    with listen() as sock:
-        address = address_of(sock)
-        async with serving(name, client, sock), httpx.AsyncClient(base_url=address) as browser:
-            await browser.get("/")
-            request = browser.build_request("POST", "/pay", data=FORM)
-            names = ("Host", "Cookie", "Content-Length", "Content-Type")
-            lines = ["POST /pay HTTP/1.1", *(f"{each}: {request.headers[each]}" for each in names), "", ""]
-            _, writer = await asyncio.open_connection(*sock.getsockname())
-            writer.write("\r\n".join(lines).encode() + request.content)
-            await sandbox.journal.wait_for(2, timeout=60)
-            writer.close()
-            await writer.wait_closed()
-            if ON_DISCONNECT[name] == "is cancelled":
-                await client.finished.wait()
-            yield browser
+    name: str, sandbox: Sandbox, ledger: HeldLedger, folder: Path
+) -> AsyncIterator[tuple[httpx.AsyncClient, WatchedClient]]:
+    """A shop whose shopper disconnected after the service decided and before the decision was stored."""
+    client = WatchedClient(sandbox, ledger)
+    async with shopper(name, client, folder) as browser:
+        request = browser.build_request("POST", "/pay", data=FORM)
+        names = ("Host", "Cookie", "Content-Length", "Content-Type")
+        lines = ["POST /pay HTTP/1.1", *(f"{each}: {request.headers[each]}" for each in names), "", ""]
+        _, writer = await asyncio.open_connection(browser.base_url.host, browser.base_url.port)
+        writer.write("\r\n".join(lines).encode() + request.content)
+        await sandbox.journal.wait_for(2, timeout=60)
+        writer.close()
+        await writer.wait_closed()
+        if CANCELS[name]:
+            await client.was_cancelled.wait()
+        yield browser, client
 
 
 @pytest.mark.parametrize("name", SHOPS)
 async def test_returning_shopper_is_redirected_with_one_approval_sent(
-    name: str, proxy: Proxy, sandbox: Sandbox, ledger: SqliteLedger
+    name: str, sandbox: Sandbox, ledger: HeldLedger, tmp_path: Path
 ) -> None:
-    client = WatchedClient(proxy, sandbox, ledger)
-    async with shopper_left(name, client, sandbox) as browser:
-        proxy.is_open.set()
+    async with shopper_left(name, sandbox, ledger, tmp_path) as (browser, client):
+        ledger.released.set()
         again = await browser.post("/pay", data=FORM)
         assert "/apply/" in again.headers["Location"]
-    assert client.handler == ON_DISCONNECT[name]
+    assert client.was_cancelled.is_set() == CANCELS[name]
     sandbox.journal.assert_once(operation="approve")
     assert sandbox.findings == []
 
 
 @pytest.mark.parametrize("name", SHOPS)
 async def test_stopping_server_waits_for_approval_in_flight(
-    name: str, proxy: Proxy, sandbox: Sandbox, ledger: SqliteLedger
+    name: str, sandbox: Sandbox, ledger: HeldLedger, tmp_path: Path
 ) -> None:
-    async with shopper_left(name, WatchedClient(proxy, sandbox, ledger), sandbox):
+    async with shopper_left(name, sandbox, ledger, tmp_path):
         assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]
-        asyncio.get_running_loop().call_later(0.2, proxy.is_open.set)  # while the server stops
+        asyncio.get_running_loop().call_later(0.2, ledger.released.set)  # while the server stops
     assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
-
-
-@pytest.mark.parametrize("name", SHOPS)
-async def test_cancelled_handler_without_ledger_keeps_the_decision(
-    name: str, proxy: Proxy, sandbox: Sandbox
-) -> None:
-    """The client reads the response in the background and remembers the decision."""
-    async with shopper_left(name, WatchedClient(proxy, sandbox, None), sandbox) as browser:
-        proxy.is_open.set()
-        again = await browser.post("/pay", data=FORM)
-        assert "/apply/" in again.headers["Location"]
-    sandbox.journal.assert_once(operation="approve")

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.browser import CHROMIUM, program
-from support.example_shops import DATA, FORM, address_of, listen, serving
+from support.example_shops import DATA, FORM, address_of, listen, shopper
 
 MINUTE = 60_000  # milliseconds: tolerate a slow machine
 SELECTS = {"citizenship", "instalments", "document_type"}  # <select> fields
@@ -46,7 +46,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningShop
 
         async def serve() -> None:
             ledger = SqliteLedger(tmp_path / "decisions.db")
-            async with ledger, serving(request.param, sandbox.client(ledger=ledger), sock):
+            async with ledger, shopper(request.param, sandbox.client(ledger=ledger), tmp_path, sock):
                 started.set()
                 await asyncio.to_thread(stopping.wait)
 
@@ -105,21 +105,6 @@ def test_browser_walk_from_cart_to_completed_data(page: Page, shop: RunningShop)
     page.go_back()
     assert shop.operations()[-3:] == ["approve", "upload_documents", "complete"]
     assert shop.sandbox.findings == []
-
-
-def test_shopper_who_closes_the_page_and_returns_is_redirected(page: Page, shop: RunningShop) -> None:
-    closed = page.context.new_page()
-    closed.goto("/")
-    slow = {**FORM, "email": "anna+slow1000after@example.com"}
-    fill(closed, slow)
-    closed.get_by_role("button", name="Pay in instalments").click(no_wait_after=True)
-    shop.sandbox.journal.wait(1, timeout=60)
-    closed.close()
-    page.goto("/")
-    fill(page, slow)
-    page.get_by_role("button", name="Pay in instalments").click()
-    expect(page.get_by_role("heading", name="Your loan application")).to_be_visible()
-    assert shop.operations().count("approve") == 1
 
 
 def test_form_fits_narrow_screen_and_works_by_keyboard(page: Page) -> None:

@@ -123,6 +123,7 @@ def test_double_click_in_two_workers_with_postgresql_sends_one_approval(
 
 def test_health_check_of_the_command_outlasts_each_page() -> None:
     """Uvicorn kills a worker that does not respond to a health check, with the approvals in progress."""
+    assert APPROVAL.total + SHORT.total == 20  # as on the page
     context = uvicorn.main.make_context("uvicorn", ["shop_fastapi:app", *OPTIONS.split()])
     assert context.params["timeout_worker_healthcheck"] > APPROVAL.total + SHORT.total
 
