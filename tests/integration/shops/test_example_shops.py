@@ -130,7 +130,7 @@ async def test_failed_call_other_than_the_approval_can_be_repeated(
     async def pay_and_complete() -> list[httpx.Response]:
         return [await one_shop.post("/pay", data=FORM), await one_shop.post("/complete", data=DATA)]
 
-    rule = sandbox.on(operation).respond(fault, phase="after")  # type: ignore[call-overload]
+    rule = sandbox.on(operation).respond(fault, phase="after")  # type: ignore[arg-type]
     texts = "".join([page.text for page in await pay_and_complete()])
     assert ("Please try again in a few minutes." in texts) is not is_completed
     sandbox.off(rule)
