@@ -1,9 +1,13 @@
 """Run the example shops on real sockets."""
 
 import asyncio
+import os
+import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,9 @@ from aiohttp import web
 from checkout import Shop
 
 from loanasync import LoanClient
+from loanasync.sandbox import Sandbox
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
 FORM = {
     "fiscal_code": "tstxyz00a00a000a",  # lower case: the shop normalizes it
@@ -99,3 +105,28 @@ async def _uvicorn(app: Any, sock: socket.socket) -> AsyncIterator[None]:
     finally:
         server.should_exit = True
         await running
+
+
+@contextmanager
+def started(
+    *command: str, sandbox: Sandbox, cwd: Path, **settings: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a module of Python that serves a shop; yield its process, with a pipe, and its address."""
+    # No coverage in the subprocess: it would not be written after a kill, and would print warnings.
+    env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
+    env |= {"LOANASYNC_BASE_URL": sandbox.base_url, "LOANASYNC_SHOP_ID": sandbox.shop_id}
+    env |= {"LOANASYNC_AUTH_TOKEN": sandbox.auth_token, "PYTHONUNBUFFERED": "1", **settings}
+    with subprocess.Popen(
+        [sys.executable, "-X", "dev", "-m", *command],
+        cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        try:
+            lines = iter(running.stdout.readline, "")
+            [address] = next(
+                filter(None, (re.findall(r"unning on (http://[0-9.:]+)", line) for line in lines))
+            )
+            yield running, address
+        finally:
+            running.terminate()
+            running.stdout.read()
