@@ -94,15 +94,15 @@ class Scheduler:
         self.connections: set[DirectConnection] = set()
         self.in_progress = 0
         self._queue: deque[DirectConnection] = deque()
-        self.limits = SharedTimer(loop, _interrupt)  # of exchanges and idle connections
+        self.timer = SharedTimer(loop, _interrupt)  # of exchanges and idle connections
 
     def add(self, connection: "DirectConnection") -> None:
         """Queue the connection's request, which is written in the next iteration of the event loop."""
         if not self._queue:
-            self.loop.call_soon(self._send_queued, self.loop.time() + _BLOCKED_AFTER)
+            self.loop.call_soon(self._write_queued, self.loop.time() + _BLOCKED_AFTER)
         self._queue.append(connection)
 
-    def _send_queued(self, blocked_from: float) -> None:
+    def _write_queued(self, blocked_from: float) -> None:
         """Write the queued requests. If the time `blocked_from` has passed, check each connection first."""
         now = self.loop.time()
         bytes_left = _BYTES_PER_TURN
@@ -111,10 +111,10 @@ class Scheduler:
                 connection = self._queue.popleft()
                 if now >= blocked_from:
                     connection.check_after_block(now)
-                bytes_left -= connection.send()
-        finally:  # a KeyboardInterrupt in `send` must not leave the other requests in the queue
+                bytes_left -= connection.write()
+        finally:  # a KeyboardInterrupt in `write` must not leave the other requests in the queue
             if self._queue:
-                self.loop.call_soon(self._send_queued, blocked_from)
+                self.loop.call_soon(self._write_queued, blocked_from)
 
 
 @define(eq=False, repr=False)
@@ -199,7 +199,7 @@ class DirectConnection(HeadSplitter):
 
     `exchange` returns a future. Its result is a `Response` or a `NoResponse`, never an exception:
 
-    - `data_received`, `connection_lost` or `send` sets it when the response is complete or the connection
+    - `data_received`, `connection_lost` or `write` sets it when the response is complete or the connection
       fails.
     - `interrupt` sets it when the exchange times out or `DirectTransport` is closed.
 
@@ -271,9 +271,9 @@ class DirectConnection(HeadSplitter):
         self._request = request
         self._unsent_bytes = _serialize(request, headers, self._origin)
         self.expires_at = deadline
-        scheduler.limits.set(self, deadline)
+        scheduler.timer.set(self, deadline)
         if scheduler.in_progress == 1:  # this one
-            self.send()
+            self.write()
         else:
             scheduler.add(self)
         return self._result
@@ -291,7 +291,7 @@ class DirectConnection(HeadSplitter):
         elif self.was_used and not self.is_reusable(now):
             self._is_clean = False
 
-    def send(self) -> int:
+    def write(self) -> int:
         """Write the request and return its size. Return 0 if it is already written, cancelled or failed."""
         if (
             self._result is None
@@ -338,7 +338,7 @@ class DirectConnection(HeadSplitter):
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
             self._fresh_until = self._scheduler.loop.time() + limit
         self.expires_at = self._fresh_until
-        self._scheduler.limits.set(self, self.expires_at)
+        self._scheduler.timer.set(self, self.expires_at)
         self._origin.idle[self] = None
         if self._origin.waiting:  # else the waiting call would get no connection while this one is idle
             waiting = next(iter(self._origin.waiting))  # the one that waits longest
@@ -403,7 +403,7 @@ class DirectConnection(HeadSplitter):
         """Remove the connection from the idle connections and from those that the timer interrupts."""
         self._origin.idle.pop(self, None)
         self._scheduler.connections.discard(self)
-        self._scheduler.limits.discard(self)
+        self._scheduler.timer.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse received data (called by asyncio)."""

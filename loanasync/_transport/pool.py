@@ -70,7 +70,7 @@ class DirectTransport:
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await self._session_transport.aclose()
         finally:
-            self._scheduler.limits.close()
+            self._scheduler.timer.close()
 
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """See `Transport.send`."""

@@ -6,9 +6,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +22,9 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
 from support.canned_server import approve
 from support.unclosed_clients import approval, warned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HERE = Path(__file__).name
 
@@ -147,28 +149,22 @@ def test_aclose_while_the_loop_of_another_thread_ends_closes_once() -> None:
     assert closed in ([5.0], [0.0]), "closed once: by `aclose`, or by the end of the loop"
 
 
-def test_close_from_outside_closes_in_a_loop_that_does_not_run(served: Sandbox) -> None:
+@pytest.mark.parametrize("runs", [False, True], ids=["stopped loop", "loop of another thread"])
+def test_close_from_outside_closes_the_client(served: Sandbox, *, runs: bool) -> None:
     client = served.client()
     with asyncio.Runner() as runner:
-        transport = runner.run(opened_by(client))
+        loop = runner.get_loop()
+        transport = loop.run_until_complete(opened_by(client))
+        thread = threading.Thread(target=loop.run_forever)
+        if runs:
+            thread.start()
         client.close(1.0)
         assert transport._session.closed
+        if runs:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
         with pytest.raises(ClientClosedError):
             runner.run(approval(client))
-
-
-def test_close_from_outside_closes_in_a_loop_of_another_thread(served: Sandbox) -> None:
-    client = served.client()
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    transport = asyncio.run_coroutine_threadsafe(opened_by(client), loop).result()
-    client.close(1.0)
-    assert transport._session.closed
-    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 FORKED = """
@@ -278,14 +274,3 @@ def test_asyncio_debug_mode_logs_nothing(served: Sandbox) -> None:
     assert done.stderr == ""
     names = "Approved Refused Approved SystemFaultError Approved ConnectionLostError"
     assert done.stdout.splitlines() == [f"{names} UnexpectedResponseError AlreadyEvaluatedError "] * 2
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[LoanClient]:
-    with Sandbox.in_thread() as sandbox:
-        yield sandbox.client()
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-async def test_module_scoped_client_works_in_the_loop_of_each_test(shared: LoanClient, number: int) -> None:
-    assert isinstance(await approval(shared), Approved), number

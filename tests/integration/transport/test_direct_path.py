@@ -94,7 +94,7 @@ async def test_write_error_has_no_frame_with_the_request(
             await approve(client)
     frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
     frames = [frame for frame in frames if str(frame.f_globals["__name__"]).startswith("loanasync.")]
-    assert len(frames) > 2
+    assert len(frames) > 1
     variables = repr([dict(frame.f_locals) for frame in frames])
     assert "secret-token" not in variables
     assert FISCAL_CODE not in variables

@@ -1,7 +1,6 @@
 """Functions that return the auth token: when they are called, and what ends a call."""
 
 import asyncio
-import traceback
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from loanasync import (
 )
 from loanasync._config import AuthToken
 from loanasync.ledger import State
-from loanasync.testing import ScriptedTransport, approved, denied, fiscal_code, response, system_error
+from loanasync.testing import ScriptedTransport, approved, fiscal_code, response, system_error
 from support import ledger_clients
 from support.builders import FISCAL_CODE, approval_request
 from support.memory_clients import Shop, cancelled
@@ -98,24 +97,6 @@ async def test_function_is_called_before_each_attempt_and_each_call() -> None:
     assert decision.meta.attempts == 3
     await shop.client.complete(FISCAL_CODE, UserData())
     assert tokens(shop.script) == ["first", "second", "third", "fourth"]
-
-
-async def test_new_token_after_a_denial_is_sent() -> None:
-    shop = Shop(denied(), approved(), auth_token=Vault("old", "new"))
-    await shop.approve()
-    assert isinstance(await shop.approve(), Approved)
-    assert tokens(shop.script) == ["old", "new"]
-
-
-async def test_function_runs_in_the_event_loop_of_the_call() -> None:
-    loops = []
-
-    def function() -> str:
-        loops.append(asyncio.get_running_loop())
-        return "token"
-
-    await Shop(approved(), auth_token=function).approve()
-    assert loops == [asyncio.get_running_loop()]
 
 
 async def test_known_decision_needs_no_token() -> None:
@@ -322,19 +303,3 @@ async def test_call_that_leaves_does_not_cancel_a_shared_refresh() -> None:
     await cancelled(first)
     fetched.set()
     assert isinstance(await second, Approved)
-
-
-@pytest.mark.parametrize("operation", ["create_request", "upload_documents"])
-async def test_cancelled_call_shows_no_variable_of_the_function(operation: str) -> None:
-    async def fetch() -> str:
-        secret = SECRET
-        await asyncio.sleep(60)
-        return secret
-
-    client = ScriptedTransport().client(auth_token=fetch)
-    arguments: tuple[Any, ...] = ({},) if operation == "create_request" else (FISCAL_CODE, {})
-    with pytest.raises(TimeoutError) as caught:
-        async with asyncio.timeout(0.05):
-            await getattr(client, operation)(*arguments)
-    report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-    assert SECRET not in "".join(report.format())

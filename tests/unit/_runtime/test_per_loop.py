@@ -2,10 +2,34 @@ import asyncio
 import gc
 import os
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from loanasync._runtime.per_loop import PerLoop
+from support.memory_clients import cancelled
+from support.raw_server import PATIENCE
+
+
+@pytest.fixture
+def other() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in another thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def open_in(loop: asyncio.AbstractEventLoop, values: PerLoop[Any]) -> None:
+    async def open_value() -> None:
+        values.current()
+
+    asyncio.run_coroutine_threadsafe(open_value(), loop).result()
 
 
 class Value:
@@ -58,34 +82,23 @@ async def test_destructor_in_a_forked_child_reports_nothing(
     assert len(unclosed) == warnings
 
 
-async def test_concurrent_acloses_close_each_value_once() -> None:
+async def test_concurrent_acloses_close_each_value_once(other: asyncio.AbstractEventLoop) -> None:
     closed: list[asyncio.AbstractEventLoop] = []
 
     async def slow_close(_: Value, __: float) -> None:
         await asyncio.sleep(0.01)
         closed.append(asyncio.get_running_loop())
 
-    async def open_value() -> None:
-        values.current()
-
     values = PerLoop(Value, slow_close)
-    other = asyncio.new_event_loop()
-    thread = threading.Thread(target=other.run_forever)
-    thread.start()
-    try:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(open_value(), other))
-        await open_value()
-        await asyncio.gather(*(values.aclose(1) for _ in range(3)))
-    finally:
-        other.call_soon_threadsafe(other.stop)
-        await asyncio.to_thread(thread.join)
-        other.close()
+    open_in(other, values)
+    values.current()
+    await asyncio.gather(*(values.aclose(1) for _ in range(3)))
     assert sorted(closed, key=id) == sorted([asyncio.get_running_loop(), other], key=id)
 
 
-def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:
+async def test_cancelled_aclose_closes_other_loops_without_waiting(other: asyncio.AbstractEventLoop) -> None:
     closed: list[str] = []
-    begun = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def drain(_: object, within: float) -> None:
         begun.set()
@@ -94,47 +107,22 @@ def test_cancelled_aclose_closes_other_loops_without_waiting() -> None:
             closed.append("drained")
         finally:
             closed.append("closed")
+            ended.set()
 
     values = PerLoop(object, drain)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def open_value() -> None:
-        values.current()
-
-    asyncio.run_coroutine_threadsafe(open_value(), loop).result()
-
-    async def cancel_aclose() -> None:
-        closing = asyncio.create_task(values.aclose(60))
-        await asyncio.to_thread(begun.wait)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-
-    asyncio.run(cancel_aclose())
-    asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    open_in(other, values)
+    closing = asyncio.create_task(values.aclose(60))
+    await asyncio.to_thread(begun.wait)
+    await cancelled(closing)
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
     assert closed == ["closed"]
 
 
-async def test_aclose_raises_the_error_of_another_loop() -> None:
+async def test_aclose_raises_the_error_of_another_loop(other: asyncio.AbstractEventLoop) -> None:
     async def fail(_: object, __: float) -> None:
         raise LookupError
 
     values = PerLoop(object, fail)
-
-    async def open_value() -> None:
-        values.current()
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(open_value(), loop))
+    open_in(other, values)
     with pytest.raises(LookupError):
         await values.aclose(1)
-    loop.call_soon_threadsafe(loop.stop)
-    await asyncio.to_thread(thread.join)
-    loop.close()

@@ -10,7 +10,6 @@ from loanasync import (
     DecisionForgottenError,
     Dialect,
     InFlightError,
-    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     ReadTimeoutError,
@@ -21,15 +20,8 @@ from loanasync._runtime.guard import ProcessGuard
 from loanasync.testing import (
     ScriptedResponse,
     approved,
-    conflict,
-    connection_lost,
-    denied,
     domain_error,
-    not_connected,
     refused,
-    rejected,
-    response,
-    system_error,
     timed_out,
 )
 from support.builders import FISCAL_CODE, approval_request
@@ -38,25 +30,7 @@ from support.memory_clients import Shop, cancelled, request
 from support.raw_server import until
 from support.virtual_time import turns
 
-EVALUATED = domain_error("User already evaluated for approval")
 OTHER = "TSTXYZ00A00A000B"
-UNKNOWN = {
-    "connection lost": [connection_lost()],
-    "read timeout": [timed_out()],
-    "409": [conflict()],
-    "500 to each attempt": [system_error()] * 3,
-    "500, then no connection": [system_error(), not_connected()],
-    "502": [response(502)],
-    "201 without a decision": [response(201, b"")],
-    "another domain message": [domain_error("Something new")],
-}
-NOT_EVALUATED = {
-    "no connection": not_connected(),
-    "403": denied(),
-    "400 of a field": rejected({"email": "is taken"}),
-    "user not found": domain_error("User not found"),
-    "429": response(429),
-}
 
 
 async def test_memory_overlapping_calls_share_one_request() -> None:
@@ -83,33 +57,12 @@ async def test_memory_overlapping_calls_get_separate_errors() -> None:
     assert shop.sent == 1
 
 
-@pytest.mark.parametrize("step", [EVALUATED, response(409, {"error": "The user was already evaluated"})])
-async def test_memory_lost_decision_blocks_all_later_calls(step: ScriptedResponse) -> None:
-    shop = Shop(step, approved())
+async def test_memory_lost_decision_blocks_all_later_calls() -> None:
+    shop = Shop(domain_error("User already evaluated for approval"), approved())
     await shop.approve()
-    for repeat_unknown in (False, True):
-        again = await shop.approve(repeat_unknown=repeat_unknown)
-        assert isinstance(again, OutcomeUnknownError)
-        assert again.state == "lost"
-    assert shop.script.left == 1
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-async def test_memory_repeat_unknown_sends_the_request_again(name: str) -> None:
-    shop = Shop(*UNKNOWN[name], refused())
-    await shop.approve()
-    assert isinstance(await shop.approve(repeat_unknown=True), Refused)
-    assert isinstance(await shop.approve(), Refused)
-    assert shop.script.left == 0
-
-
-@pytest.mark.parametrize("name", NOT_EVALUATED)
-async def test_memory_unknown_outcome_survives_an_error_of_its_repeat(name: str) -> None:
-    shop = Shop(timed_out(), NOT_EVALUATED[name], approved())
-    await shop.approve()
-    assert isinstance(await shop.approve(repeat_unknown=True), LoanError)
-    assert isinstance(await shop.approve(), OutcomeUnknownError)
-    assert shop.script.left == 1
+    again = await shop.approve(repeat_unknown=True)
+    assert isinstance(again, OutcomeUnknownError)
+    assert (again.state, shop.script.left) == ("lost", 1)
 
 
 async def test_memory_repeat_that_is_not_sent_leaves_the_outcome_unknown() -> None:
@@ -160,27 +113,23 @@ async def test_memory_dialect_with_the_same_names_does_not_change_the_payload() 
     assert (type(await request(stricter, payload=payload)), shop.sent) == (Approved, 1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"code": OTHER}, {"scope": "2"}],
-    ids=["customer", "scope"],
-)
-async def test_memory_other_scope_is_sent_separately(options: dict[str, Any]) -> None:
-    shop = Shop(approved(), refused())
-    assert isinstance(await shop.approve(), Approved)
-    assert isinstance(await shop.approve(**options), Refused)
-
-
-async def test_memory_other_shop_is_sent_separately() -> None:
+@pytest.mark.parametrize("other", ["customer", "scope", "shop"])
+async def test_memory_other_approval_is_sent_separately(other: str) -> None:
     steps = [held_response(approved()), held_response(refused())]
     shop = Shop(*(step for step, _, _ in steps))
     another = shop.client.with_options(shop_id="another", auth_token="another-token")
-    calls = [asyncio.create_task(request(client)) for client in (shop.client, another)]
+
+    def both() -> tuple[Any, Any]:
+        code, scope = OTHER if other == "customer" else FISCAL_CODE, "2" if other == "scope" else ""
+        second = request(another if other == "shop" else shop.client, code, scope=scope)
+        return shop.approve(), second
+
+    overlapping = asyncio.gather(*both())
     for _, arrived, go in steps:
         await arrived.wait()
         go.set()
-    assert [type(each) for each in await asyncio.gather(*calls)] == [Approved, Refused]
-    assert [type(await request(client)) for client in (shop.client, another)] == [Approved, Refused]
+    for decisions in (await overlapping, await asyncio.gather(*both())):
+        assert [type(each) for each in decisions] == [Approved, Refused]
     assert shop.sent == 2
 
 
@@ -282,37 +231,6 @@ async def test_outcome_after_an_hour_replaces_an_unread_decision(
     blocked = await shop.approve()
     assert isinstance(blocked, OutcomeUnknownError)
     assert (blocked.note, blocked.response) == ("ReadTimeoutError", None)
-
-
-async def test_memory_repr_shows_nothing_personal() -> None:
-    step, arrived, go = held_response(approved())
-    shop = Shop(approved(), timed_out(), step)
-    await shop.approve()
-    await shop.approve(OTHER)
-    waiting = asyncio.create_task(shop.approve("TSTXYZ00A00A000C"))
-    await arrived.wait()
-    memory = shop.client._flights
-    requests = [vars(each) for each in memory._in_flight.values()]
-    shown = repr([shop.client, memory, vars(memory), memory._guard, requests])
-    payload = approval_request()
-    persons = (
-        "TSTXYZ",
-        payload.email,
-        payload.mobile_phone,
-        payload.last_name,
-        payload.address,
-        "test-token",
-    )
-    assert not [each for each in persons if str(each) in shown]
-    go.set()
-    await waiting
-
-
-async def test_memory_keeps_approvals_only() -> None:
-    shop = Shop(*[response(200, {})] * 2)
-    for _ in range(2):
-        await shop.client.create_request({"fiscalCode": FISCAL_CODE})
-    assert shop.sent == 2
 
 
 async def test_memory_is_not_shared_between_clients() -> None:

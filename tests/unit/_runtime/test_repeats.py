@@ -3,7 +3,6 @@
 import pytest
 
 from loanasync import (
-    ConnectError,
     LoanError,
     OutcomeUnknownError,
     RawResponse,
@@ -48,15 +47,6 @@ async def test_repeat_unknown_error_has_an_unknown_outcome(step: ScriptedRespons
         again = await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
     assert again.approved
     assert len(script.sent) == 3
-
-
-async def test_first_call_that_is_not_connected_is_repeatable() -> None:
-    script = ScriptedTransport(not_connected(), approved())
-    async with script.client() as client:
-        with pytest.raises(ConnectError) as caught:
-            await client.approve(FISCAL_CODE, approval_request())
-        assert (caught.value.outcome, caught.value.repeatable) == ("not_sent", True)
-        assert (await client.approve(FISCAL_CODE, approval_request())).approved
 
 
 async def test_memory_keeps_a_response_that_is_unclassified() -> None:

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import RetryPolicy
 from loanasync._runtime.retry import retry_after
-from loanasync.testing import approved, system_error
-from support.scripted_pipeline import Run
 
 
 @pytest.mark.parametrize(
@@ -38,24 +35,3 @@ def test_retry_after_reads_seconds_and_dates_and_never_fails(value: str, least: 
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d+ Oct \d+ \d+:\d+:\d+ (GMT|[+-]\d+)"))
 def test_retry_after_of_any_text_is_not_negative(value: str) -> None:
     assert retry_after({"Retry-After": value}) >= 0
-
-
-async def test_retry_after_is_the_least_wait() -> None:
-    run = Run(system_error(retry_after=4), approved())
-    await run.approve()
-    assert run.clock.slept == [4.0]
-
-
-@pytest.mark.parametrize("value", [7, 60, 10**9])
-async def test_retry_after_adds_at_most_five_seconds_to_the_backoff(value: int) -> None:
-    run = Run(system_error(retry_after=value), approved())
-    await run.approve(retry=RetryPolicy(base=0.5))
-    [slept] = run.clock.slept
-    assert 5.0 <= slept <= 5.5
-
-
-async def test_retry_after_is_never_shorter_than_the_backoff() -> None:
-    run = Run(system_error(retry_after=0), system_error(), approved())
-    await run.approve(retry=RetryPolicy(base=0.5))
-    assert len(run.clock.slept) == 2
-    assert min(run.clock.slept) > 0

@@ -99,22 +99,8 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "Calls in progress, including calls that wait for a slot.",
     ),
 }
-RECOMMENDED = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-)  # for request durations
+# for request durations
+RECOMMENDED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 async def approve(client: LoanClient, **options: Any) -> None:
@@ -349,6 +335,8 @@ def test_each_attempt_is_counted_once_and_inflight_returns_to_zero(
     ended = [] if name == "cancelled" else of_kind(recorder, SpanKind.CLIENT)
     assert recorder.metric(http_metrics.HTTP_CLIENT_REQUEST_DURATION).count == len(ended)
     assert recorder.metric("loanasync.inflight").sum == 0
+    late = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
+    assert late.count == (name == "crowded")
     outcomes = [attributes(span).get("loanasync.outcome") for span in of_kind(recorder, SpanKind.INTERNAL)]
     for outcome in ("approved", "refused", "unknown"):
         counted = recorder.metric("loanasync.decisions", {"loanasync.outcome": outcome})

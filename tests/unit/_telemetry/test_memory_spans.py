@@ -1,7 +1,7 @@
 """Spans and metrics of approvals that the memory remembers, joins or blocks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -13,17 +13,17 @@ from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
-    SentRequest,
     TelemetryRecorder,
     approved,
-    computed,
     connection_lost,
 )
 from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import held_response
+from support.memory_clients import cancelled
 
 
-def approve(client: LoanClient) -> Awaitable[object]:
-    return client.approve(FISCAL_CODE, approval_request())
+async def approve(client: LoanClient) -> object:
+    return await client.approve(FISCAL_CODE, approval_request())
 
 
 def calls(recorder: TelemetryRecorder) -> list[dict[str, Any]]:
@@ -45,17 +45,6 @@ def decisions(recorder: TelemetryRecorder) -> dict[str, float]:
 def client_of(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: Any) -> LoanClient:
     providers = {"telemetry": recorder.telemetry}
     return ScriptedTransport(*responses).client(**providers, **options)
-
-
-def held(response: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
-    arrived, go = asyncio.Event(), asyncio.Event()
-
-    async def hold(_: SentRequest) -> ScriptedResponse:
-        arrived.set()
-        await go.wait()
-        return response
-
-    return computed(hold), arrived, go
 
 
 async def test_remembered_decision_has_its_own_span_and_no_attempt() -> None:
@@ -83,11 +72,11 @@ async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
 
 @pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
 async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]]) -> None:
-    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
     client = client_of(recorder, step, **options())
-    first = asyncio.ensure_future(approve(client))
+    first = asyncio.create_task(approve(client))
     await arrived.wait()
-    second = asyncio.ensure_future(approve(client))
+    second = asyncio.create_task(approve(client))
     with pytest.raises(PayloadMismatchError):
         await client.approve(FISCAL_CODE, attrs.evolve(approval_request(), amount=46_000))
     go.set()
@@ -101,13 +90,11 @@ async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]])
 
 @pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
 async def test_cancelled_call_ends_its_span_with_the_outcome(options: Callable[[], dict[str, Any]]) -> None:
-    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
     client = client_of(recorder, step, **options())
-    caller = asyncio.ensure_future(approve(client))
+    caller = asyncio.create_task(approve(client))
     await arrived.wait()
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
+    await cancelled(caller)
     go.set()
     await client.aclose()
     [call] = calls(recorder)
@@ -117,12 +104,12 @@ async def test_cancelled_call_ends_its_span_with_the_outcome(options: Callable[[
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_joined_call_has_a_link_to_the_span_of_the_request(*, at_once: bool) -> None:
-    recorder, (step, arrived, go) = TelemetryRecorder(), held(approved())
+    recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
     client = client_of(recorder, step)
-    first = asyncio.ensure_future(approve(client))
+    first = asyncio.create_task(approve(client))
     if not at_once:
         await arrived.wait()
-    second = asyncio.ensure_future(approve(client))
+    second = asyncio.create_task(approve(client))
     await asyncio.sleep(0)
     go.set()
     await asyncio.gather(first, second)

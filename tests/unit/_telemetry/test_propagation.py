@@ -9,7 +9,6 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 
 from loanasync import Approved, Telemetry, _log
-from loanasync._settings import Propagate
 from loanasync._telemetry import injector
 from loanasync.testing import (
     ScriptedTransport,
@@ -104,10 +103,3 @@ RESERVED = [
 @pytest.mark.usefixtures("propagator")
 def test_propagator_cannot_set_headers_of_the_request() -> None:
     assert injector("global")(Context()) == {}
-
-
-@pytest.mark.parametrize("propagated", ["traceparent", "global", "off"])
-async def test_without_an_sdk_no_trace_header_is_sent(propagated: Propagate) -> None:
-    script = ScriptedTransport(approved())
-    await script.client(telemetry=Telemetry(propagate=propagated)).approve(FISCAL_CODE, approval_request())
-    assert "traceparent" not in script.sent[0].headers
