@@ -54,17 +54,6 @@ async def test_cancelled_block_waits_and_keeps_unread_results() -> None:
     assert {result.index for result in approvals.unread} == {0, 1, 2}
 
 
-async def test_no_warning_if_unread_results_were_inspected() -> None:
-    async with approvals_of(approve_at_once, rows(3)) as approvals:
-        await anext(approvals)
-    assert len(approvals.unread) == 2
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        del approvals
-        await let_tasks_run()
-    assert caught == []
-
-
 async def test_warning_counts_only_results_that_were_not_inspected() -> None:
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(3), concurrency=3)
@@ -138,28 +127,21 @@ async def test_client_aclose_waits_for_calls_of_an_abandoned_loop() -> None:
         assert server.requests == 2
 
 
-async def test_no_warning_if_all_results_were_read() -> None:
+@pytest.mark.parametrize("how", ["read", "inspected", "never started"])
+async def test_no_warning_if_no_result_is_left(how: str) -> None:
     before = asyncio.all_tasks()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        async for _ in approvals_of(approve_at_once, rows(10)):
-            pass
-        approvals_of(approve_at_once, rows(10))
+        async with approvals_of(approve_at_once, rows(10)) as approvals:
+            if how == "read":
+                assert len([result async for result in approvals]) == 10
+            elif how == "inspected":
+                await anext(approvals)
+        assert len(approvals.unread) == (5 if how == "inspected" else 0)
+        del approvals
         gc.collect()
         await let_tasks_run()
     assert asyncio.all_tasks() == before
-
-
-def test_warning_after_the_event_loop_was_closed() -> None:
-    kept: list[Approvals] = []
-
-    async def main() -> None:
-        kept.append(approvals_of(approve_at_once, rows(100)))
-        await anext(kept[0])
-
-    asyncio.run(main())
-    with pytest.warns(RuntimeWarning, match="results were not read"):
-        kept.clear()
 
 
 def test_calls_cancelled_with_the_event_loop_are_unknown() -> None:
@@ -178,31 +160,21 @@ def test_calls_cancelled_with_the_event_loop_are_unknown() -> None:
         kept.clear()
 
 
-async def test_stop_lets_calls_in_progress_finish() -> None:
+@pytest.mark.parametrize("how", ["stop", "abort"])
+async def test_stop_lets_calls_finish_and_abort_makes_them_unknown(how: str) -> None:
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(100))
     reading = asyncio.create_task(anext(approvals))
     await let_tasks_run()
-    approvals.stop()
-    calls.finish_all()
-    read = [await reading, *[result async for result in approvals]]
-    assert [(result.index, result.status) for result in read] == [(n, "approved") for n in range(3)]
-    assert calls.started == 3
-
-
-async def test_abort_makes_calls_in_progress_unknown() -> None:
-    calls = HeldCalls()
-    approvals = approvals_of(calls.approve, rows(100))
-    reading = asyncio.create_task(anext(approvals))
-    await let_tasks_run()
-    calls.finish(0)
-    approvals.abort()
-    results = [await reading, *[result async for result in approvals]]
-    assert sorted((result.index, result.status) for result in results) == [
-        *((number, "unknown") for number in range(3))
-    ]
-    advice = "the service may have received the request; ask it for the outcome before repeating the call"
-    assert {str(result.error) for result in results} == {f"approve: no response (CancelledError): {advice}"}
+    getattr(approvals, how)()
+    if how == "stop":
+        calls.finish_all()
+    results = sorted([await reading, *[each async for each in approvals]], key=lambda each: each.index)
+    status = "approved" if how == "stop" else "unknown"
+    assert [(each.index, each.status) for each in results] == [(number, status) for number in range(3)]
+    if how == "abort":
+        advice = "the service may have received the request; ask it for the outcome before repeating the call"
+        assert str(results[0].error) == f"approve: no response (CancelledError): {advice}"
     assert calls.started == 3
 
 
@@ -221,9 +193,3 @@ async def test_aclose_does_not_wait_for_the_next_row(rate: float | None) -> None
     await approvals.aclose()
     assert [result async for result in approvals] == []
     assert asyncio.all_tasks() == {before}
-
-
-async def test_aclose_before_the_first_read_does_nothing() -> None:
-    approvals = approvals_of(approve_at_once, rows(3))
-    await approvals.aclose()
-    assert [result async for result in approvals] == []

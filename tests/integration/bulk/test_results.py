@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -94,18 +93,11 @@ async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, c
     assert {tag for tag, result in read.items() if result.outcome == "not_evaluated"} == NOT_EVALUATED
     assert all(read[tag].outcome == read[tag].status for tag in STATUS_BY_TAG.keys() - NOT_EVALUATED)
     summary = results.summary
-    assert (summary.approved, summary.refused, summary.rejected, summary.unknown, summary.error) == (
-        *(2, 2, 1, 6, 2),
-    )
-    assert summary.rows == len(STATUS_BY_TAG)
-    assert (summary.amount_approved, summary.amount_refused, summary.amount_unknown) == (
-        90_000,
-        90_000,
-        270_000,
-    )
-    assert summary.net_amount == 43_650
-    assert summary.elapsed > 0
-    assert summary.errors["ConnectionLostError"] == 1
+    counts = ("approved", "refused", "rejected", "unknown", "error", "rows")
+    assert [getattr(summary, name) for name in counts] == [2, 2, 1, 6, 2, len(STATUS_BY_TAG)]
+    amounts = (summary.amount_approved, summary.amount_refused, summary.amount_unknown, summary.net_amount)
+    assert amounts == (90_000, 90_000, 270_000, 43_650)
+    assert (summary.elapsed > 0, summary.errors["ConnectionLostError"]) == (True, 1)
 
 
 async def test_invalid_rows_are_rejected_and_do_not_raise(sandbox: Sandbox, client: LoanClient) -> None:
@@ -198,23 +190,20 @@ def test_result_of_an_error_has_its_outcome_and_a_status(
     assert not result.is_decided
 
 
-async def test_pair_gives_the_same_result_as_a_row(client: LoanClient, sandbox: Sandbox) -> None:
-    [row] = await created(sandbox, tagged_rows("approved"))
-    [result] = [each async for each in client.approve_many([(row.fiscal_code, row.request)])]
-    assert (result.fiscal_code, result.request, result.id) == (row.fiscal_code, row.request, None)
-    assert result.is_decided
+async def test_pair_and_row_are_passed_to_the_call() -> None:
+    calls: list[tuple[object, ...]] = []
 
-
-async def test_row_passes_additional_data_needed_to_the_call() -> None:
-    needed = []
-
-    async def approve(*_: object, **options: object) -> object:
-        needed.append(options["additional_data_needed"])
+    async def approve(*arguments: object, **options: object) -> object:
+        calls.append((*arguments, options["additional_data_needed"], options["scope"]))
         raise LookupError
 
-    row = Row(FISCAL_CODE, approval_request(), additional_data_needed=True)
-    assert [result.status async for result in approvals_of(approve, [row])] == ["unknown"]
-    assert needed == [True]
+    request = approval_request()
+    rows = [(FISCAL_CODE, request), Row(FISCAL_CODE, request, additional_data_needed=True, scope="a", id=7)]
+    results = [each async for each in approvals_of(approve, rows)]
+    assert [(each.fiscal_code, each.request, each.id) for each in results] == [
+        (FISCAL_CODE, request, None), (FISCAL_CODE, request, 7)
+    ]  # fmt: skip
+    assert calls == [(FISCAL_CODE, request, False, ""), (FISCAL_CODE, request, True, "a")]
 
 
 async def test_concurrency_above_max_concurrency_waits_for_slots(sandbox: Sandbox) -> None:
@@ -222,18 +211,6 @@ async def test_concurrency_above_max_concurrency_waits_for_slots(sandbox: Sandbo
     async with sandbox.client(max_concurrency=2) as client:
         results = [result async for result in client.approve_many(iter(rows), concurrency=50)]
     assert [result.status for result in results] == ["approved"] * 60
-
-
-async def test_rows_may_be_produced_while_calls_run(client: LoanClient, sandbox: Sandbox) -> None:
-    async def source() -> AsyncIterator[Row]:
-        async with sandbox.client() as other:
-            for row in tagged_rows(*["approved"] * 5):
-                await other.create_request({"fiscalCode": row.fiscal_code})
-                yield row
-
-    results = [result async for result in client.approve_many(source())]
-    assert {result.status for result in results} == {"approved"}
-    assert len(results) == 5
 
 
 async def test_closed_client_gives_each_row_an_error(client: LoanClient) -> None:
@@ -255,32 +232,23 @@ async def test_decision_that_the_ledger_did_not_record_is_in_the_result(tmp_path
     rows = [(fiscal_code(), approval_request()) for _ in range(2)]
     async with client.approve_many(rows, concurrency=1) as results:
         read = [result async for result in results]
-    assert [(result.status, type(result.decision)) for result in read] == [
-        ("approved", Approved),
-        ("refused", Refused),
+    assert [(each.status, each.outcome, type(each.decision)) for each in read] == [
+        ("approved", "approved", Approved), ("refused", "refused", Refused)
+    ]  # fmt: skip
+    assert {(type(each.error), each.repeatable) for each in read} == {(DecisionNotRecordedError, False)}
+
+
+async def test_known_customer_of_the_ledger_is_not_requested_again() -> None:
+    script = [connection_lost(), approved()]
+    client = scripted_client(*script, ledger=MemoryLedger())
+    lost, decided = (fiscal_code() for _ in range(2))
+    rows = [(lost, approval_request())] * 2
+    rows += [(decided, approval_request(amount=amount)) for amount in (45_000, 46_000)]
+    results = [each async for each in client.approve_many(rows, concurrency=1)]
+    assert [(each.status, each.outcome, type(each.error), each.repeatable) for each in results[1::2]] == [
+        ("unknown", "unknown", OutcomeUnknownError, False),
+        ("error", "approved", PayloadMismatchError, False),
     ]
-    assert [result.outcome for result in read] == ["approved", "refused"]
-    assert all(isinstance(result.error, DecisionNotRecordedError) for result in read)
-    assert not any(result.repeatable for result in read)
-
-
-async def test_unknown_outcome_in_the_ledger_is_not_requested_again() -> None:
-    client = scripted_client(connection_lost(), ledger=MemoryLedger())
-    row = (fiscal_code(), approval_request())
-    for _ in range(2):  # the script has one response only
-        async with client.approve_many([row]) as results:
-            [result] = [result async for result in results]
-        assert (result.status, result.repeatable) == ("unknown", False)
-    assert isinstance(result.error, OutcomeUnknownError)
-
-
-async def test_second_request_of_a_customer_is_not_repeatable() -> None:
-    client = scripted_client(approved(), ledger=MemoryLedger())
-    rows = [(FISCAL_CODE, approval_request(amount=amount)) for amount in (45_000, 46_000)]
-    async with client.approve_many(rows, concurrency=1) as results:
-        _, second = [result async for result in results]
-    assert isinstance(second.error, PayloadMismatchError)
-    assert (second.status, second.outcome, second.repeatable) == ("error", "approved", False)
 
 
 class HeldLedger(MemoryLedger):

@@ -33,49 +33,27 @@ def test_demo_prints_every_step_and_its_spans() -> None:
         r"complete  saved; the response, masked: UserData\(\*\*\*\)",
         r"refused at the first attempt; final",
         r"loanasync\.approve [\d.]+ ms approved=True attempts=3\n",
-        r"│   ├── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=500\n",
         r"│   ├── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=500 resend=1\n",
         r"│   └── POST /api/shops/{shopId}/requests/{fiscalCode} [\d.]+ ms status=201 resend=2\n",
-        r"loanasync\.approve [\d.]+ ms approved=False attempts=1\n",
-        r"PATCH /api/shops/{shopId}/requests/{fiscalCode}",
     ):
         assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
-def test_demo_with_disabled_sdk_explains_why_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    done = run(None, "demo")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("spans: none, OTEL_SDK_DISABLED is set\n")
-
-
 def test_help_lists_the_commands_with_an_example_each() -> None:
-    runner = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"})
+    runner = CliRunner(env={**PLAIN, "COLUMNS": "80", "TERM": "dumb"})
     output = runner.invoke(app, []).output
-    assert "demo" in output
-    assert "sandbox" in output
     for command in ("demo", "sandbox", "check", "approve", "complete", "approve-many"):
+        assert command in output
         assert f"Example: loanasync {command}" in runner.invoke(app, [command, "--help"]).output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
-
-
-def test_help_wraps_paragraphs_to_the_terminal_width() -> None:
-    output = CliRunner(env={**PLAIN, "COLUMNS": "80"}).invoke(app, ["approve-many", "--help"]).output
-    assert "LOANASYNC_AUTH_TOKEN. The job file OUT.ledger records each row and, without\n" in re.sub(
-        " +\n", "\n", output
-    )
+    wrapped = re.sub(" +\n", "\n", runner.invoke(app, ["approve-many", "--help"]).output)
+    assert "LOANASYNC_AUTH_TOKEN. The job file OUT.ledger records each row and, without\n" in wrapped
 
 
 def test_shell_completion_completes_commands() -> None:
     typed = {"COMP_WORDS": "loanasync ledger re", "COMP_CWORD": "2", "_LOANASYNC_COMPLETE": "complete_bash"}
     done = CliRunner(env=PLAIN | typed).invoke(app)
     assert (done.exit_code, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
-
-
-def test_main_without_the_extra_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit, match=r"pip install '\.\[cli\]'"):
-        cli.main()
 
 
 @pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
@@ -86,7 +64,7 @@ def test_main_with_a_part_of_the_extra_missing_exits(monkeypatch: pytest.MonkeyP
         return object()
 
     monkeypatch.setattr(cli, "find_spec", find)
-    with pytest.raises(SystemExit, match="needs an extra"):
+    with pytest.raises(SystemExit, match=r"needs an extra: pip install '\.\[cli\]'"):
         cli.main()
 
 
@@ -137,12 +115,9 @@ def send(url: str, body: object) -> tuple[int, Any]:
         return response.status, json.load(response)
 
 
-COMMANDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "start", [run_sandbox, partial(run, None, "sandbox")], ids=["loanasync.sandbox", "loanasync sandbox"]
 )
-
-
-@COMMANDS
 def test_sandbox_that_cannot_start_prints_one_line(start: Callable[..., CompletedProcess[str]]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -153,14 +128,8 @@ def test_sandbox_that_cannot_start_prints_one_line(start: Callable[..., Complete
             ("--state=/nowhere/at/all", "cannot be used"),
         ):
             done = start(option)
-            assert (done.returncode, done.stdout) == (2, "")
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
             assert done.stderr.startswith("the sandbox cannot start: ")
             assert message in done.stderr
-            assert done.stderr.count("\n") == 1
-
-
-@COMMANDS
-def test_sandbox_with_an_invalid_port_is_refused(start: Callable[..., CompletedProcess[str]]) -> None:
     done = start("--port", "99999")
-    assert done.returncode == 2
-    assert "port" in done.stderr
+    assert (done.returncode, "port" in done.stderr) == (2, True)

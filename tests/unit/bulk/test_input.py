@@ -15,8 +15,7 @@ import pytest
 
 from loanasync import InvalidRequestError
 from loanasync.bulk import FileRow, InputError, RowResult, read
-from loanasync.testing import approved as approved_response
-from loanasync.testing import scripted_client
+from loanasync.testing import approved, scripted_client
 
 HEADER = "Codice Fiscale;Importo;Rate;Nome;Cognome;Cellulare;CAP;Comune;Provincia;Indirizzo;Civico"
 HEADER += ";Cittadinanza;Email"
@@ -94,14 +93,10 @@ def test_read_takes_encoding_of_mapping(file: InputFile) -> None:
     assert "unknown text encoding 'x-1'" in file.error(content, {"encoding": "x-1"})[0]
 
 
-def test_read_takes_gzip_and_standard_input(file: InputFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_takes_gzip_and_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     content = gzip.compress(csv().encode())
-    assert len(file.rows(content, EURO)) == 1
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
     assert [row.line for row in read("-", EURO)] == [2]
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="standard input: closed"):
-        read("-")
 
 
 @pytest.mark.parametrize(
@@ -125,21 +120,20 @@ def test_read_refuses_what_is_no_file_of_rows(file: InputFile, content: str | by
     assert message.startswith(expected)
 
 
-def test_read_refuses_missing_file_and_directory(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="file not found"):
-        read(tmp_path / "missing")
-    with pytest.raises(InputError, match="this is a directory"):
-        read(tmp_path)
+@pytest.mark.parametrize(("name", "message"), [("missing", "file not found"), (".", "this is a directory")])
+def test_read_refuses_missing_file_and_directory(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / name)
 
 
-@pytest.mark.parametrize("write", [str, str.lower, str.upper, lambda name: name.replace(" ", "_")])
-def test_header_is_recognised_in_any_spelling(file: InputFile, write: Any) -> None:
-    assert file.rows(csv(write(HEADER)), EURO)[0].problems == ()
+ENGLISH = "Tax code;amount;Installments;First name;Surname;Mobile;ZIP code;Town;province;Street;House number"
+ENGLISH += ";citizenship;E-mail"
 
 
-def test_header_in_english_is_recognised(file: InputFile) -> None:
-    header = "Tax code;amount;Installments;First name;Surname;Mobile;ZIP code;Town;province;Street"
-    header += ";House number;citizenship;E-mail"
+@pytest.mark.parametrize(
+    "header", [HEADER, HEADER.lower(), HEADER.upper(), HEADER.replace(" ", "_"), ENGLISH]
+)
+def test_header_is_recognised_in_any_spelling(file: InputFile, header: str) -> None:
     assert file.rows(csv(header), EURO)[0].problems == ()
 
 
@@ -228,23 +222,19 @@ def test_mapping_file_names_columns_values_and_constants(file: InputFile, tmp_pa
         ("encoding = 1", "encoding must be a text"),
         ("= 1", "is not valid TOML"),
         ("a = 1" + "0" * 5000, "cannot be read as TOML"),
+        ("\ud8ff", "must be a text in UTF-8"),
+        (None, "No such file or directory"),
     ],
 )
 def test_wrong_mapping_names_file_table_and_key(
-    file: InputFile, tmp_path: Path, text: str, expected: str
+    file: InputFile, tmp_path: Path, text: str | None, expected: str
 ) -> None:
     mapping = tmp_path / "mapping.toml"
-    mapping.write_text(text)
+    if text is not None:
+        mapping.write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(InputError) as raised:
         file.rows(csv(), mapping)
     assert str(raised.value).startswith(f"{mapping}: {expected}")
-
-
-def test_mapping_file_that_is_missing_or_no_text_is_refused(file: InputFile, tmp_path: Path) -> None:
-    mapping = tmp_path / "mapping.toml"
-    assert file.error(csv(), mapping)[0].endswith("No such file or directory")
-    mapping.write_bytes(b"\xff\xfe")
-    assert file.error(csv(), mapping)[0].endswith("must be a text in UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +321,7 @@ def test_additional_data_may_be_columns_or_an_object(file: InputFile, block: str
         ("mobile_phone", "3,33E+09", "a spreadsheet has shortened this number"),
         ("scope", 7, "must be text"),
         ("additional", 7, "must be an object"),
-        ("citizenship", "Marte", "must be one of"),
+        ("citizenship", "Marte", "must be one of italian, eu, outside_eu, Italian; to translate the"),
         ("province", "rm", "must be two upper-case letters"),
         ("fiscal_code", ..., "is required"),
     ],
@@ -341,11 +331,6 @@ def test_wrong_cell_is_a_problem_of_its_field(
 ) -> None:
     (problem,) = texts(file.row(**{field: written}))
     assert problem.startswith(f"line 1: {field}: {expected}")
-
-
-def test_enumeration_problem_names_the_table_of_the_mapping(file: InputFile) -> None:
-    (problem,) = texts(file.row(citizenship="Marte"))
-    assert problem.endswith("use --mapping with [values.citizenship]")
 
 
 @pytest.mark.parametrize(
@@ -405,10 +390,6 @@ def test_rejected_row_keeps_its_first_line(file: InputFile) -> None:
     assert not {"loanasync_line", "loanasync_reason"} & row.members.keys()
 
 
-def test_one_object_on_several_lines_is_one_row(file: InputFile) -> None:
-    assert len(file.rows(json.dumps(order(), indent=2))) == 1
-
-
 def test_rows_are_checked_by_the_client(file: InputFile) -> None:
     file.path.write_text(json.dumps(order()))
 
@@ -421,25 +402,14 @@ def test_rows_are_checked_by_the_client(file: InputFile) -> None:
     assert [len(row.problems) for row in read(file.path, check=check)] == [0]
 
 
-def approved(file: InputFile, *rows: dict[str, Any]) -> list[RowResult]:
-    """Return the results of the rows of a file."""
-    file.path.write_text("\n".join(map(json.dumps, rows)))
-    found = read(file.path)
+def test_approve_many_sends_each_scope_and_rejects_rows_with_problems(file: InputFile) -> None:
+    rows = file.rows("\n".join(map(json.dumps, [order(scope="A"), order(scope="B"), order(province="Roma")])))
 
     async def run() -> list[RowResult]:
-        async with scripted_client(approved_response(), approved_response()) as client:
-            return [result async for result in client.approve_many(found, ordered=True)]
+        async with scripted_client(approved(), approved()) as client:
+            return [result async for result in client.approve_many(rows, ordered=True)]
 
-    return asyncio.run(run())
-
-
-def test_approve_many_takes_the_rows_and_rejects_their_problems(file: InputFile) -> None:
-    good, wrong = approved(file, order(), order(province="Roma"))
-    assert (good.status, wrong.status) == ("approved", "rejected")
-    assert isinstance(wrong.error, InvalidRequestError)
-    assert [problem.field for problem in wrong.error.problems] == ["province"]
-
-
-def test_approve_many_sends_each_scope_of_a_customer(file: InputFile) -> None:
-    first, second = approved(file, order(scope="A"), order(scope="B"))
-    assert (first.status, second.status) == ("approved", "approved")
+    results = asyncio.run(run())
+    assert [result.status for result in results] == ["approved", "approved", "rejected"]
+    assert isinstance(error := results[2].error, InvalidRequestError)
+    assert [problem.field for problem in error.problems] == ["province"]

@@ -11,36 +11,29 @@ from loanasync.bulk import Approvals, Row, RowResult
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
-class Failing:
-    """An iterator, synchronous or not, that fails after two rows and has more rows after that."""
+class FailingSync:
+    """An iterator that fails after two rows and has more rows after that."""
 
     def __init__(self, error: BaseException) -> None:
-        self._error = error
-        self._taken = 0
-        self._rows = rows(9)
+        self._outcomes = iter([*rows(2), error, *rows(7)])
 
-    def _next(self) -> Row:
-        self._taken += 1
-        if self._taken == 3:
-            raise self._error
-        return next(self._rows)
-
-
-class FailingSync(Failing):
     def __iter__(self) -> Iterator[Row]:
         return self
 
     def __next__(self) -> Row:
-        return self._next()
+        outcome = next(self._outcomes)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
-class FailingAsync(Failing):
+class FailingAsync(FailingSync):
     def __aiter__(self) -> AsyncIterator[Row]:
         return self
 
     async def __anext__(self) -> Row:
         await asyncio.sleep(0)
-        return self._next()
+        return self.__next__()
 
 
 def sync_generator(error: BaseException) -> Iterator[Row]:
@@ -49,9 +42,8 @@ def sync_generator(error: BaseException) -> Iterator[Row]:
 
 
 async def async_generator(error: BaseException) -> AsyncIterator[Row]:
-    for row in rows(2):
+    for row in sync_generator(error):
         yield row
-    raise error
 
 
 SOURCES = [FailingSync, FailingAsync, sync_generator, async_generator]
@@ -77,7 +69,8 @@ async def test_source_error_is_raised_after_all_results(
     if (kind, make) in [(StopIteration, FailingSync), (StopAsyncIteration, FailingAsync)]:
         return  # these end the rows
     calls, read = HeldCalls(), list[RowResult]()
-    task = asyncio.create_task(read_all(read, approvals_of(calls.approve, make(kind("gone")), **options)))
+    approvals = approvals_of(calls.approve, make(kind("gone")), **options)
+    task = asyncio.create_task(read_all(read, approvals))
     await let_tasks_run()
     assert not task.done()
     finishing = asyncio.create_task(calls.keep_finishing())
@@ -88,6 +81,7 @@ async def test_source_error_is_raised_after_all_results(
     assert error.__notes__ == ["rows taken before this error: 2; all of their results were read"]
     assert [result.decision for result in read] == [DECISION] * 2
     assert calls.started == 2, "no further row is taken"
+    assert [result async for result in approvals] == [], "the error is raised once"
 
 
 @pytest.mark.parametrize("kind", [*CONTROL_FLOW, KeyboardInterrupt, LookupError])

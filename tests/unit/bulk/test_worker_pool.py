@@ -22,41 +22,29 @@ from loanasync import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.bulk import Approvals, Row, RowResult
+from loanasync.bulk import Row, RowResult
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
 async def test_every_row_becomes_one_result() -> None:
-    for number in (0, 1, 2, 3, 4, 50):
+    for number in (0, 1, 4, 50):
         results = [result async for result in approvals_of(approve_at_once, rows(number))]
         assert [result.index for result in results] == [result.id for result in results] == [*range(number)]
 
 
-async def test_pool_calls_in_progress_reach_the_concurrency_and_no_more() -> None:
-    calls = HeldCalls()
-    approvals = approvals_of(calls.approve, rows(10), concurrency=4)
+@pytest.mark.parametrize(("number", "concurrency", "started"), [(10, 4, 4), (2, 1000, 2)])
+async def test_calls_and_tasks_reach_the_concurrency_and_no_more(
+    number: int, concurrency: int, started: int
+) -> None:
+    before, calls = asyncio.all_tasks(), HeldCalls()
+    approvals = approvals_of(calls.approve, rows(number), concurrency=concurrency)
     reading = asyncio.create_task(anext(approvals))
     await let_tasks_run()
-    assert (calls.started, len(calls.in_progress)) == (4, 4)
-    calls.finish_all()
-    await reading
-    async with asyncio.TaskGroup() as group:
-        finishing = group.create_task(calls.keep_finishing())
-        assert len([result async for result in approvals]) == 9
-        finishing.cancel()
-    assert calls.max_in_progress == 4
-
-
-async def test_pool_starts_no_more_tasks_than_rows() -> None:
-    before = asyncio.all_tasks()
-    calls = HeldCalls()
-    approvals = approvals_of(calls.approve, rows(2), concurrency=1000)
-    reading = asyncio.create_task(anext(approvals))
-    await let_tasks_run()
-    assert len(asyncio.all_tasks() - before - {reading}) == 2
-    calls.finish_all()
-    await reading
-    assert len(approvals.unread) == 1
+    assert len(asyncio.all_tasks() - before - {reading}) == len(calls.in_progress) == started
+    finishing = asyncio.create_task(calls.keep_finishing())
+    assert len([await reading, *[result async for result in approvals]]) == number
+    finishing.cancel()
+    assert calls.max_in_progress == started
 
 
 async def test_pool_slow_reader_pauses_the_calls_until_it_reads() -> None:
@@ -123,47 +111,6 @@ async def test_async_rows_are_taken_by_one_worker_at_a_time() -> None:
     assert len([result async for result in approvals_of(approve_at_once, source(), concurrency=8)]) == 30
 
 
-async def read_into(read: list[RowResult], approvals: Approvals) -> None:
-    async for result in approvals:
-        read.append(result)  # noqa: PERF401  (results read before an error count)
-
-
-async def test_rows_error_is_raised_after_results_of_calls_in_progress() -> None:
-    def source() -> Iterator[Row]:
-        yield from rows(2)
-        raise LookupError("the table is gone")
-
-    async def async_source() -> AsyncIterator[Row]:
-        for row in source():
-            yield row
-
-    for iterable in (source(), async_source()):
-        calls = HeldCalls()
-        approvals = approvals_of(calls.approve, iterable, concurrency=3)
-        read: list[RowResult] = []
-        task = asyncio.create_task(read_into(read, approvals))
-        await let_tasks_run()
-        assert not task.done()
-        calls.finish_all()
-        with pytest.raises(LookupError, match="the table is gone") as caught:
-            await task
-        assert [result.decision for result in read] == [DECISION] * 2
-        assert caught.value.__notes__ == ["rows taken before this error: 2; all of their results were read"]
-        with pytest.raises(StopAsyncIteration):
-            await anext(approvals)
-
-
-async def test_progress_error_stops_the_calls_and_loses_no_result() -> None:
-    def progress(result: RowResult) -> None:
-        raise ArithmeticError(result.index)
-
-    approvals = approvals_of(approve_at_once, rows(100), progress=progress)
-    read: list[RowResult] = []
-    with pytest.raises(ArithmeticError):
-        await read_into(read, approvals)
-    assert [result.index for result in read] == [0]
-
-
 async def test_progress_is_called_before_the_result_is_read() -> None:
     seen: list[RowResult] = []
     approvals = approvals_of(approve_at_once, rows(5), progress=seen.append)
@@ -211,22 +158,19 @@ async def test_calls_run_in_the_context_of_the_first_read() -> None:
 
 
 async def test_row_that_was_read_is_released() -> None:
-    kept: list[weakref.ref[Row]] = []
+    kept = weakref.WeakSet[Row]()
 
     async def source() -> AsyncIterator[Row]:
-        yield weakly_kept_row(kept)
+        for row in rows(1):
+            kept.add(row)
+            yield row
+            del row
         await asyncio.Event().wait()
 
     async with approvals_of(approve_at_once, source()) as results:
         assert (await anext(results)).is_decided
         await let_tasks_run()
-        assert kept[0]() is None
-
-
-def weakly_kept_row(kept: "list[weakref.ref[Row]]") -> Row:
-    [row] = rows(1)
-    kept.append(weakref.ref(row))
-    return row
+        assert len(kept) == 0
 
 
 @pytest.mark.parametrize(
@@ -267,15 +211,8 @@ async def test_pool_begins_slowly_and_grows_with_each_decision() -> None:
     assert len(approvals.unread) == 9 + 13
 
 
-FAILURES = [
-    ConnectError("approve", "OSError", "not_sent", 1),
-    AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1)),
-    ConnectionLostError("approve", "OSError", "unknown", 1),
-]
-
-
-async def run_with(outcomes: list[Decision | LoanError], **options: int | None) -> tuple[Approvals, int]:
-    """Run a row for each outcome, one at a time, and return the number of results."""
+async def run_with(outcomes: list[Decision | LoanError], **options: int | None) -> tuple[str, int]:
+    """Run a row for each outcome, one at a time. Return why the run stopped, and the number of results."""
     left = iter(outcomes)
 
     async def approve(*_: object, **__: object) -> Decision:
@@ -285,32 +222,27 @@ async def run_with(outcomes: list[Decision | LoanError], **options: int | None) 
         return outcome
 
     approvals = approvals_of(approve, rows(len(outcomes)), concurrency=1, **options)
-    return approvals, len([result async for result in approvals])
+    results = [result async for result in approvals]
+    return approvals.stopped, len(results)
 
 
 async def test_rows_in_sequence_without_a_decision_stop_the_pool() -> None:
-    failing: list[Decision | LoanError] = [FAILURES[number % 3] for number in range(100)]
-    with pytest.warns(
-        RuntimeWarning, match=r"stopped after 20 rows without a decision, the last with Al.*None"
-    ):
-        approvals, read = await run_with([*failing[:19], DECISION, *failing])
-    assert read == 19 + 1 + 20
-    assert (
-        approvals.stopped == "stopped after 20 rows without a decision, the last with AlreadyEvaluatedError"
-    )
-    approvals, read = await run_with(failing, stop_after=None)
-    assert (approvals.stopped, read) == ("", 100)
-
-
-async def test_rows_that_were_not_sent_because_they_are_known_stop_nothing() -> None:
+    failing: list[Decision | LoanError] = [
+        ConnectError("approve", "OSError", "not_sent", 1),
+        AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1)),
+        ConnectionLostError("approve", "OSError", "unknown", 1),
+    ] * 30
+    reason = "stopped after 20 rows without a decision, the last with AlreadyEvaluatedError"
+    with pytest.warns(RuntimeWarning, match=rf"{reason}.*None"):
+        assert await run_with([*failing[:19], DECISION, *failing]) == (reason, 19 + 1 + 20)
+    assert await run_with(failing, stop_after=None) == ("", 90)
     known: list[Decision | LoanError] = [
         InvalidRequestError(()),
         OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
         PayloadMismatchError("approve", "c0ffee", "approved"),
         InFlightError("approve", "c0ffee"),
     ]
-    approvals, read = await run_with(known * 10, stop_after=2)
-    assert (approvals.stopped, read) == ("", 40)
+    assert await run_with(known * 10, stop_after=2) == ("", 40), "they were not sent, and are known"
 
 
 async def test_approvals_in_a_wrong_place_say_how_to_read_them() -> None:
