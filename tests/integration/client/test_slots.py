@@ -1,13 +1,14 @@
-"""Slots during the wait for a retry, and the limits of Retry-After."""
+"""Slots while a call waits for its retry and while it is settled, and what copies of a client share."""
 
 import asyncio
-import random
 
 import pytest
 
 from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
 from loanasync.testing import (
+    Clock,
     ScriptedResponse,
+    ScriptedTransport,
     SentRequest,
     approved,
     computed,
@@ -16,72 +17,71 @@ from loanasync.testing import (
     system_error,
 )
 from support import ledger_clients
-from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import FAULT, approve, serving
 from support.ledger_clients import FailingLedger, held_response
-from support.memory_clients import Shop
+from support.memory_clients import request
+from support.virtual_time import VirtualTime, turns
 
 OTHER = "TSTXYZ00A00A000B"
 
 
-def paused(shop: Shop) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return an event that is set when a retry wait begins, and one that ends the wait."""
-    began, go = asyncio.Event(), asyncio.Event()
+class Paused(Clock):
+    """A clock whose waits last until `go` is set."""
 
-    async def sleep(_: float) -> None:
-        began.set()
-        await go.wait()
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.go = asyncio.Event(), asyncio.Event()
 
-    shop.client._pipeline.sleep = sleep
-    return began, go
+    async def sleep(self, seconds: float) -> None:
+        """Wait until `go` is set."""
+        del seconds
+        self.began.set()
+        await self.go.wait()
+
+
+def paused(*steps: ScriptedResponse) -> tuple[ScriptedTransport, Paused]:
+    script, clock = ScriptedTransport(system_error(), *steps), Paused()
+    script.clock = clock
+    return script, clock
 
 
 async def test_slot_is_free_while_a_call_waits_for_its_retry() -> None:
-    shop = Shop(system_error(), refused(), approved(), max_concurrency=1)
-    began, go = paused(shop)
-    first = asyncio.create_task(shop.approve())
-    await began.wait()
-    assert isinstance(await shop.approve(OTHER), Refused)
-    assert not first.done()
-    go.set()
+    script, clock = paused(refused(), approved())
+    client = script.client(max_concurrency=1)
+    first = asyncio.create_task(request(client))
+    await clock.began.wait()
+    assert isinstance(await request(client, OTHER), Refused)
+    clock.go.set()
     decision = await first
     assert isinstance(decision, Approved)
     assert decision.meta.attempts == 2
 
 
-async def test_retry_waits_for_a_slot_that_was_taken() -> None:
-    step, arrived, leave = held_response(refused())
-    shop = Shop(system_error(), step, approved(), max_concurrency=1)
-    began, go = paused(shop)
-    first = asyncio.create_task(shop.approve())
-    await began.wait()
-    other = asyncio.create_task(shop.approve(OTHER))
-    await arrived.wait()
-    go.set()
-    await asyncio.sleep(0)
-    assert (shop.sent, first.done()) == (2, False)
-    leave.set()
-    assert isinstance(await first, Approved)
-    assert isinstance(await other, Refused)
+@pytest.mark.parametrize("leaves", [True, False])
+def test_retry_waits_for_a_slot_that_was_taken(*, leaves: bool) -> None:
+    async def calls() -> None:
+        step, arrived, leave = held_response(refused())
+        script, clock = paused(step, approved())
+        client = script.client(max_concurrency=1)
+        first = asyncio.create_task(request(client, timeout=Timeout(total=10, attempt=10)))
+        await clock.began.wait()
+        other = asyncio.create_task(request(client, OTHER))
+        await arrived.wait()
+        clock.go.set()
+        if leaves:
+            asyncio.get_running_loop().call_later(5, leave.set)
+        result = await first
+        if leaves:
+            assert isinstance(result, Approved)
+        else:
+            assert isinstance(result, SystemFaultError)
+            assert (result.stopped_by, result.outcome, result.repeatable) == ("slot", "unknown", False)
+            assert (result.attempts, len(script.sent)) == (1, 2)
+            leave.set()
+            assert isinstance(await request(client), OutcomeUnknownError)
+        assert isinstance(await other, Refused)
 
-
-async def test_retry_without_a_free_slot_raises_system_fault() -> None:
-    step, arrived, leave = held_response(refused())
-    shop = Shop(system_error(), step, approved(), max_concurrency=1)
-    began, go = paused(shop)
-    first = asyncio.create_task(shop.approve(timeout=Timeout(total=1, attempt=1)))
-    await began.wait()
-    other = asyncio.create_task(shop.approve(OTHER))
-    await arrived.wait()
-    go.set()
-    error = await first
-    assert isinstance(error, SystemFaultError)
-    assert (error.stopped_by, error.outcome, error.repeatable) == ("slot", "unknown", False)
-    assert (error.attempts, shop.sent) == (1, 2)
-    leave.set()
-    assert isinstance(await other, Refused)
-    assert isinstance(await shop.approve(), OutcomeUnknownError)
-    assert shop.script.left == 1
+    VirtualTime().run(calls())
 
 
 def defect(_: SentRequest) -> ScriptedResponse:
@@ -96,35 +96,22 @@ async def test_slot_is_free_while_an_approval_is_settled(step: ScriptedResponse)
     ledger = FailingLedger(settle=settled.wait)
     shop = ledger_clients.Shop(step, refused(), ledger=ledger, options={"max_concurrency": 1})
     calls = [asyncio.create_task(shop.result()), asyncio.create_task(shop.result(code=OTHER))]
-    for _ in range(100):  # turns of the event loop, in which no time limit passes
-        await asyncio.sleep(0)
+    await turns()
     assert shop.script.left == 0
     settled.set()
     await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(calls[1].result(), Refused)
 
 
-@pytest.mark.parametrize(("jitter", "waited"), [(0.0, 5.0), (1.0, 5.2)])
-async def test_retry_after_of_a_minute_is_clamped(
-    jitter: float, waited: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(random, "uniform", lambda least, most: least + (most - least) * jitter)
-    shop = Shop(system_error(retry_after=60), approved())
-    decision = await shop.client.approve(
-        FISCAL_CODE, approval_request(), timeout=Timeout(total=10, attempt=5, connect=1)
-    )
-    assert isinstance(decision, Approved)
-    assert shop.script.clock.slept == pytest.approx([waited])
-
-
-async def test_retry_after_of_the_last_500_is_in_the_error() -> None:
-    fault = FAULT.replace(
-        b"\r\n\r\n", b"\r\nRetry-After: 60\r\nX-Request-Id: 0f8fad5b-d9cb-469f-a165-70867728950e\r\n\r\n", 1
-    )
-    async with serving(fault) as server, server.client(retry=RetryPolicy(attempts=1)) as client:
-        with pytest.raises(SystemFaultError) as caught:
-            await approve(client)
-    assert (caught.value.meta.retry_after, caught.value.meta.request_id) == (
-        "60",
-        "0f8fad5b-d9cb-469f-a165-70867728950e",
-    )
+async def test_copies_of_a_client_share_its_quota() -> None:
+    fault = FAULT.replace(b"\r\n\r\n", b"\r\nRetry-After: 0\r\n\r\n", 1)
+    async with (
+        serving(fault) as server,
+        server.client(retry=RetryPolicy(base=0.001, cap=0.001, quota=5)) as client,
+    ):
+        copies = [client.with_options(retry=RetryPolicy(base=0.001, cap=0.001, quota=500)) for _ in range(20)]
+        errors = await asyncio.gather(*(approve(copy) for copy in copies), return_exceptions=True)
+        assert server.requests == 20 + 5
+    for error in errors:
+        assert isinstance(error, SystemFaultError)
+        assert error.meta.retry_after == "0"
