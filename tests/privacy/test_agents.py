@@ -14,7 +14,6 @@ import pytest
 from attrs import evolve
 
 import privacy_page
-from support.agents import __main__ as session
 from support.agents import runs, shop
 from support.agents.collector import collecting, unpacked
 from support.agents.runs import AGENTS, SESSIONS, Outcome
@@ -93,8 +92,3 @@ def test_only_cases_with_a_remedy_have_personal_data() -> None:
         if any(each["personal"] for each in results.values())
     }
     assert personal == {("ddtrace", shop.EVERYTHING), ("logfire", shop.EVERYTHING)}
-
-
-def status(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
-    monkeypatch.setattr("sys.argv", ["agents", ".", "sentry", *options])
-    return session.main()

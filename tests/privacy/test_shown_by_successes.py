@@ -16,7 +16,7 @@ from loanasync.cli import demo
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedTransport, response
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, REDIRECT, SAVED, TOKEN, planted
-from support.privacy.scanner import Captured, capturing, leaks
+from support.privacy.scanner import Captured, searched
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ async def test_scripted_transport_shows_no_personal_data() -> None:
         response(200, ECHO),
         response(200, ECHO),
     ]
-    with capturing() as captured:
+    with searched() as captured:
         script = ScriptedTransport(*steps)
         async with script.client(auth_token=TOKEN, limits=LIMITS, **captured.providers) as client:
             approved = await client.approve(CODE, planted(ApprovalRequest))
@@ -72,7 +72,6 @@ async def test_scripted_transport_shows_no_personal_data() -> None:
     assert saved.extra == {"newField": "zzqextravalue"}
     assert isinstance(opened[0], Mapping)
     assert opened[0]["lastname"] == ECHO["lastname"]
-    assert leaks(captured) == []
 
 
 async def walk(client: LoanClient, captured: Captured, tag: str) -> None:
@@ -129,7 +128,7 @@ async def pages(sandbox: Sandbox, captured: Captured) -> None:
 @pytest.mark.parametrize("tag", TAGS)
 async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
     asyncio.get_running_loop().set_debug(True)
-    with capturing() as captured:
+    with searched() as captured:
         async with Sandbox(auth_token=TOKEN) as sandbox:
             rule = sandbox.on(fiscal_code=CODE, operation="complete", call=9).respond(500)
             async with sandbox.client(**captured.providers) as client, aiohttp.ClientSession() as session:
@@ -146,7 +145,6 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
             captured.journal += [journal.to_jsonl(), repr(journal), *failed_assertions(sandbox)]
             captured.journal += [f"{each!r} {each}" for each in (*journal, *sandbox.findings, *journal[:2])]
             captured.values += [sandbox, rule, sandbox.rules, sandbox.snapshot(), sandbox._engine, client]
-    assert leaks(captured) == []
 
 
 async def test_sandbox_page_shows_personal_data_on_request() -> None:
@@ -163,10 +161,9 @@ def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "UserData", lambda **_: planted(UserData))
     monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
     printed = io.StringIO()
-    with capturing() as captured:
+    with searched() as captured:
         recorded = asyncio.run(demo.run_demo(Console(file=printed, width=200)))
         exported = "".join(span.to_json() for span in recorded.spans) + recorded.metrics.to_json()
         assert "loanasync.approve" in exported
         captured.output += [printed.getvalue(), exported]
     assert "send the customer to http://127.0.0.1:" in printed.getvalue()
-    assert leaks(captured) == []

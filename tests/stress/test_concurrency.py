@@ -1,33 +1,19 @@
 """Many concurrent calls: slots, queue time, full pools, and closing."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from loanasync import (
     ConnectError,
-    ConnectionLostError,
     LoanClient,
     PoolTimeoutError,
     Refused,
-    RetryPolicy,
-    Telemetry,
     Timeout,
 )
-from loanasync.testing import (
-    ScriptedResponse,
-    ScriptedTransport,
-    SentRequest,
-    TelemetryRecorder,
-    approved,
-    computed,
-    system_error,
-)
-from support.canned_server import APPROVAL, REFUSAL, approve, serving
+from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path
 
 PATIENT = Timeout(total=300, attempt=200, connect=100)  # seconds; 10,000 calls take a while to start
@@ -57,34 +43,6 @@ async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
         assert server.most_open == 2000
         server.respond_to_all(REFUSAL)
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
-
-
-async def test_queue_duration_uses_the_clock_of_the_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)
-    limited, unlimited = TelemetryRecorder(), TelemetryRecorder()
-    script = ScriptedTransport()
-
-    async def slow(_: SentRequest) -> ScriptedResponse:
-        await asyncio.sleep(0)  # until the second call has begun
-        script.clock.time += 7
-        return approved()
-
-    script.add(computed(slow), system_error(), approved(), approved())
-    client = script.client(
-        retry=RetryPolicy(base=5.0, cap=5.0),
-        max_concurrency=1,
-        telemetry=limited.telemetry,
-    )
-    await asyncio.gather(approve(client, scope="first"), approve(client, scope="second"))
-    await approve(client)
-    waited = limited.metric("loanasync.queue.duration")
-    assert waited.count == 1, "once per call that had to wait, even if it is retried"
-    assert waited.sum == pytest.approx(7)
-    async with serving(APPROVAL) as server, aiohttp.ClientSession() as session:
-        await approve(server.client(session=session, telemetry=unlimited.telemetry))
-    assert unlimited.metric("loanasync.queue.duration").count == 0
 
 
 @each_path
@@ -118,27 +76,3 @@ async def test_slow_connection_is_connect_error_not_pool_timeout() -> None:
         errors = await asyncio.gather(*both, return_exceptions=True)
     assert {type(error) for error in errors} <= {ConnectError, PoolTimeoutError}
     assert isinstance(errors[0], ConnectError)
-
-
-async def test_close_ends_calls_after_the_total_timeout(tracing: TracerProvider) -> None:
-    async with serving(None) as server:
-        before = asyncio.all_tasks()
-        client = server.client(
-            timeout=Timeout(total=0.2, attempt=0.2),
-            max_concurrency=2,
-            telemetry=Telemetry(tracer_provider=tracing),
-        )
-        patient = Timeout(total=60, attempt=30)
-        calls = [asyncio.create_task(approve(client, timeout=patient)) for _ in range(4)]
-        await server.wait_for_requests(2)
-        started = time.monotonic()
-        await client.aclose()
-        assert time.monotonic() - started < 15, "far less than the timeout of the calls"
-        errors = await asyncio.gather(*calls, return_exceptions=True)
-        in_flight = [error for error in errors if isinstance(error, ConnectionLostError)]
-        queued = [error for error in errors if isinstance(error, ConnectError)]
-        assert [error.outcome for error in in_flight] == ["unknown"] * 2
-        assert [error.outcome for error in queued] == ["not_sent"] * 2
-        await server.all_closed.wait()
-        assert server.requests == 2
-        assert asyncio.all_tasks() == before

@@ -23,7 +23,7 @@ from loanasync import Telemetry
 from loanasync._results import printable
 from support.privacy.plants import found_in
 
-__all__ = ["OUTPUT_KINDS", "Captured", "OutputKind", "capturing", "leaks", "text_of"]
+__all__ = ["OUTPUT_KINDS", "Captured", "OutputKind", "capturing", "leaks", "searched", "text_of"]
 
 
 @define
@@ -264,3 +264,11 @@ def capturing() -> Iterator[Captured]:
         root.removeHandler(keeper)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextmanager
+def searched() -> Iterator[Captured]:
+    """Capture all output, and assert at the end that it shows no planted value."""
+    with capturing() as captured:
+        yield captured
+    assert leaks(captured) == []
