@@ -15,7 +15,8 @@ class FailingSync:
     """An iterator that fails after two rows and has more rows after that."""
 
     def __init__(self, error: BaseException) -> None:
-        self._outcomes = iter([*rows(2), error, *rows(7)])
+        outcomes: list[Row | BaseException] = [*rows(2), error, *rows(7)]
+        self._outcomes = iter(outcomes)
 
     def __iter__(self) -> Iterator[Row]:
         return self
