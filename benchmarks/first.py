@@ -60,7 +60,7 @@ def _approval(base_url: str, new_session: "Callable[[], aiohttp.ClientSession] |
     import asyncio
     from contextlib import nullcontext
 
-    from full_order import full_request
+    from orders import full_request
 
     from loanasync import LoanClient
 

@@ -1,5 +1,6 @@
 """The orders that all compared clients send, the customers, and the expected result."""
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,9 +9,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from attrs import field, frozen
-from full_order import full_request
+from orders import full_request, short_request
 
-from loanasync import ApprovalRequest
+from loanasync import ApprovalRequest, InvalidRequestError, LoanClient
+from loanasync._protocol.endpoints import APPROVE
 
 __all__ = [
     "APPROVED",
@@ -39,52 +41,8 @@ CODE = "TSTXYZ00A00A000A"
 # The customers: 10,000 calls in flight are for different ones, and no cache of a client holds them all.
 _CODES = [f"TSTXY{letter}00A00A{number:03}A" for letter in ascii_uppercase for number in range(1000)]
 
-# The members of the JSON body (spec §2.1).
-_SHORT: dict[str, Any] = {
-    "amount": 45_000,
-    "instalments": 12,
-    "loanFinality": "ecommerce_shop",
-    "email": "anna@example.com",
-    "lastname": "Prova",
-    "firstname": "Anna",
-    "mobilePhone": "3330000000",
-    "city": "Roma",
-    "address": "Via Prova",
-    "province": "RM",
-    "postalCode": "00100",
-    "streetNumber": "12/A",
-    "citizenship": "italian",
-    "zeroInterestRate": False,
-    "orderToken": "order-2025-0000001",
-}
-_FULL: dict[str, Any] = _SHORT | {
-    "countryCallingCode": "+39",
-    "iban": "IT60X0542811101000000123456",
-    "paymentDayOfMonth": "15",
-    # The conditional block (spec §2.1).
-    "residence": "rent",
-    "residenceStartDate": "05/2019",
-    "educationalQualification": "diploma",
-    "children": "2",
-    "salaryType": "net-monthly",
-    "salary": 1600,
-}
+# Members of the JSON body whose names in the models are not the same in another spelling.
 _TWO_WORDS = {"lastname": "last_name", "firstname": "first_name"}
-
-
-def _named(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the members with the names of the models' fields."""
-    return {
-        _TWO_WORDS.get(name) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value
-        for name, value in members.items()
-    }
-
-
-def _short_request() -> ApprovalRequest:
-    return ApprovalRequest(**_FIELDS)
-
-
-_FIELDS = _named(_SHORT)
 
 
 @frozen
@@ -93,23 +51,34 @@ class Order:
 
     Attributes:
         name: Its name in the results.
-        members: The JSON members, which other clients send.
-        fields: The same values with the names of the models' fields, for other models.
         request: Builds the model of loanasync, as users do.
+        members: The members of the JSON body (spec §2.1), which other clients send.
+        fields: The same values with the names of the models' fields, for other models.
     """
 
     name: str
-    members: dict[str, Any]
     request: Callable[[], ApprovalRequest]
+    members: dict[str, Any] = field(init=False)
     fields: dict[str, Any] = field(init=False)
+
+    @members.default
+    def _members(self) -> dict[str, Any]:
+        client = LoanClient("https://loans.example.com", shop_id=SHOP, auth_token=TOKEN)
+        call = APPROVE.prepare(client._options, CODE, self.request())  # noqa: SLF001  (what the client sends)
+        assert not isinstance(call, InvalidRequestError)
+        members: dict[str, Any] = json.loads(call.body)
+        return members
 
     @fields.default
     def _fields(self) -> dict[str, Any]:
-        return _named(self.members)
+        return {
+            _TWO_WORDS.get(name) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value
+            for name, value in self.members.items()
+        }
 
 
-FULL = Order("full", _FULL, full_request)  # every member that an approval may have
-SHORT = Order("short", _SHORT, _short_request)  # without the conditional block and three optional members
+FULL = Order("full", full_request)  # every member that an approval may have
+SHORT = Order("short", short_request)  # without the conditional block and three optional members
 ORDERS = {order.name: order for order in (FULL, SHORT)}
 
 

@@ -183,11 +183,6 @@ def run(rounds: int, calls: int, times: int) -> dict[str, list[float]]:
     return figures
 
 
-def fastest_tenth(costs: list[float]) -> float:
-    """Return the cost of the fastest tenth of the rounds, which other programs disturbed least."""
-    return statistics.quantiles(costs, n=10)[0]
-
-
 def rows(figures: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Return the cost that each variant adds, and its ratio to hand-written telemetry."""
     added = {
@@ -201,7 +196,6 @@ def rows(figures: dict[str, list[float]]) -> list[dict[str, Any]]:
             "added": statistics.median(added[name]),
             "low": statistics.quantiles(added[name])[0],
             "high": statistics.quantiles(added[name])[2],
-            "quick": fastest_tenth(figures[name]) - fastest_tenth(figures["no telemetry"]),
             "ratio": statistics.median(
                 one / hand for one, hand in zip(added[name], added["hand-written, recording"], strict=True)
             ),
@@ -212,13 +206,11 @@ def rows(figures: dict[str, list[float]]) -> list[dict[str, Any]]:
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Format the results."""
-    head = f"{'CPU per call (µs)':28}{'all':>8}{'added':>8}   {'(middle half)':18}{'fastest tenth':>15}"
+    head = f"{'CPU per call (µs)':28}{'all':>8}{'added':>8}   {'(middle half)':18}"
     shown = [f"{head}{'hand-written = 1':>16}"]
     for line in lines:
         half = f"({line['low']:.1f} to {line['high']:.1f})"
-        figures = (
-            f"{line['cost']:8.1f}{line['added']:8.1f}   {half:18}{line['quick']:15.1f}{line['ratio']:16.2f}"
-        )
+        figures = f"{line['cost']:8.1f}{line['added']:8.1f}   {half:18}{line['ratio']:16.2f}"
         shown.append(f"{line['name']:28}{figures}")
     return "\n".join(shown)
 

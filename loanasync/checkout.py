@@ -343,7 +343,7 @@ def error_page(
         beside, others = Problems(getattr(error, "problems", ())).for_fields(fields)
         if others:
             shown = "; ".join(map(str, others))  # without personal values
-            log(WARNING, "checkout, entry %s: the form has no field for: %s", error.entry, shown)
+            log(WARNING, "checkout, entry %s: the form has no field for: %s", error.entry or "-", shown)
         if beside:
             # The service may ask for them only in its response to the approval.
             additional_data_needed |= any(

@@ -87,13 +87,35 @@ class AsyncioErrors(logging.Handler):
             self.messages.append(self.format(record))
 
 
+class BrokenRecords(logging.Handler):
+    """Collect records of the package that miss an argument, since an error of logging ends no call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        try:
+            record.getMessage()
+        except (TypeError, ValueError) as error:
+            self.messages.append(f"{record.msg}, {record.args}: {error}")
+        if None in arguments:
+            self.messages.append(f"{record.msg}, {arguments}")
+
+
 @pytest.fixture(autouse=True)
-def _logged_asyncio_errors_fail() -> Iterator[None]:
-    errors, logger = AsyncioErrors(), logging.getLogger("asyncio")
-    logger.addHandler(errors)
+def _logged_errors_fail() -> Iterator[None]:
+    handlers: dict[str, AsyncioErrors | BrokenRecords] = {
+        "asyncio": AsyncioErrors(),
+        "loanasync": BrokenRecords(),
+    }
+    for name, handler in handlers.items():
+        logging.getLogger(name).addHandler(handler)
     yield
-    logger.removeHandler(errors)
-    assert not errors.messages
+    for name, handler in handlers.items():
+        logging.getLogger(name).removeHandler(handler)
+        assert not handler.messages
 
 
 class FailingHandler(logging.Handler):

@@ -12,7 +12,7 @@ from opentelemetry.trace import format_trace_id
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, printable
 from loanasync._schema import read_model
-from loanasync.bulk.rows import Row, result_of
+from loanasync.bulk.rows import result_of
 from loanasync.errors import (
     AccessDeniedError,
     ClientClosedError,
@@ -218,7 +218,7 @@ def next_step(error: Exception) -> Literal["finish", "try again", "put back", "p
 
 def task_result(result: Decision | Exception) -> TaskResult:
     """Return a decision or an error as plain JSON."""
-    row = result_of(0, _NO_ROW, result)
+    row = result_of(0, None, result)  # type: ignore[arg-type]  # the row is not used here
     error = None if row.error is None else _error(row.error)
     is_decided = row.decision is not None
     return {
@@ -265,6 +265,3 @@ def _meta(result: Decision | LoanError | None) -> dict[str, Any]:
 def _current_trace() -> str | None:
     context = trace.get_current_span().get_span_context()
     return format_trace_id(context.trace_id) if context.is_valid else None
-
-
-_NO_ROW = Row("", None)  # type: ignore[arg-type]  # `result_of` needs a row, which is not used here

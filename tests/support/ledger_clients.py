@@ -9,6 +9,7 @@ from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, Settleme
 from loanasync.ledger.header import Header
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
+from support.memory_clients import checked
 
 __all__ = ["KEY", "FailingLedger", "Shop", "create", "held_response"]
 
@@ -98,7 +99,7 @@ class Shop:
         try:
             return await self.approve(client, **options)
         except LoanError as error:
-            return error
+            return checked(error, client or self.client)
 
     async def open_ledger(self) -> None:
         """Create the ledger if it does not exist, as the first approval does."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 
-from loanasync import Decision, LoanClient, LoanError
+from loanasync import ClientClosedError, Decision, LoanClient, LoanError
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
 
-__all__ = ["SESSIONS", "Shop", "cancelled", "held_server", "request"]
+__all__ = ["SESSIONS", "Shop", "cancelled", "checked", "held_server", "request"]
 
 # Connections of the client's own session and of a user's session, and both through aiohttp.
 SESSIONS = ("own", "own, through aiohttp", "users", "users, through aiohttp")
@@ -24,7 +24,14 @@ async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -
     try:
         return await client.approve(code, payload, **options)
     except LoanError as error:
-        return error
+        return checked(error, client)
+
+
+def checked(error: LoanError, client: LoanClient) -> LoanError:
+    """Return an error of `approve`, whose operation and entry must fit the client."""
+    assert error.operation == "approve" or isinstance(error, ClientClosedError)
+    assert error.entry is None or client.ledger is not None
+    return error
 
 
 class Shop:

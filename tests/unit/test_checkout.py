@@ -79,6 +79,7 @@ async def test_invalid_form_creates_nothing() -> None:
     assert isinstance(page, Form)
     assert [*page.problems] == ["fiscal_code", "city"]
     assert (page.for_the_shop, page.additional_data_needed, order.holds) == ((), False, 0)
+    assert page.error.operation == "approve"
     assert sent_by(script) == []
 
 

@@ -53,9 +53,12 @@ def test_delays_double_up_to_the_cap() -> None:
     assert [tries.delay(tried) for tried in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]
 
 
-@pytest.mark.parametrize("wrong", [{"tries": 0}, {"base": 0}, {"base": 2.0, "cap": 1.0}])
-def test_invalid_tries_are_rejected(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [({"tries": 0}, "tries: must"), ({"base": 0}, "base: must"), ({"base": 2.0, "cap": 1.0}, "base: must")],
+)
+def test_invalid_tries_are_rejected(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
         register(InMemoryBroker(), Shop().client, **wrong)
 
 

@@ -21,7 +21,15 @@ from loanasync import (
     _log,
 )
 from loanasync.ledger import MemoryLedger, SqliteLedger, State
-from loanasync.testing import ScriptedTransport, approved, system_error, timed_out
+from loanasync.testing import (
+    ScriptedResponse,
+    ScriptedTransport,
+    SentRequest,
+    approved,
+    computed,
+    system_error,
+    timed_out,
+)
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled, request
 from support.virtual_time import turns
@@ -153,7 +161,7 @@ async def test_approval_without_a_connection_in_time_is_tried_once() -> None:
     ) as client:
         error = await request(client, timeout=Timeout(total=0.1, attempt=0.1))
     assert isinstance(error, DeadlineExceededError)
-    assert (error.outcome, Unreachable.calls) == ("not_sent", 1)
+    assert (error.outcome, error.cause_type, Unreachable.calls) == ("not_sent", "TimeoutError", 1)
 
 
 async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -> None:
@@ -225,3 +233,23 @@ async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() 
         await first
     assert isinstance(await second, Approved)
     assert len(script.sent) == 1
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
+async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(*, ledger: bool) -> None:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def end(_: SentRequest) -> ScriptedResponse:
+        arrived.set()
+        await go.wait()
+        raise ProgramEnd
+
+    client = ScriptedTransport(computed(end)).client(ledger=MemoryLedger() if ledger else None)
+    first, second = (asyncio.create_task(request(client)) for _ in range(2))
+    await arrived.wait()
+    go.set()
+    with pytest.raises(ProgramEnd):
+        await first
+    error = await second
+    assert isinstance(error, LoanError)
+    assert error == OutcomeUnknownError("approve", error.entry or "", "unknown", "ProgramEnd")

@@ -14,6 +14,7 @@ from loanasync import (
     PayloadMismatchError,
     ReadTimeoutError,
     Refused,
+    Response,
     Timeout,
 )
 from loanasync._runtime.guard import ProcessGuard
@@ -231,6 +232,30 @@ async def test_outcome_after_an_hour_replaces_an_unread_decision(
     blocked = await shop.approve()
     assert isinstance(blocked, OutcomeUnknownError)
     assert (blocked.note, blocked.response) == ("ReadTimeoutError", None)
+
+
+async def test_memory_partial_response_is_returned_as_it_was_read() -> None:
+    body = b'{"approved": true, "redirectUrl": "https://exam'
+    shop = Shop(Response(status=201, headers={}, body=body, fault="truncated"))
+    first, second = await shop.approve(), await shop.approve()
+    assert isinstance(first, Approved)
+    assert isinstance(second, Approved)
+    assert first.meta.unread == second.meta.unread != ()
+
+
+async def test_memory_of_a_forked_child_knows_the_requests_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, arrived, go = held_response(approved())
+    shop = Shop(step)
+    first = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    with monkeypatch.context() as child:
+        child.setattr("os.getpid", lambda: -1)
+        assert await shop.approve() == OutcomeUnknownError("approve", "", "unknown", "fork")
+    go.set()
+    assert isinstance(await first, Approved)
+    assert shop.sent == 1
 
 
 async def test_memory_is_not_shared_between_clients() -> None:

@@ -54,6 +54,7 @@ async def test_recall_after_a_decision_returns_it(
         assert type(known) is kind
         assert known is not None
         assert known.approved is decision.approved
+        assert (known.meta.status, known.meta.attempts) == (decision.meta.status, 0)
         assert len(script.sent) == 1
 
 

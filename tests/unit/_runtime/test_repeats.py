@@ -57,5 +57,8 @@ async def test_memory_keeps_a_response_that_is_unclassified() -> None:
             await client.approve(FISCAL_CODE, approval_request())
         with pytest.raises(OutcomeUnknownError) as second:
             await client.approve(FISCAL_CODE, approval_request())
-    assert first.value.response == second.value.response == RawResponse(201, body)
+    assert first.value.response == RawResponse(201, body)
+    assert second.value == OutcomeUnknownError(
+        "approve", "", "unknown", "UnexpectedResponseError", RawResponse(201, body)
+    )
     assert "example.com" not in repr(first.value) + repr(second.value)

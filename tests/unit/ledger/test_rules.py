@@ -4,9 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from loanasync.ledger import Ledger, MemoryLedger, Settlement, State
 from loanasync.ledger.store import PAGE_SIZE
+from loanasync.ledger.transitions import as_read
 from support.settlements import (
     HELD,
     HOUR,
@@ -96,6 +98,12 @@ async def test_expired_lease_is_unknown_and_not_claimable(ledger: Ledger) -> Non
         assert await claim(ledger, token=token) == entry
     assert [each async for each in ledger.scan(State.UNKNOWN)] == [entry]
     assert [each async for each in ledger.scan(State.INFLIGHT)] == []
+
+
+@pytest.mark.parametrize(("left", "state"), [(0.001, State.INFLIGHT), (0.0, State.UNKNOWN)])
+async def test_lease_ends_when_no_time_is_left(ledger: Ledger, left: float, state: State) -> None:
+    entry = await claim(ledger)
+    assert as_read(evolve(entry, left=left)).state is state
 
 
 @pytest.mark.parametrize("before", [UNKNOWN, LOST, HELD, None])

@@ -37,6 +37,16 @@ async def test_approve_without_home_and_temp_folder_carries_decision() -> None:
     assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
 
 
+async def test_unrecorded_decision_is_known_while_the_ledger_is_down() -> None:
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(approved(), ledger=ledger)
+    first = await shop.result()
+    ledger.faults |= {"claim": broken, "get": broken}
+    assert isinstance(first, DecisionNotRecordedError)
+    assert await shop.result() == first
+    assert shop.script.left == 0
+
+
 @pytest.mark.usefixtures("nowhere")
 async def test_bulk_without_home_and_temp_folder_carries_decision() -> None:
     client = scripted_client(approved(), ledger=FailingLedger(settle=broken), ledger_policy=LedgerPolicy())
@@ -48,7 +58,9 @@ async def test_bulk_without_home_and_temp_folder_carries_decision() -> None:
 
 
 @pytest.mark.usefixtures("nowhere")
-async def test_approve_resolved_otherwise_meanwhile_carries_decision() -> None:
+async def test_approve_resolved_otherwise_meanwhile_carries_decision(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A person resolved the entry as refused while the request was in progress."""
 
     class ResolvedLedger(FailingLedger):
@@ -57,7 +69,8 @@ async def test_approve_resolved_otherwise_meanwhile_carries_decision() -> None:
 
     error = await Shop(approved(), ledger=ResolvedLedger()).result()
     assert isinstance(error, DecisionNotRecordedError)
-    assert (error.file, type(error.decision)) == (None, Approved)
+    assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
+    assert "stays refused, because a person resolved it" in caplog.text
 
 
 async def test_approve_with_a_folder_that_raises_tries_the_next(

@@ -1,4 +1,4 @@
-"""The order with every member that an approval may have, built as users of the package do.
+"""The orders of the benchmarks, built as users of the package do.
 
 It imports the package only, because `first.py` measures what a process imports.
 """
@@ -14,11 +14,11 @@ from loanasync import (
     SalaryType,
 )
 
-__all__ = ["full_request"]
+__all__ = ["full_request", "short_request"]
 
 
 def full_request() -> ApprovalRequest:
-    """Build the model."""
+    """Build the order with every member that an approval may have."""
     return ApprovalRequest(
         amount=45_000,
         instalments=12,
@@ -45,4 +45,24 @@ def full_request() -> ApprovalRequest:
             salary_type=SalaryType.NET_MONTHLY,
             salary=1600,
         ),
+    )
+
+
+def short_request() -> ApprovalRequest:
+    """Build the order without the conditional block and three optional members."""
+    return ApprovalRequest(
+        amount=45_000,
+        instalments=12,
+        email="anna@example.com",
+        last_name="Prova",
+        first_name="Anna",
+        mobile_phone="3330000000",
+        city="Roma",
+        address="Via Prova",
+        province="RM",
+        postal_code="00100",
+        street_number="12/A",
+        citizenship=Citizenship.ITALIAN,
+        zero_interest_rate=False,
+        order_token="order-2025-0000001",  # noqa: S106  (made up)
     )
