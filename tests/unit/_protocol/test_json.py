@@ -1,14 +1,22 @@
 """JSON with orjson, and without it: both read the same values and write equivalent JSON."""
 
+import contextlib
 import importlib.util
+import json
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from loanasync import ApprovalRequest, Dialect
 from loanasync._protocol import json as installed
+from loanasync._protocol.codec import write
+from loanasync._protocol.json import Malformed, decode, decode_any, decode_part, encode, repeated_members
 from loanasync.testing import approved, scripted_client
-from support.builders import FISCAL_CODE, approval_request
+from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, approval_request
 
 LIBRARIES = ("orjson", "standard library")
 
@@ -96,14 +104,81 @@ def test_decode_any_reads_equal_values(library: ModuleType, body: bytes, value: 
     ids=lambda value: repr(value[:40]),
 )
 def test_decode_any_refuses_the_same_bodies(library: ModuleType, body: bytes, reason: str) -> None:
-    with pytest.raises(library.Malformed, match=reason):
+    with pytest.raises(library.Malformed) as caught:
         library.decode_any(body)
+    assert caught.value.args == (f"body: {reason}",)
+    assert caught.value.__context__ is None, "it would quote the body"
 
 
 @pytest.mark.parametrize("body", [b"[1]", b'"a"', b"5", b"null"])
 def test_decode_refuses_all_but_objects(library: ModuleType, body: bytes) -> None:
     with pytest.raises(library.Malformed, match="not a JSON object"):
         library.decode(body)
+
+
+@given(st.binary())
+def test_decode_any_bytes_returns_members_or_malformed(body: bytes) -> None:
+    with contextlib.suppress(Malformed):
+        assert isinstance(decode(body), dict)
+
+
+def test_decode_any_with_a_raised_recursion_limit_refuses_a_deep_body() -> None:
+    """A deeper body would overflow the stack of Python 3.11."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(30_000)
+    try:
+        with pytest.raises(Malformed, match="nested too deeply"):
+            decode_any(b"[" * 10_001 + b"]" * 10_001)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"a":1,"c":2}', {}),
+        (b'{"a":1,"b":{"c":1,"c":2},"a":2}', {"a": [1, 2]}),
+        (b'{"c":1,"a":1,"c":2,"a":3}', {"c": [1, 2], "a": [1, 3]}),
+        (b'{"a":1,"b":{"a":1},"c":"a"}', {}),
+        (b'{"a" :1,"c":"a","a"\n\t:2}', {"a": [1, 2]}),
+        (b'{"a" :1,"a"\r:2}', {"a": [1, 2]}),
+        (b'{"a":1,"c":"\\"a\\":\\"a\\":"}', {}),
+        (b'{"a":1,"\\u0061":2}', {"a": [1, 2]}),
+        (b'{"a":1,"\\u0062":2}', {}),
+        (b'{"a":"\\u00e8","a":2}', {"a": ["\u00e8", 2]}),
+        (b'\xef\xbb\xbf{"a":1,"a":2}', {"a": [1, 2]}),
+    ],
+)
+def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[object]]) -> None:
+    assert repeated_members(body, decode(body), ("c", "a")) == found
+
+
+def test_value_that_equals_a_name_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec §2.1: both deprecated texts of a response may be `approved`."""
+    monkeypatch.setattr("loanasync._protocol.json._PAIRS", None)
+    body = b'{"approved":true,"approvalMessageApiFull":"approved","approvalMessageApiSemiFull":"approved"}'
+    assert repeated_members(body, decode(body), ["approved"]) == {}
+    with pytest.raises(AttributeError):
+        repeated_members(b'{"approved":true,"approved":true}', {"approved": True}, ["approved"])
+
+
+def test_repeated_names_in_a_deep_body_are_malformed() -> None:
+    deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
+    with pytest.raises(Malformed, match="nested too deeply"):
+        repeated_members(deep, {"a": []}, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(b'"IT60', "IT60…"), (b'"a\\u00', "a…"), (b"[1", None), (b"tru", None), (b"1", 1)]
+)
+def test_decode_part_reads_a_truncated_text_only(value: bytes, found: object) -> None:
+    assert decode_part(b'{"a":' + value, "a") == [found]
+
+
+@given(APPROVAL_REQUESTS)
+def test_encode_is_equal_with_both_libraries(request: ApprovalRequest) -> None:
+    written = write(request, Dialect())
+    assert written == encode(json.loads(written))
 
 
 def test_encode_checked_writes_equal_bytes(library: ModuleType) -> None:
@@ -132,7 +207,7 @@ def test_sort_members_returns_a_deep_body_unchanged(library: ModuleType, depth: 
 
 async def test_approve_with_deep_extra_is_sent() -> None:
     """orjson writes at most 254 levels, and the standard library more."""
-    deep: list[object] = []
+    deep: Any = []
     for _ in range(300):
         deep = [deep]
     async with scripted_client(approved()) as client:

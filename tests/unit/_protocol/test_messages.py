@@ -10,7 +10,7 @@ from aioresponses import aioresponses
 from aioresponses.core import RequestCall
 from yarl import URL
 
-from loanasync import Approved, Dialect, LoanClient, Refused, UserData
+from loanasync import Approved, Dialect, LoanClient, UserData
 from support.builders import FISCAL_CODE, additional_data, approval_request
 
 BASE = "https://loans.example.com/v"
@@ -30,32 +30,16 @@ def only_call(mocked_http: aioresponses) -> tuple[str, str, RequestCall]:
 
 async def test_approve_request_has_exactly_these_headers_and_bytes(mocked_http: aioresponses) -> None:
     mocked_http.post(URL(REQUEST, encoded=True), status=201, payload={"approved": True})
-    request = approval_request(
-        amount=45_000,
-        instalments=12,
-        email="anna@example.com",
-        last_name="Provà",
-        first_name="Anna",
-        mobile_phone="3330000000",
-        city="Roma",
-        address="Via Prova",
-        province="RM",
-        postal_code="00100",
-        street_number="12/A",
-        citizenship="italian",
-    )
+    request = approval_request(last_name="Provà")
     async with create_client() as client:
         assert isinstance(await client.approve(f" {FISCAL_CODE.lower()} ", request), Approved)
     method, url, call = only_call(mocked_http)
     assert (method, url) == ("POST", REQUEST)
-    assert (
-        call.kwargs["data"]
-        == (
-            '{"amount":45000,"instalments":12,"loanFinality":"ecommerce_shop","email":"anna@example.com",'
-            '"lastname":"Provà","firstname":"Anna","mobilePhone":"3330000000","city":"Roma",'
-            '"address":"Via Prova","province":"RM","postalCode":"00100","streetNumber":"12/A",'
-            '"citizenship":"italian"}'
-        ).encode()
+    assert call.kwargs["data"].decode() == (
+        '{"amount":45000,"instalments":12,"loanFinality":"ecommerce_shop","email":"anna@example.com",'
+        '"lastname":"Provà","firstname":"Anna","mobilePhone":"3330000000","city":"Roma",'
+        '"address":"Via Prova","province":"RM","postalCode":"00100","streetNumber":"12/A",'
+        '"citizenship":"italian"}'
     )
     headers = dict(call.kwargs["headers"])
     agent = headers.pop("User-Agent")
@@ -67,31 +51,19 @@ async def test_approve_request_has_exactly_these_headers_and_bytes(mocked_http: 
         "X-Auth-Token": "token",
     }
     assert agent.startswith(f"loanasync/{version('loanasync')} aiohttp/{version('aiohttp')} Python/3.")
-
-
-async def test_request_follows_no_redirect(mocked_http: aioresponses) -> None:
-    mocked_http.post(URL(REQUEST, encoded=True), status=422, payload={"approved": False})
-    async with create_client() as client:
-        assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Refused)
-    sent = only_call(mocked_http)[2].kwargs
-    assert sent["allow_redirects"] is False
+    assert call.kwargs["allow_redirects"] is False
     # with a lower threshold, aiohttp would round longer timeouts up to whole seconds
-    assert sent["timeout"] == aiohttp.ClientTimeout(total=None, connect=5.0, ceil_threshold=float("inf"))
+    timeout = aiohttp.ClientTimeout(total=None, connect=5.0, ceil_threshold=float("inf"))
+    assert call.kwargs["timeout"] == timeout
 
 
 @pytest.mark.parametrize(
     ("dialect", "street_number", "instalments", "italian"),
     [
-        pytest.param(Dialect.street_number(), "streetNumber", "instalments", "italian", id="street"),
-        pytest.param(Dialect.civic_number(), "civicNumber", "instalments", "italian", id="civic"),
-        pytest.param(
-            Dialect(instalments_field="installments"),
-            "streetNumber",
-            "installments",
-            "italian",
-            id="double l",
-        ),
-        pytest.param(Dialect(italian="Italian"), "streetNumber", "instalments", "Italian", id="capital"),
+        (Dialect.street_number(), "streetNumber", "instalments", "italian"),
+        (Dialect.civic_number(), "civicNumber", "instalments", "italian"),
+        (Dialect(instalments_field="installments"), "streetNumber", "installments", "italian"),
+        (Dialect(italian="Italian"), "streetNumber", "instalments", "Italian"),
     ],
 )
 async def test_approve_request_uses_the_names_of_the_dialect(

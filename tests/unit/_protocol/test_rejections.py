@@ -68,14 +68,8 @@ def test_rejection_of_another_shape_keeps_its_problems() -> None:
 def test_domain_text_of_the_specification_is_released(text: str, error_class: type[DomainError]) -> None:
     """Case, whitespace and a final full stop are ignored."""
     bare = text.removesuffix(".")
-    for wording in (
-        bare,
-        f"{bare}.",
-        text.upper(),
-        text.lower(),
-        f"  {text.replace(' ', '  ')}\n",
-        f"{bare} ",
-    ):
+    spaced = f"  {text.replace(' ', '  ')}\n"
+    for wording in (bare, f"{bare}.", text.upper(), text.lower(), spaced, f"{bare} "):
         for messages in ([wording], wording):
             error = read(APPROVE, 400, errors(domain=messages))
             assert type(error) is error_class, wording
@@ -87,13 +81,7 @@ def test_domain_text_of_the_specification_is_released(text: str, error_class: ty
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "Utilisateur déjà évalué",
-        "Usuario ya evaluado",
-        "Benutzer bereits bewertet",
-        "Utente gia esaminato",
-        "User previously assessed",
-    ],
+    ["Utilisateur déjà évalué", "Usuario ya evaluado", "Benutzer bereits bewertet", "Utente gia esaminato"],
 )
 def test_already_evaluated_in_an_unknown_language_is_not_released(text: str) -> None:
     for status in (400, 409):
