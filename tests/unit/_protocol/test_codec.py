@@ -238,7 +238,7 @@ def test_read_user_data_accepts_all_spellings(body: dict[str, Any], read: UserDa
 def test_read_user_data_unreadable_members_are_none_and_unread(
     body: dict[str, Any], unread: tuple[str, ...]
 ) -> None:
-    """Spec §4.2: 200 means that the data are saved. What is unread is neither sent nor compared."""
+    """Spec §4.2: 200 means that the data are saved. Unread members are neither sent nor compared."""
     read, same = read_user_data({**body, "profession": "baker"}), UserData(profession="baker")
     assert (read, hash(read), read.unread) == (same, hash(same), unread)
     assert write(read, STREET) == b'{"profession":"baker"}'

@@ -1,5 +1,6 @@
 import pickle
 import re
+from typing import Any
 
 import attrs
 import pytest
@@ -117,74 +118,62 @@ def test_tree_in_the_docstring_matches_the_classes() -> None:
     assert drawn == real
 
 
-def test_already_evaluated_after_a_500_has_other_advice() -> None:
-    plain, after = (errors.AlreadyEvaluatedError(*SERVICE, after_retry=each) for each in (False, True))
-    assert "do not request approval again" in str(plain)
-    assert "its decision did not arrive" not in str(plain)
-    assert "its decision did not arrive; ask the service for it" in str(after)
-    assert plain != after
+def responded(kind: Any, operation: str, status: int = 400, attempts: int = 1) -> errors.LoanError:
+    error: errors.LoanError = kind(operation, (), Meta(status, attempts, 0.1))
+    return error
 
 
-def test_transport_error_not_sent_allows_repeating() -> None:
-    assert "request not sent; the call may be repeated" in str(
-        errors.ConnectError("approve", "x", "not_sent", 1)
-    )
-    assert "may have received the request; ask it" in str(errors.ConnectError("approve", "x", "unknown", 2))
+EVALUATED, STATUS = errors.AlreadyEvaluatedError, errors.UnexpectedStatusError
+AFTER_500 = "an earlier attempt of this call failed with status 500 and may have evaluated the customer; "
+NOT_AGAIN = "do not request approval again"
+ASK_BEFORE = "for the outcome before repeating the call"
 
 
-OTHERS = ["create_request", "upload_documents", "complete"]
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (errors.ConnectError("approve", "x", "not_sent", 1), "not sent; the call may be repeated"),
+        (errors.ConnectError("approve", "x", "unknown", 2), f"received the request; ask it {ASK_BEFORE}"),
+        (EVALUATED(*SERVICE), f"was evaluated before; ask the service for its decision, {NOT_AGAIN}"),
+        (
+            EVALUATED(*SERVICE, after_retry=True),
+            f"{AFTER_500}its decision did not arrive; ask the service for it, {NOT_AGAIN}",
+        ),
+        (responded(errors.UserNotFoundError, "create_request"), "status 400: check the fiscal code"),
+        (responded(errors.UserNotFoundError, "approve"), "code, and call create_request for it first"),
+        *((responded(STATUS, "approve", status), f"ask it {ASK_BEFORE}") for status in (202, 204, 502)),
+        *((responded(STATUS, "approve", status), "base_url and any proxy") for status in (301, 429)),
+        (responded(STATUS, "approve", 429, attempts=2), f"{AFTER_500}ask the service {ASK_BEFORE}"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_error_message_ends_with_the_next_step(error: errors.LoanError, ending: str) -> None:
+    assert str(error).endswith(ending)
 
 
-@pytest.mark.parametrize("attempts", [1, 2])
-@pytest.mark.parametrize("operation", OTHERS)
-def test_error_text_of_other_calls_does_not_mention_evaluation(operation: str, attempts: int) -> None:
+@pytest.mark.parametrize("operation", ["create_request", "upload_documents", "complete"])
+def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -> None:
     """Only `approve` evaluates the customer, so no other call may have."""
     kinds = [getattr(errors, name) for name in errors.__all__]
     found = [kind for kind in kinds if issubclass(kind, errors.ServiceError)]
     assert len(found) > 8
     for kind in found:
-        text = str(kind(operation, (), Meta(500, attempts, 0.1)))
-        known = "this customer was evaluated before" if kind is errors.AlreadyEvaluatedError else ""
-        assert "evaluat" not in text.replace(known, ""), text
-
-
-@pytest.mark.parametrize("operation", OTHERS)
-def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -> None:
-    first, later = (Meta(500, attempts, 0.1) for attempts in (1, 2))
+        for attempts in (1, 2):
+            known = "this customer was evaluated before" if kind is errors.AlreadyEvaluatedError else ""
+            assert "evaluat" not in str(responded(kind, operation, 500, attempts)).replace(known, "")
     advice = "may have carried out the call; the call decides nothing and may be repeated"
-    found = [
-        errors.SystemFaultError(operation, (), first),
-        errors.AccessDeniedError(operation, (), later),
-    ]
-    assert all(str(error).endswith(advice) for error in found)
-    lost = errors.ConnectionLostError(operation, "x", "unknown", 1)
-    assert str(lost).endswith("received the request; the call decides nothing and may be repeated")
-    again = str(errors.AlreadyEvaluatedError(operation, (), later, after_retry=True))
+    assert str(responded(errors.SystemFaultError, operation, 500)).endswith(advice)
+    assert str(responded(errors.AccessDeniedError, operation, 403, attempts=2)).endswith(advice)
+    lost = str(errors.ConnectionLostError(operation, "x", "unknown", 1))
+    assert lost.endswith("received the request; the call decides nothing and may be repeated")
+    again = str(errors.AlreadyEvaluatedError(operation, (), META, after_retry=True))
     assert "this customer was evaluated before" in again
 
 
-def test_user_not_found_on_create_request_does_not_advise_it() -> None:
-    message = str(errors.UserNotFoundError("create_request", (), Meta(400, 1, 0.1)))
-    assert message == "create_request failed with status 400: check the fiscal code"
-    assert "call create_request for it first" in str(
-        errors.UserNotFoundError("approve", (), Meta(400, 1, 0.1))
-    )
-
-
-def test_service_error_has_status_and_attempts() -> None:
+def test_error_of_a_response_has_its_status_and_attempts() -> None:
     error = errors.SystemFaultError(*SERVICE)
     assert (error.status, error.attempts, error.stopped_by) == (400, 2, "attempts")
     assert errors.UnexpectedResponseError("approve", (), "unknown", META).status == 400
-
-
-@pytest.mark.parametrize(
-    ("status", "has_advice"), [(202, True), (204, True), (301, False), (429, False), (502, True), (504, True)]
-)
-def test_unexpected_status_error_advice_depends_on_its_outcome(status: int, *, has_advice: bool) -> None:
-    error = errors.UnexpectedStatusError("approve", (), Meta(status, 1, 0.1))
-    assert ("ask it for the outcome before repeating the call" in str(error)) is has_advice
-    later = errors.UnexpectedStatusError("approve", (), Meta(status, 2, 0.1))
-    assert "ask the service for the outcome before repeating the call" in str(later)
 
 
 def test_pickled_error_keeps_all_fields_of_its_problems() -> None:

@@ -1,12 +1,11 @@
 """The attributes `outcome`, `repeatable` and `entry` of each error."""
 
-from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
 
 import loanasync
-from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
+from loanasync import LoanError, Meta, RetryPolicy, errors
 from loanasync.errors import Outcome
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import (
@@ -20,117 +19,84 @@ from loanasync.testing import (
     scripted_client,
 )
 from support.builders import FISCAL_CODE, approval_request
-from support.response_reader import APPROVE, COMPLETE, read
 
-PROBLEMS = (Problem("email", "email", "is taken"),)
 ENTRY = ("approve", "0123456789abcdef" * 4)
 REFUSED = loanasync.Refused(meta=Meta(status=422, attempts=1, elapsed=0.1))
 
 
-def service(kind: type[errors.ServiceError], status: int) -> Callable[[int], LoanError]:
-    return lambda attempts: kind("approve", PROBLEMS, Meta(status, attempts, 0.1))
+def service(kind: type[errors.ServiceError], status: int, attempts: int = 1) -> LoanError:
+    return kind("approve", (), Meta(status, attempts, 0.1))
 
 
-def transport(kind: type[errors.TransportError], outcome: Any) -> Callable[[int], LoanError]:
-    return lambda attempts: kind("approve", "TimeoutError", outcome, attempts)
+def unexpected(outcome: Any) -> LoanError:
+    return errors.UnexpectedResponseError("approve", (), outcome, Meta(200, 1, 0.1))
 
 
-def unexpected(outcome: Any) -> Callable[[int], LoanError]:
-    meta = Meta(200, 1, 0.1)
-    return lambda _: errors.UnexpectedResponseError("approve", (), outcome, meta, response=None)
+PROVING: list[tuple[type[errors.ServiceError], int]] = [  # unless an earlier attempt has failed
+    (errors.RejectedError, 400), (errors.UserNotFoundError, 400), (errors.ShopNotAllowedError, 400),
+    (errors.InvalidFiscalCodeError, 400), (errors.AccessDeniedError, 403),
+    (errors.UnexpectedStatusError, 404), (errors.UnexpectedStatusError, 429),
+]  # fmt: skip
+NOT_PROVING: list[tuple[type[errors.ServiceError], int]] = [
+    (errors.ServiceError, 400), (errors.DomainError, 400), (errors.AlreadyEvaluatedError, 400),
+    (errors.CannotCompleteError, 409), (errors.SystemFaultError, 500),
+    (errors.UnexpectedStatusError, 303), (errors.UnexpectedStatusError, 502),
+]  # fmt: skip
+WITHOUT_RESPONSE: list[type[errors.TransportError]] = [
+    errors.TransportError, errors.ConnectError, errors.PoolTimeoutError, errors.ReadTimeoutError,
+    errors.ConnectionLostError, errors.DeadlineExceededError,
+]  # fmt: skip
+# Errors by their outcome.
+TABLE: dict[Outcome, list[LoanError]] = {
+    "not_sent": [
+        LoanError(),
+        errors.InvalidRequestError(()),
+        errors.ConfigurationError("shop_id", "must be given"),
+        errors.ClientClosedError(),
+        errors.CircuitOpenError("approve", "unknown", 12.5),
+        *(kind("approve", "TimeoutError", "not_sent", 1) for kind in WITHOUT_RESPONSE),
+        errors.LedgerError(*ENTRY),
+        errors.LedgerUnavailableError(*ENTRY, "OSError"),
+        errors.LedgerMismatchError(*ENTRY, "x.db", "is encrypted"),
+    ],
+    "not_evaluated": [service(*row) for row in PROVING],
+    "unknown": [
+        *(service(*row, attempts=2) for row in PROVING),
+        *(service(*row, attempts=attempts) for row in NOT_PROVING for attempts in (1, 2)),
+        unexpected("unknown"),
+        *(kind("approve", "TimeoutError", "unknown", 1) for kind in WITHOUT_RESPONSE),
+        errors.InFlightError(*ENTRY),
+        *(errors.OutcomeUnknownError(*ENTRY, state, "") for state in get_args(errors.UnresolvedState)),
+        *(errors.PayloadMismatchError(*ENTRY, state) for state in ("inflight", "unknown", "lost", "held")),
+        *(errors.NotResolvedError(*ENTRY, state, "refused") for state in ("missing", "inflight", "lost")),
+    ],
+    "approved": [
+        errors.DecisionForgottenError(*ENTRY, "approved"),
+        errors.PayloadMismatchError(*ENTRY, "approved"),
+        errors.NotResolvedError(*ENTRY, "approved", "refused"),
+        errors.DecisionNotRecordedError(*ENTRY, "approved", REFUSED, None, "OSError"),
+    ],
+    "refused": [
+        errors.DecisionForgottenError(*ENTRY, "refused"),
+        errors.PayloadMismatchError(*ENTRY, "refused"),
+        errors.NotResolvedError(*ENTRY, "refused", "approved"),
+        errors.DecisionNotRecordedError(*ENTRY, "refused", REFUSED, None, "OSError"),
+    ],
+    "done": [unexpected("done")],
+}
+REPEATABLE = (errors.CircuitOpenError, errors.LedgerUnavailableError, *WITHOUT_RESPONSE)
 
 
-def fixed(error: LoanError) -> Callable[[int], LoanError]:
-    return lambda _: error
-
-
-# Error factory, outcome after one attempt, outcome after two attempts, `repeatable`.
-TABLE: list[tuple[Callable[[int], LoanError], Outcome, Outcome, bool]] = [
-    (fixed(LoanError()), "not_sent", "not_sent", False),
-    (fixed(errors.InvalidRequestError(PROBLEMS)), "not_sent", "not_sent", False),
-    (fixed(errors.ConfigurationError("shop_id", "must be given")), "not_sent", "not_sent", False),
-    (fixed(errors.ClientClosedError()), "not_sent", "not_sent", False),
-    (fixed(errors.CircuitOpenError("approve", "unknown", 12.5)), "not_sent", "not_sent", True),
-    (service(errors.ServiceError, 400), "unknown", "unknown", False),
-    (service(errors.RejectedError, 400), "not_evaluated", "unknown", False),
-    (service(errors.DomainError, 400), "unknown", "unknown", False),
-    (service(errors.UserNotFoundError, 400), "not_evaluated", "unknown", False),
-    (service(errors.ShopNotAllowedError, 400), "not_evaluated", "unknown", False),
-    (service(errors.InvalidFiscalCodeError, 400), "not_evaluated", "unknown", False),
-    (service(errors.AlreadyEvaluatedError, 400), "unknown", "unknown", False),
-    (service(errors.AccessDeniedError, 403), "not_evaluated", "unknown", False),
-    (service(errors.CannotCompleteError, 409), "unknown", "unknown", False),
-    (service(errors.SystemFaultError, 500), "unknown", "unknown", False),
-    (service(errors.UnexpectedStatusError, 404), "not_evaluated", "unknown", False),
-    (service(errors.UnexpectedStatusError, 429), "not_evaluated", "unknown", False),
-    (service(errors.UnexpectedStatusError, 303), "unknown", "unknown", False),
-    (service(errors.UnexpectedStatusError, 502), "unknown", "unknown", False),
-    (fixed(errors.DecisionForgottenError(*ENTRY, "approved")), "approved", "approved", False),
-    (fixed(errors.DecisionForgottenError(*ENTRY, "refused")), "refused", "refused", False),
-    (unexpected("unknown"), "unknown", "unknown", False),
-    (unexpected("done"), "done", "done", False),
-    *(
-        row
-        for kind in (
-            errors.TransportError,
-            errors.ConnectError,
-            errors.PoolTimeoutError,
-            errors.ReadTimeoutError,
-            errors.ConnectionLostError,
-            errors.DeadlineExceededError,
-        )
-        for row in (
-            (transport(kind, "not_sent"), "not_sent", "not_sent", True),
-            (transport(kind, "unknown"), "unknown", "unknown", False),
-        )
-    ),
-    (fixed(errors.LedgerError(*ENTRY)), "not_sent", "not_sent", False),
-    (fixed(errors.LedgerUnavailableError(*ENTRY, "OSError")), "not_sent", "not_sent", True),
-    (fixed(errors.LedgerMismatchError(*ENTRY, "x.db", "is encrypted")), "not_sent", "not_sent", False),
-    (fixed(errors.InFlightError(*ENTRY)), "unknown", "unknown", False),
-    *(
-        (fixed(errors.OutcomeUnknownError(*ENTRY, state, "")), "unknown", "unknown", False)
-        for state in ("unknown", "lost", "held")
-    ),
-    (fixed(errors.PayloadMismatchError(*ENTRY, "approved")), "approved", "approved", False),
-    (fixed(errors.PayloadMismatchError(*ENTRY, "refused")), "refused", "refused", False),
-    *(
-        (fixed(errors.PayloadMismatchError(*ENTRY, state)), "unknown", "unknown", False)
-        for state in ("inflight", "unknown", "lost", "held")
-    ),
-    *(
-        (fixed(errors.NotResolvedError(*ENTRY, state, "not_evaluated")), "unknown", "unknown", False)
-        for state in ("missing", "inflight", "lost")
-    ),
-    (fixed(errors.NotResolvedError(*ENTRY, "approved", "refused")), "approved", "approved", False),
-    (fixed(errors.NotResolvedError(*ENTRY, "refused", "approved")), "refused", "refused", False),
-    *(
-        (
-            fixed(errors.DecisionNotRecordedError(*ENTRY, outcome, REFUSED, None, "OSError")),
-            outcome,
-            outcome,
-            False,
-        )
-        for outcome in ("approved", "refused")
-    ),
-]
-
-
-@pytest.mark.parametrize("attempts", [1, 2])
-@pytest.mark.parametrize(("make", "first", "later", "repeatable"), TABLE)
-def test_error_has_its_outcome_and_repeatable(
-    make: Callable[[int], LoanError], first: str, later: str, attempts: int, *, repeatable: bool
-) -> None:
-    error = make(attempts)
-    assert error.outcome == (first if attempts == 1 else later)
-    assert error.repeatable is repeatable
-    assert error.outcome in get_args(Outcome)
-    if repeatable:
-        assert error.outcome == "not_sent", "a program may only repeat a call that was not sent"
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_error_has_its_outcome_and_repeatable(outcome: Outcome) -> None:
+    """A program may only repeat a call that was not sent."""
+    for error in TABLE[outcome]:
+        assert error.outcome == outcome, type(error)
+        assert error.repeatable is (outcome == "not_sent" and isinstance(error, REPEATABLE)), type(error)
 
 
 def test_table_has_every_public_error() -> None:
-    assert {type(make(1)).__name__ for make, *_ in TABLE} == set(errors.__all__)
+    assert {type(error).__name__ for found in TABLE.values() for error in found} == set(errors.__all__)
 
 
 async def failure(*steps: ScriptedResponse, **options: Any) -> LoanError:
@@ -172,9 +138,3 @@ async def test_ledger_errors_name_the_entry() -> None:
     with pytest.raises(errors.PayloadMismatchError) as mismatch:
         await client.approve(FISCAL_CODE, approval_request(amount=70_000))
     assert lost.value.entry == unknown.value.entry == mismatch.value.entry == unknown.value.key
-
-
-def test_complete_200_with_unreadable_body_is_done() -> None:
-    error = read(COMPLETE, 200, b"<html>")
-    assert (type(error), error.outcome, error.repeatable) == (errors.UnexpectedResponseError, "done", False)
-    assert read(APPROVE, 201, b"<html>").outcome == "unknown"
