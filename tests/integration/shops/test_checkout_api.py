@@ -95,16 +95,6 @@ async def test_problems_are_reported_in_fastapi_shape_without_input(
     assert not sandbox.journal.calls(operation="approve", status=201)
 
 
-async def test_texts_are_in_the_language_of_the_app(
-    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("checkout_api.LANGUAGE", "it")
-    rules = await api.post("loan", json={**BODY, "instalments": 99})
-    assert [each["msg"] for each in rules.json()["detail"]] == ["Inserire un numero intero tra 3 e 60."]
-    broken = await api.post("loan", content='{"email": "anna', headers={"Content-Type": "application/json"})
-    assert (broken.status_code, [*broken.json()["detail"][0]]) == (422, ["type", "loc", "msg"])
-
-
 async def test_required_additional_data_are_reported_and_then_sent(
     api: httpx.AsyncClient, sandbox: Sandbox
 ) -> None:

@@ -22,16 +22,8 @@ async def client(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[LoanClient]:
         yield sandbox.client(ledger=ledger, retry=RetryPolicy(base=0.001))
 
 
-@pytest.fixture(params=SHOPS)
-async def shop(
-    request: pytest.FixtureRequest, client: LoanClient, tmp_path: Path
-) -> AsyncIterator[httpx.AsyncClient]:
-    async with shopper(request.param, client, tmp_path) as browser:
-        yield browser
-
-
 @pytest.fixture
-async def one_shop(client: LoanClient, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def shop(client: LoanClient, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """One of the shops, for what does not depend on the framework."""
     async with shopper("fastapi", client, tmp_path) as browser:
         yield browser
@@ -41,41 +33,53 @@ def calls(sandbox: Sandbox) -> list[str]:
     return [call.operation for call in sandbox.journal]
 
 
+@pytest.mark.parametrize("name", SHOPS)
 async def test_shop_walk_from_cart_to_completed_data(
-    shop: httpx.AsyncClient, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    name: str, client: LoanClient, sandbox: Sandbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in ("httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # the test's own HTTP client
-    cart = await shop.get("/")
-    assert "Total: 450.00 euro" in cart.text
-    assert "no-store" in cart.headers["Cache-Control"]
-    assert {"HttpOnly", "SameSite=Lax"} <= set(cart.headers["Set-Cookie"].split("; "))
-    invalid = {"fiscal_code": "short", "province": "roma", "city": "", "instalments": "1" * 5000}
-    page = await shop.post("/pay", data=FORM | invalid | {"address": '"><script>alert(1)</script>'})
-    assert page.status_code == 422
-    assert all(page.text.count(f'id="{name}-problem"') == 1 for name in invalid)
-    assert 'value="roma"' in page.text
-    assert "<script>" not in page.text
-    assert calls(sandbox) == []
-    clicks = await asyncio.gather(*(shop.post("/pay", data=tagged("slow50")) for _ in range(3)))
-    [url] = {each.headers["Location"] for each in clicks}
-    assert url.startswith(f"{sandbox.base_url}/apply/")
-    for path in ("/", "/order"):
-        assert "Your loan is approved." in (await shop.get(path, follow_redirects=True)).text
-    saved = await shop.post("/complete", data=DATA)
-    assert (saved.status_code, saved.headers["Location"]) == (303, "/order")
-    assert "Your order is complete." in (await shop.get("/order")).text
-    assert [(await shop.get(path)).status_code for path in ("/pay", "/complete")] == [405, 405]
-    assert set(calls(sandbox)) == {"create_request", "approve", "upload_documents", "complete"}
-    sandbox.journal.assert_once(operation="approve", fiscal_code=CODE, body={"amount": 45_000})
-    sandbox.journal.assert_once(operation="complete", body={"marketing": True, "usPerson": False})
-    assert not [each for each in sandbox.findings if each.rule != "post-after-201"]
-    for secret in (url.rpartition("/")[2], CODE, FORM["fiscal_code"], "Anna", "anna@", "Prova", "AA00000AA"):
-        assert secret not in caplog.text
-    for cookie in ("", "order=", "order=guessed"):
-        shop.cookies.clear()
-        assert (await shop.get("/order", headers={"Cookie": cookie})).headers["Location"] == "/"
+    for logger in ("httpx", "httpcore"):
+        logging.getLogger(logger).setLevel(logging.WARNING)  # the test's own HTTP client
+    async with shopper(name, client, tmp_path) as shop:
+        cart = await shop.get("/")
+        assert "Total: 450.00 euro" in cart.text
+        assert "no-store" in cart.headers["Cache-Control"]
+        assert {"HttpOnly", "SameSite=Lax"} <= set(cart.headers["Set-Cookie"].split("; "))
+        invalid = {"fiscal_code": "short", "province": "roma", "city": "", "instalments": "1" * 5000}
+        page = await shop.post("/pay", data=FORM | invalid | {"address": '"><script>alert(1)</script>'})
+        assert page.status_code == 422
+        assert all(page.text.count(f'id="{each}-problem"') == 1 for each in invalid)
+        assert 'value="roma"' in page.text
+        assert "<script>" not in page.text
+        assert calls(sandbox) == []
+        clicks = await asyncio.gather(*(shop.post("/pay", data=tagged("slow50")) for _ in range(3)))
+        [url] = {each.headers["Location"] for each in clicks}
+        assert url.startswith(f"{sandbox.base_url}/apply/")
+        for path in ("/", "/order"):
+            assert "Your loan is approved." in (await shop.get(path, follow_redirects=True)).text
+        saved = await shop.post("/complete", data=DATA)
+        assert (saved.status_code, saved.headers["Location"]) == (303, "/order")
+        assert "Your order is complete." in (await shop.get("/order")).text
+        assert [(await shop.get(path)).status_code for path in ("/pay", "/complete")] == [405, 405]
+        assert set(calls(sandbox)) == {"create_request", "approve", "upload_documents", "complete"}
+        sandbox.journal.assert_once(operation="approve", fiscal_code=CODE, body={"amount": 45_000})
+        sandbox.journal.assert_once(operation="complete", body={"marketing": True, "usPerson": False})
+        assert not [each for each in sandbox.findings if each.rule != "post-after-201"]
+        for secret in (
+            url.rpartition("/")[2],
+            CODE,
+            FORM["fiscal_code"],
+            "Anna",
+            "anna@",
+            "Prova",
+            "AA00000AA",
+        ):
+            assert secret not in caplog.text
+        for cookie in ("", "order=", "order=guessed"):
+            shop.cookies.clear()
+            assert (await shop.get("/order", headers={"Cookie": cookie})).headers["Location"] == "/"
+    with pytest.raises(ClientClosedError):  # when the application stops
+        await client.create_request({"fiscalCode": CODE})
 
 
 async def test_form_shows_additional_fields_if_service_requires_them(
@@ -104,15 +108,15 @@ async def test_form_shows_additional_fields_if_service_requires_them(
     ],
 )
 async def test_problem_is_shown_at_its_field_and_can_be_corrected(
-    one_shop: httpx.AsyncClient, path: str, changes: dict[str, str], field: str
+    shop: httpx.AsyncClient, path: str, changes: dict[str, str], field: str
 ) -> None:
     forms = {"/pay": OTHER_CUSTOMER, "/complete": DATA}
     if path == "/complete":
-        await one_shop.post("/pay", data=FORM)
-    response = await one_shop.post(path, data=forms[path] | FORM | changes)
+        await shop.post("/pay", data=FORM)
+    response = await shop.post(path, data=forms[path] | FORM | changes)
     assert response.status_code == 422
     assert f'id="{field}-problem"' in response.text
-    assert (await one_shop.post(path, data=forms[path])).status_code == 303
+    assert (await shop.post(path, data=forms[path])).status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -125,32 +129,19 @@ async def test_problem_is_shown_at_its_field_and_can_be_corrected(
     ],
 )
 async def test_failed_call_other_than_the_approval_can_be_repeated(
-    one_shop: httpx.AsyncClient, sandbox: Sandbox, *, operation: str, fault: int | str, is_completed: bool
+    shop: httpx.AsyncClient, sandbox: Sandbox, *, operation: str, fault: int | str, is_completed: bool
 ) -> None:
     async def pay_and_complete() -> list[httpx.Response]:
-        return [await one_shop.post("/pay", data=FORM), await one_shop.post("/complete", data=DATA)]
+        return [await shop.post("/pay", data=FORM), await shop.post("/complete", data=DATA)]
 
     rule = sandbox.on(operation).respond(fault, phase="after")  # type: ignore[arg-type]
     texts = "".join([page.text for page in await pay_and_complete()])
     assert ("Please try again in a few minutes." in texts) is not is_completed
     sandbox.off(rule)
     assert [page.status_code for page in await pay_and_complete()] == [303, 303]
-    assert "Your order is complete." in (await one_shop.get("/order")).text
+    assert "Your order is complete." in (await shop.get("/order")).text
     steps = ["create_request", "approve", "upload_documents", "complete"]
     assert sorted(calls(sandbox)) == sorted([*steps, operation])
-
-
-async def test_unknown_outcome_is_logged_and_stored_with_its_entry(
-    one_shop: httpx.AsyncClient, client: LoanClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await one_shop.post("/pay", data=tagged("resetafter"))
-    entry = await client.entry_key(CODE)
-    order = await Orders(tmp_path / "orders.db").get(one_shop.cookies["order"])
-    assert order is not None
-    assert (await order.row())["entry"] == entry
-    [record] = [each for each in caplog.records if each.name == "shop"]
-    assert f"entry {entry}: approve:" in record.getMessage()
-    assert order.number not in caplog.text
 
 
 async def test_order_is_known_to_all_workers_private_and_never_taken_back(tmp_path: Path) -> None:
@@ -170,13 +161,3 @@ async def test_order_is_known_to_all_workers_private_and_never_taken_back(tmp_pa
     assert (row["holds"], row["has_documents"], row["is_completed"]) == (1, 0, 1)
     assert await other_worker.get("guessed") is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("name", SHOPS)
-async def test_client_closes_when_the_application_stops(
-    name: str, client: LoanClient, tmp_path: Path
-) -> None:
-    async with shopper(name, client, tmp_path):
-        await client.create_request({"fiscalCode": CODE})
-    with pytest.raises(ClientClosedError):
-        await client.create_request({"fiscalCode": CODE})

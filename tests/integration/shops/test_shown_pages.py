@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from shop_orders import Orders
 
 from loanasync.ledger import LedgerPolicy, SqliteLedger, create_ledger
 from loanasync.sandbox import Sandbox
@@ -48,11 +49,23 @@ def shows(page: httpx.Response, status: int, heading: str) -> bool:
         ("500after", 202, "Your request has already been decided.", False),
     ],
 )
-async def test_error_is_shown_and_an_approval_is_sent_once(
-    sandbox: Sandbox, tmp_path: Path, *, tag: str, status: int, heading: str, again: bool
+async def test_error_is_shown_and_logged_and_an_approval_is_sent_once(
+    sandbox: Sandbox,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    tag: str,
+    status: int,
+    heading: str,
+    again: bool,
 ) -> None:
     async with worker(sandbox, tmp_path) as browser:
         assert shows(await browser.post("/pay", data=tagged(tag)), status, heading)
+        order = await Orders(tmp_path / "orders.db").get(browser.cookies["order"])
+        entry = (await order.row())["entry"] if order else ""
+        [record] = [each for each in caplog.records if each.name == "shop"]
+        assert f"entry {entry}: approve" in record.getMessage()
+        assert browser.cookies["order"] not in caplog.text
         sent = len(sandbox.journal.calls(operation="approve"))
         assert shows(await browser.post("/pay", data=tagged(tag)), status, heading)
         assert len(sandbox.journal.calls(operation="approve")) == sent + again
