@@ -9,14 +9,15 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
+from operator import methodcaller
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation, get_meter_provider
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanKind, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from contextvars import Token
 
 
+T = TypeVar("T")
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # of a header (RFC 9110 §5.6.2)
@@ -246,12 +248,9 @@ class Instruments:
         # a private name, because `get_tracer_provider` reads the environment each time.
         if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not context:
             return INVALID_SPAN
-        try:
-            # A copy of the attributes, because a sampler may change them.
-            span = self.tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
-        except Exception as error:  # noqa: BLE001  (of the user's sampler)
-            log_failure(error)
-            span = INVALID_SPAN
+        # A copy of the attributes, because a sampler may change them.
+        off: Span = INVALID_SPAN
+        span = _safe(self.tracer.start_span, name, context, kind, dict(attributes), default=off)
         return _span_of_caller(context) if span is INVALID_SPAN else span
 
     def attempt_span(self, call: Call, number: int, context: "Context") -> Span:
@@ -269,21 +268,15 @@ class Instruments:
 
     def headers(self, context: "Context") -> dict[str, str]:
         """Return the trace headers for the span in `context`."""
-        try:
-            return self._inject(context)
-        except Exception as error:  # noqa: BLE001  (of the user's propagator)
-            log_failure(error)
-            return {}
+        return _safe(self._inject, context, default={})
 
     def report_circuits(self, changes: Iterable[CircuitChange], span: Span) -> None:
         """Report the circuits that a call has opened and closed: by a metric, a span event and a log line."""
         for reason, pause in changes:
             self.metrics.openings.counts[reason] += pause > 0
             event = "opened" if pause else "closed"
-            try:
-                span.add_event(f"loanasync.circuit.{event}", {"loanasync.reason": reason})
-            except Exception as error:  # noqa: BLE001  (of the user's span)
-                log_failure(error)
+            attributes = {"loanasync.reason": reason}
+            _safe(span.add_event, f"loanasync.circuit.{event}", attributes, default=None)
             if pause:
                 log(logging.WARNING, _OPENED, _FAILURES[reason], pause)
             else:
@@ -323,28 +316,16 @@ def _span_of_caller(context: "Context") -> Span:
     return trace.NonRecordingSpan(span_context) if span_context.is_valid else INVALID_SPAN
 
 
-def _trace_id(span: Span) -> str | None:
+_GET_CONTEXT, _IS_RECORDING, _END = map(methodcaller, ("get_span_context", "is_recording", "end"))
+
+
+def _safe(function: Callable[..., T], *arguments: object, default: T) -> T:
+    """Return the result of code of the user's providers and propagators, or a default if it fails."""
     try:
-        context = span.get_span_context()
-    except Exception as error:  # noqa: BLE001  (of the user's tracer)
+        return function(*arguments)
+    except Exception as error:  # noqa: BLE001  (for example of a sampler or a processor)
         log_failure(error)
-        return None
-    return trace.format_trace_id(context.trace_id) if context.is_valid else None
-
-
-def _is_recording(span: Span) -> bool:
-    try:
-        return span.is_recording()
-    except Exception as error:  # noqa: BLE001  (of the user's tracer)
-        log_failure(error)
-        return False
-
-
-def _end(span: Span) -> None:
-    try:
-        span.end()
-    except Exception as error:  # noqa: BLE001  (a processor's)
-        log_failure(error)
+        return default
 
 
 class CallRecord:
@@ -373,7 +354,8 @@ class CallRecord:
         span = telemetry.span(*_CALLS[operation], context)
         if span is not INVALID_SPAN:
             self.span = span
-            self.trace_id = _trace_id(span)
+            ids = _safe(_GET_CONTEXT, span, default=INVALID_SPAN_CONTEXT)
+            self.trace_id = trace.format_trace_id(ids.trace_id) if ids.is_valid else None
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
         # At the end: if an error is raised here, `end` is not called.
@@ -384,10 +366,7 @@ class CallRecord:
         attributes = {"loanasync.operation": self.call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
-        try:
-            self.telemetry.metrics.queue.record(seconds, attributes)
-        except Exception as error:  # noqa: BLE001  (of the user's metric reader)
-            log_failure(error)
+        _safe(self.telemetry.metrics.queue.record, seconds, attributes, default=None)
 
     def set_ledger_result(self, result: str) -> None:
         """Set the result of the ledger or the memory: the attribute `loanasync.ledger`.
@@ -399,10 +378,7 @@ class CallRecord:
     def link(self, span: Span | None) -> None:
         """Link the span to that of the call whose request this call shares."""
         if self._token is not None and span is not None and span is not INVALID_SPAN:
-            try:
-                self.span.add_link(span.get_span_context())
-            except Exception as error:  # noqa: BLE001  (of the user's tracer)
-                log_failure(error)
+            _safe(lambda: self.span.add_link(span.get_span_context()), default=None)
 
     def end(
         self,
@@ -434,7 +410,7 @@ class CallRecord:
             if is_logged(level):
                 end = failure or ("cancelled" if error is not None else self.outcome or "done")
                 self._log(level, end, entry)
-            if self._token is not None and _is_recording(self.span):
+            if self._token is not None and _safe(_IS_RECORDING, self.span, default=False):
                 self._describe(failure)
             if changes:
                 self.telemetry.report_circuits(changes, self.span)
@@ -443,7 +419,7 @@ class CallRecord:
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
             if self._token is not None:
                 detach(self._token)
-                _end(self.span)
+                _safe(_END, self.span, default=None)
 
     def _log(self, level: int, end: str, entry: str | None) -> None:
         log_event(
@@ -496,7 +472,7 @@ class AttemptRecord:
         if number > 1:
             telemetry.metrics.retries.counts[record.call.endpoint.operation] += 1
         # If the span of the call is not sampled, the attempts have no spans.
-        if context is not None and _is_recording(record.span):
+        if context is not None and _safe(_IS_RECORDING, record.span, default=False):
             self._span = telemetry.attempt_span(record.call, number, context)
             context = set_span_in_context(self._span, context)
             self._token = attach(context)
@@ -541,7 +517,7 @@ class AttemptRecord:
         finally:  # as in `CallRecord.end`
             if self._token is not None and self._span is not None:
                 detach(self._token)
-                _end(self._span)
+                _safe(_END, self._span, default=None)
 
     def _log(
         self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
