@@ -6,7 +6,7 @@ import inspect
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import NoReturn, Self, cast
 
 import pytest
 
@@ -26,20 +26,25 @@ from loanasync import (
     Transport,
 )
 from loanasync._client import ClientOptions
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State
+from loanasync.ledger import LedgerPolicy, MemoryLedger, State
 from loanasync.testing import ScriptedTransport, approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
+from support.ledger_clients import FailingLedger
+
+APPROVAL = Response(status=201, headers={}, body=b'{"approved": true}')
 
 
 class Recorded(Transport):
-    """Returns the same response for each request, and counts how often it was opened and closed."""
+    """Returns or raises the same result for each request, and counts requests."""
 
-    opened = 0
-    closed = 0
+    def __init__(self, result: object = APPROVAL, *, is_sent: bool = True) -> None:
+        self.sent = self.opened = self.closed = 0
+        self._result = result
+        self._is_sent = is_sent
 
-    def __init__(self, response: Response | NoResponse | None = None) -> None:
-        type(self).opened += 1
-        self._response = response or Response(status=201, headers={}, body=b'{"approved": true}')
+    def __call__(self) -> Self:
+        self.opened += 1
+        return self
 
     def check(self) -> None:
         """Accept each call."""
@@ -47,10 +52,19 @@ class Recorded(Transport):
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         assert 0 < connect < within
         assert request.url.endswith(FISCAL_CODE)
-        return self._response
+        self.sent += 1
+        request.is_sent = self._is_sent
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return cast("Response", self._result)
 
     async def aclose(self) -> None:
-        type(self).closed += 1
+        self.closed += 1
+
+
+class Unclosable(Recorded):
+    async def aclose(self) -> None:
+        raise OSError("cannot be closed")
 
 
 def client_of(**options: object) -> LoanClient:
@@ -58,78 +72,40 @@ def client_of(**options: object) -> LoanClient:
 
 
 def test_transport_is_opened_once_in_each_event_loop() -> None:
-    class Counted(Recorded):
-        opened = closed = 0  # its own counters
+    transport = Recorded()
+    client = client_of(transport=transport)
 
-    client = client_of(transport=Counted)
-
-    async def approve_twice() -> None:
+    async def approve_twice(loop: int) -> None:
         for number in range(2):
-            scope = f"{id(asyncio.get_running_loop())} {number}"
-            assert isinstance(await client.approve(FISCAL_CODE, approval_request(), scope=scope), Approved)
+            decision = await client.approve(FISCAL_CODE, approval_request(), scope=f"{loop} {number}")
+            assert isinstance(decision, Approved)
 
     for loops in (1, 2):
-        asyncio.run(approve_twice())
-        assert (Counted.opened, Counted.closed) == (loops, loops)
-
-
-async def test_transport_without_response_raises_the_error_it_names() -> None:
-    lost = NoResponse(error=ConnectionLostError, cause_type="OSError", is_sent=True)
-    async with client_of(transport=lambda: Recorded(lost)) as client:
-        with pytest.raises(ConnectionLostError) as caught:
-            await client.approve(FISCAL_CODE, approval_request())
-    assert (caught.value.outcome, caught.value.cause_type) == ("unknown", "OSError")
-
-
-class Broken(Transport):
-    """Violates the `Transport` protocol with each request, and counts the requests."""
-
-    sent = 0
-
-    def __init__(self, error: BaseException | None, response: object = None, *, is_sent: bool = True) -> None:
-        self._error = error
-        self._response = response
-        self._is_sent = is_sent
-
-    def check(self) -> None:
-        """Accept each call."""
-
-    async def send(self, request: Request, *, connect: float, within: float) -> Response:
-        del connect, within
-        self.sent += 1
-        request.is_sent = self._is_sent
-        if self._error is not None:
-            raise self._error
-        return cast("Response", self._response)
-
-    async def aclose(self) -> None:
-        """Close nothing."""
-
-
-class Unclosable(Broken):
-    async def aclose(self) -> None:
-        raise OSError("cannot be closed")
+        asyncio.run(approve_twice(loops))
+        assert (transport.opened, transport.closed) == (loops, loops)
 
 
 @pytest.mark.parametrize("has_ledger", [False, True])
 @pytest.mark.parametrize(
-    ("error", "response"),
+    ("result", "cause"),
     [
-        (RuntimeError(FISCAL_CODE), None),
-        (ConnectError("approve", "OSError", "not_sent", 1), None),
-        (asyncio.CancelledError(), None),
-        (None, None),
-        (None, NoResponse(error=ValueError, cause_type="OSError", is_sent=False)),  # type: ignore[arg-type]
+        (NoResponse(error=ConnectionLostError, cause_type="OSError", is_sent=True), "OSError"),
+        # These break a rule of the protocol.
+        (RuntimeError(FISCAL_CODE), "RuntimeError"),
+        (ConnectError("approve", "OSError", "not_sent", 1), "ConnectError"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (None, "NoneType"),
+        (NoResponse(error=ValueError, cause_type="OSError", is_sent=False), "NoResponse"),  # type: ignore[arg-type]
     ],
 )
-async def test_transport_that_breaks_a_rule_ends_in_an_unknown_outcome(
-    error: BaseException | None, response: object, *, has_ledger: bool
+async def test_transport_without_response_ends_in_an_unknown_outcome(
+    result: object, cause: str, *, has_ledger: bool
 ) -> None:
-    transport = Broken(error, response)
-    client = client_of(transport=lambda: transport, ledger=MemoryLedger() if has_ledger else None)
+    transport = Recorded(result)
+    client = client_of(transport=transport, ledger=MemoryLedger() if has_ledger else None)
     with pytest.raises(ConnectionLostError) as caught:
         await client.approve(FISCAL_CODE, approval_request())
-    assert caught.value.outcome == "unknown"
+    assert (caught.value.outcome, caught.value.cause_type) == ("unknown", cause)
     assert caught.value.__context__ is None
     assert FISCAL_CODE not in str(caught.value)
     with pytest.raises(OutcomeUnknownError):
@@ -139,29 +115,23 @@ async def test_transport_that_breaks_a_rule_ends_in_an_unknown_outcome(
 
 @pytest.mark.parametrize("error", [RuntimeError(FISCAL_CODE), asyncio.CancelledError()])
 async def test_transport_error_before_the_first_byte_is_not_sent(error: BaseException) -> None:
-    client = client_of(transport=lambda: Broken(error, is_sent=False))
+    client = client_of(transport=Recorded(error, is_sent=False))
     with pytest.raises(ConnectError) as caught:
         await client.approve(FISCAL_CODE, approval_request())
     assert (caught.value.outcome, caught.value.cause_type) == ("not_sent", type(error).__name__)
 
 
+def broken() -> NoReturn:
+    raise OSError
+
+
 async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:
-    class Unavailable(MemoryLedger):
-        """Cannot be written while `is_down` is True."""
-
-        is_down = True
-
-        async def settle(self, key: str, **options: Any) -> Entry:
-            if self.is_down:
-                raise OSError
-            return await super().settle(key, **options)
-
-    ledger, policy = Unavailable(), LedgerPolicy(patience=0.1)
+    ledger = FailingLedger(settle=broken)
     transport = Unclosable(RuntimeError(), is_sent=False)
-    client = client_of(transport=lambda: transport, ledger=ledger, ledger_policy=policy)
+    client = client_of(transport=transport, ledger=ledger, ledger_policy=LedgerPolicy(patience=0.1))
     with pytest.raises(ConnectError):
         await client.approve(FISCAL_CODE, approval_request())
-    ledger.is_down = False
+    ledger.faults.clear()
     with pytest.raises(OSError, match="cannot be closed"):
         await client.aclose()
     assert [entry.state async for entry in ledger.scan()] == [State.RELEASED]
@@ -175,7 +145,7 @@ def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
 
 def test_transport_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="transport: must be a function or class that returns"):
-        client_of(transport=Recorded())
+        client_of(transport="http")
 
 
 async def test_entry_key_finds_the_entry_of_an_approval() -> None:
