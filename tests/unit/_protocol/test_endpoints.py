@@ -91,15 +91,19 @@ def test_domain_error_of_other_calls_has_its_class(message: str, kind: type[Serv
 
 def test_validation_problems_have_field_names_in_order() -> None:
     body = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
-    error = read(APPROVE, 400, body)
-    assert type(error) is RejectedError
-    assert error.problems == (
+    known = (
         Problem("last_name", "lastname", "a"),
         Problem("last_name", "lastname", "b"),
         Problem("street_number", "civicNumber", "c"),
         Problem("actualJobEndingDate", "actualJobEndingDate", "d"),
         Problem("email", "email", "e"),
     )
+    error = read(APPROVE, 400, body)
+    assert (type(error), error.problems) == (RejectedError, known)
+    body["errors"] |= {"newField": 5}  # type: ignore[operator]  # a dict
+    error = read(APPROVE, 400, body)
+    assert type(error) is UnexpectedResponseError
+    assert error.problems == (*known, Problem("newField", "newField", "is not accepted"))
 
 
 @pytest.mark.parametrize(

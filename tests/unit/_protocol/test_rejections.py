@@ -36,25 +36,10 @@ def state(status: int, body: object, *, attempts: int = 1, fault: str | None = N
     return found
 
 
-def test_rejection_after_an_earlier_attempt_is_unknown() -> None:
-    error = read(APPROVE, 400, errors(lastname=[BLANK]), attempts=2)
-    assert type(error) is RejectedError
-    assert "failed with status 500 and may have evaluated the customer" in str(error)
-    assert state(400, errors(lastname=[BLANK]), attempts=2) is UNKNOWN
-
-
 def test_rejection_of_an_extra_field_is_released() -> None:
     call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
     assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
     assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedResponseError
-
-
-def test_rejection_of_another_shape_keeps_its_problems() -> None:
-    error = read(APPROVE, 400, {"errors": {"lastname": [BLANK], "newField": 5}})
-    assert error.problems == (
-        Problem("last_name", "lastname", BLANK),
-        Problem("newField", "newField", "is not accepted"),
-    )
 
 
 @pytest.mark.parametrize(

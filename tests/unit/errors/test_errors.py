@@ -1,66 +1,112 @@
+"""The public errors: `outcome`, `repeatable`, `entry`, messages, and copies."""
+
 import pickle
 import re
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
 
 import loanasync
-from loanasync import Meta, Problem, errors
+from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
+from loanasync.errors import Outcome
+from loanasync.ledger import MemoryLedger
+from loanasync.testing import (
+    ScriptedResponse,
+    approved,
+    connection_lost,
+    denied,
+    not_connected,
+    response,
+    scripted_client,
+)
+from support.builders import FISCAL_CODE, approval_request
 
 META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32, request_id="r-1", entry="c0ffee")
 PROBLEMS = (Problem("email", "email", "is taken"),)
 SERVICE = ("approve", PROBLEMS, META)
-TRANSPORT = ("approve", "ServerDisconnectedError", "unknown", 1)
 ENTRY = ("approve", "0123456789abcdef" * 4)
 RESPONSE = loanasync.RawResponse(502, b'{"email":"anna@example.com"}')
-DECISION = loanasync.Refused(amount=45_000, meta=META)
+DECISION = loanasync.Refused(email="anna@example.com", meta=META)
 
-EXAMPLES: list[errors.LoanError] = [
-    errors.InvalidRequestError(PROBLEMS),
-    errors.InvalidRequestError(PROBLEMS, "approve"),
-    errors.ConfigurationError("shop_id", "must be given"),
-    errors.ClientClosedError(),
-    errors.CircuitOpenError("approve", "unknown", 12.5),
-    errors.CircuitOpenError("approve", "denied", 0, "c0ffee"),
-    errors.ServiceError(*SERVICE),
-    errors.RejectedError(*SERVICE),
-    errors.DomainError(*SERVICE),
-    errors.UserNotFoundError(*SERVICE),
-    errors.ShopNotAllowedError(*SERVICE),
-    errors.InvalidFiscalCodeError(*SERVICE),
-    errors.AlreadyEvaluatedError(*SERVICE),
-    errors.AlreadyEvaluatedError(*SERVICE, after_retry=True),
-    errors.AccessDeniedError("approve", (), META),
-    errors.CannotCompleteError(*SERVICE),
-    errors.SystemFaultError(*SERVICE, stopped_by="quota"),
-    errors.UnexpectedStatusError(*SERVICE),
-    errors.UnexpectedStatusError(*SERVICE, response=RESPONSE),
-    errors.UnexpectedResponseError("complete", ("body: not JSON",), "done", META),
-    errors.UnexpectedResponseError("approve", ("approved: missing",), "unknown", META, PROBLEMS, RESPONSE),
-    errors.UnexpectedResponseError("approve", ("body: empty",), "unknown", META),
-    errors.TransportError(*TRANSPORT),  # type: ignore[arg-type]
-    errors.ConnectError("approve", "ClientConnectorError errno 111", "not_sent", 1),
-    errors.PoolTimeoutError("approve", "TimeoutError", "not_sent", 0, "0" * 32, "c0ffee"),
-    errors.ReadTimeoutError(*TRANSPORT),  # type: ignore[arg-type]
-    errors.ConnectionLostError(*TRANSPORT),  # type: ignore[arg-type]
-    errors.DeadlineExceededError(*TRANSPORT),  # type: ignore[arg-type]
-    errors.LedgerError(*ENTRY),
-    errors.LedgerUnavailableError(*ENTRY, "OperationalError"),
-    errors.LedgerMismatchError(*ENTRY, "decisions.db", "has another key: set LOANASYNC_LEDGER_KEY"),
-    errors.InFlightError(*ENTRY),
-    errors.OutcomeUnknownError(*ENTRY, "unknown", "ReadTimeoutError"),
-    errors.OutcomeUnknownError(*ENTRY, "lost", ""),
-    errors.OutcomeUnknownError(*ENTRY, "held", "asked by mail"),
-    errors.PayloadMismatchError(*ENTRY, "approved"),
-    errors.DecisionForgottenError("approve", "", "approved"),
-    errors.NotResolvedError(*ENTRY, "unknown", "not_evaluated"),
-    errors.NotResolvedError(*ENTRY, "released", "approved"),
-    errors.DecisionNotRecordedError(
-        *ENTRY, "refused", DECISION, "/var/spool/shop/one.json", "OperationalError"
-    ),
-    errors.DecisionNotRecordedError(*ENTRY, "refused", DECISION, None, "OperationalError"),
-]
+
+def service(kind: type[errors.ServiceError], status: int, attempts: int = 1) -> LoanError:
+    return kind("approve", PROBLEMS, attrs.evolve(META, status=status, attempts=attempts))
+
+
+def unexpected(outcome: Any, problems: tuple[Problem, ...] = ()) -> LoanError:
+    return errors.UnexpectedResponseError("approve", ("body: empty",), outcome, META, problems, RESPONSE)
+
+
+PROVING: list[tuple[type[errors.ServiceError], int]] = [  # unless an earlier attempt has failed
+    (errors.RejectedError, 400), (errors.UserNotFoundError, 400), (errors.ShopNotAllowedError, 400),
+    (errors.InvalidFiscalCodeError, 400), (errors.AccessDeniedError, 403),
+    (errors.UnexpectedStatusError, 404), (errors.UnexpectedStatusError, 429),
+]  # fmt: skip
+NOT_PROVING: list[tuple[type[errors.ServiceError], int]] = [
+    (errors.ServiceError, 400), (errors.DomainError, 400), (errors.AlreadyEvaluatedError, 400),
+    (errors.CannotCompleteError, 409), (errors.SystemFaultError, 500),
+    (errors.UnexpectedStatusError, 303), (errors.UnexpectedStatusError, 502),
+]  # fmt: skip
+WITHOUT_RESPONSE: list[type[errors.TransportError]] = [
+    errors.TransportError, errors.ConnectError, errors.PoolTimeoutError, errors.ReadTimeoutError,
+    errors.ConnectionLostError, errors.DeadlineExceededError,
+]  # fmt: skip
+# Errors by their outcome.
+TABLE: dict[Outcome, list[LoanError]] = {
+    "not_sent": [
+        errors.InvalidRequestError(PROBLEMS, "approve"),
+        errors.ConfigurationError("shop_id", "must be given"),
+        errors.ClientClosedError(),
+        errors.CircuitOpenError("approve", "unknown", 12.5),
+        errors.CircuitOpenError("approve", "denied", 0, "c0ffee"),
+        *(kind("approve", "TimeoutError", "not_sent", 1, "0" * 32, "c0ffee") for kind in WITHOUT_RESPONSE),
+        errors.LedgerError(*ENTRY),
+        errors.LedgerUnavailableError(*ENTRY, "OSError"),
+        errors.LedgerMismatchError(*ENTRY, "decisions.db", "has another key: set LOANASYNC_LEDGER_KEY"),
+    ],
+    "not_evaluated": [service(*row) for row in PROVING],
+    "unknown": [
+        *(service(*row, attempts=2) for row in PROVING),
+        *(service(*row, attempts=attempts) for row in NOT_PROVING for attempts in (1, 2)),
+        errors.AlreadyEvaluatedError(*SERVICE, after_retry=True),
+        errors.SystemFaultError(*SERVICE, stopped_by="quota"),
+        errors.UnexpectedStatusError(*SERVICE, response=RESPONSE),
+        unexpected("unknown"),
+        unexpected("unknown", PROBLEMS),
+        *(kind("approve", "ServerDisconnectedError", "unknown", 1) for kind in WITHOUT_RESPONSE),
+        errors.InFlightError(*ENTRY),
+        *(errors.OutcomeUnknownError(*ENTRY, state, "by mail") for state in get_args(errors.UnresolvedState)),
+        *(errors.PayloadMismatchError(*ENTRY, state) for state in ("inflight", "unknown", "lost", "held")),
+        *(
+            errors.NotResolvedError(*ENTRY, state, "refused")
+            for state in ("missing", "ambiguous", "inflight", "unknown", "released")
+        ),
+    ],
+    "approved": [
+        errors.DecisionForgottenError(*ENTRY, "approved"),
+        errors.PayloadMismatchError(*ENTRY, "approved"),
+        errors.NotResolvedError(*ENTRY, "approved", "refused"),
+        errors.DecisionNotRecordedError(*ENTRY, "approved", DECISION, None, "OSError"),
+    ],
+    "refused": [
+        errors.DecisionForgottenError(*ENTRY, "refused"),
+        errors.PayloadMismatchError(*ENTRY, "refused"),
+        errors.NotResolvedError(*ENTRY, "refused", "approved"),
+        errors.DecisionNotRecordedError(*ENTRY, "refused", DECISION, "/var/spool/one.json", "OSError"),
+    ],
+    "done": [unexpected("done")],
+}
+EXAMPLES = [error for found in TABLE.values() for error in found]
+REPEATABLE = (errors.CircuitOpenError, errors.LedgerUnavailableError, *WITHOUT_RESPONSE)
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_error_has_its_outcome_and_repeatable(outcome: Outcome) -> None:
+    """A program may only repeat a call that was not sent."""
+    for error in TABLE[outcome]:
+        assert error.outcome == outcome, type(error)
+        assert error.repeatable is (outcome == "not_sent" and isinstance(error, REPEATABLE)), type(error)
 
 
 def test_examples_include_every_public_error() -> None:
@@ -75,26 +121,35 @@ def test_error_is_pickled_and_rebuilt_from_its_args(error: errors.LoanError) -> 
     assert error != errors.ConfigurationError("other", "error")
 
 
-# The advice in the message of an error, by its outcome and by `repeatable`.
-ADVICE = {
-    "not_sent, repeatable": "the call may be repeated$|repair the ledger, then repeat the call$",
-    "not_sent, final": (
-        "following: email: is taken$|must be given$|create a new LoanClient|check the entry|request not sent$"
+MAY_BE_REPEATED = "the call may be repeated$|repair the ledger, then repeat the call$"
+DECIDED = (
+    "before with other data .*; repeat the call with the original data|look it up at the service, and use|"
+    "(import it with|store error.decision).*; do not request approval again$|look at the entry with"
+)
+# The advice in the message of an error, by its outcome.
+ADVICE: dict[Outcome, str] = {
+    "not_sent": (
+        f"{MAY_BE_REPEATED}|following: email: is taken$|must be given$|create a new LoanClient|"
+        "check the entry|request not sent$"
     ),
-    "unknown, final": "ask (it|the service) for (it|its decision|the outcome)|call again later$",
-    "done, final": "do not repeat it$",
-    "approved, final": (
-        "before with other data .*; repeat the call with the original data|look it up at the service, and use"
+    "not_evaluated": (
+        "correct these fields, then|(check|ask) (the fiscal code|the service|the customer|shop_id|base_url)"
     ),
-    "refused, final": "(import it with|store error.decision).*; do not request approval again$",
+    "unknown": (
+        "ask (it|the service) for (it|its decision|the outcome)|call again later$|see the problems|"
+        "check the fiscal code|pass the scope|wait for that request, then repeat the call with its data$"
+    ),
+    "done": "do not repeat it$",
+    "approved": DECIDED,
+    "refused": DECIDED,
 }
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_error_message_has_the_advice_for_its_outcome(error: errors.LoanError) -> None:
     text = str(error)
-    found = {kind for kind, advice in ADVICE.items() if re.search(advice, text)}
-    assert found == {f"{error.outcome}, {'repeatable' if error.repeatable else 'final'}"}, text
+    assert re.search(ADVICE[error.outcome], text), text
+    assert bool(re.search(MAY_BE_REPEATED, text)) is error.repeatable, text
     assert "\n" not in text
     assert repr(error).startswith(type(error).__name__ + "(")
     assert "anna" not in repr(error) + text
@@ -182,3 +237,44 @@ def test_pickled_error_keeps_all_fields_of_its_problems() -> None:
     again = pickle.loads(pickle.dumps(errors.InvalidRequestError((problem,))))  # noqa: S301  (our own bytes)
     assert attrs.astuple(again.problems[0]) == attrs.astuple(problem)
     assert str(again).endswith("email: is taken; call us")
+
+
+async def failure(*steps: ScriptedResponse, **options: Any) -> LoanError:
+    client = scripted_client(*steps, **options)
+    with pytest.raises(LoanError) as caught:
+        await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(attempts=2))
+    return caught.value
+
+
+async def test_approve_error_has_its_entry_with_a_ledger_only() -> None:
+    for step in (response(502), denied(), response(201, b""), connection_lost(), not_connected()):
+        assert (await failure(step)).entry is None
+        ledger = MemoryLedger()
+        error = await failure(step, ledger=ledger)
+        assert error.entry is not None
+        found = await ledger.get(error.entry)
+        assert found is not None
+        assert error.entry == found.key
+
+
+async def test_approve_decision_has_its_entry_with_a_ledger_only() -> None:
+    assert (await scripted_client(approved()).approve(FISCAL_CODE, approval_request())).meta.entry is None
+    ledger = MemoryLedger()
+    client = scripted_client(approved(), ledger=ledger)
+    decision = await client.approve(FISCAL_CODE, approval_request())
+    again = await client.approve(FISCAL_CODE, approval_request())
+    assert decision.meta.entry is not None
+    assert await ledger.get(decision.meta.entry) is not None
+    assert again.meta.entry == decision.meta.entry
+
+
+async def test_ledger_errors_name_the_entry() -> None:
+    ledger = MemoryLedger()
+    client = scripted_client(connection_lost(), ledger=ledger)
+    with pytest.raises(errors.ConnectionLostError) as lost:
+        await client.approve(FISCAL_CODE, approval_request())
+    with pytest.raises(errors.OutcomeUnknownError) as unknown:
+        await client.approve(FISCAL_CODE, approval_request())
+    with pytest.raises(errors.PayloadMismatchError) as mismatch:
+        await client.approve(FISCAL_CODE, approval_request(amount=70_000))
+    assert lost.value.entry == unknown.value.entry == mismatch.value.entry == unknown.value.key
