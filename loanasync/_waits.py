@@ -9,7 +9,7 @@ from math import inf
 from typing import Generic, TypeAlias, TypeVar
 
 Owner = TypeVar("Owner")
-Waiter: TypeAlias = "asyncio.Future[None]"  # in which a caller waits for the end of a flight
+Caller: TypeAlias = "asyncio.Future[None]"  # in which a caller waits for the end of a flight
 
 GRACE = 0.05  # seconds in which a flight ends by the limits of its steps, whose errors say more
 _MOST_REMOVED = 100  # limits that a timer keeps although they were removed, and as many as it has
@@ -131,16 +131,16 @@ class SharedTimer(Generic[Owner]):
                 self._start(self._heap[0][0])
 
 
-def wake(waiter: Waiter) -> None:
+def wake(caller: Caller) -> None:
     """Wake a caller, unless it was cancelled."""
-    if not waiter.done():
-        waiter.set_result(None)
+    if not caller.done():
+        caller.set_result(None)
 
 
-def end_wait(waiter: Waiter, due: float) -> None:
+def end_wait(caller: Caller, due: float) -> None:
     """Wake a caller whose time is over. If the event loop was blocked, its flight may end in this moment."""
-    loop = waiter.get_loop()
+    loop = caller.get_loop()
     if loop.time() > due + GRACE:
-        loop.call_later(GRACE, wake, waiter)
+        loop.call_later(GRACE, wake, caller)
     else:
-        wake(waiter)
+        wake(caller)

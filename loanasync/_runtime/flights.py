@@ -21,7 +21,7 @@ from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.run import Run, copy_error
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._waits import GRACE, Waiter, wake
+from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (
     DeadlineExceededError,
     DecisionNotRecordedError,
@@ -84,7 +84,7 @@ class Flight(Run):
         self.customer = customer
         self.payload = payload
         self.loop = asyncio.get_running_loop()
-        self.callers: list[Waiter] = []
+        self.callers: list[Caller] = []
         self._process = os.getpid()
 
     @property
@@ -250,7 +250,7 @@ class Flights:
         if flight.phase is not Phase.OVER:
             self._leave(flight, caller)
 
-    def _leave(self, flight: Flight, caller: Waiter) -> None:
+    def _leave(self, flight: Flight, caller: Caller) -> None:
         if flight.is_inherited:
             return
         with suppress(ValueError):  # it has left already

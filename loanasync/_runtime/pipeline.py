@@ -14,7 +14,7 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Transport
-from loanasync._waits import SharedTimer, Waiter, Waits, end_wait
+from loanasync._waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
 
 
@@ -75,7 +75,7 @@ class LoopResources:
         self.transport = transport
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
-        self.timer: SharedTimer[Waiter] = SharedTimer(asyncio.get_running_loop(), end_wait)
+        self.timer: SharedTimer[Caller] = SharedTimer(asyncio.get_running_loop(), end_wait)
         self.calls: int = 0
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 

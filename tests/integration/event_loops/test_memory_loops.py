@@ -1,7 +1,6 @@
 """The memory of a client across event loops, threads, forks, and the end of a client or its loop."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -60,22 +59,6 @@ async def test_memory_close_waits_for_a_call_and_those_that_share_it(monkeypatch
     await asyncio.gather(*closings)
     assert shop.script.closed == 1
     assert isinstance(await shop.approve(), ClientClosedError)
-
-
-def test_memory_event_loop_that_ends_with_a_request_leaves_it_unknown() -> None:
-    shop = Shop()
-
-    async def leave() -> None:
-        step, arrived, _ = held_response(approved())
-        shop.script.add(step)
-        call = asyncio.create_task(shop.approve())
-        await arrived.wait()
-        del call
-
-    asyncio.run(leave())
-    again = asyncio.run(shop.approve())
-    assert isinstance(again, OutcomeUnknownError)
-    assert (again.note, shop.sent) == ("CancelledError", 1)
 
 
 @pytest.mark.parametrize(
@@ -223,40 +206,6 @@ def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
     assert shop.sent == 1
 
 
-FORKED = """
-import asyncio, os, sys, warnings
-warnings.simplefilter("ignore")  # newer versions of Python warn of forks in processes with threads
-from loanasync import LoanClient, LoanError
-from loanasync.testing import approval_request
-client = LoanClient(sys.argv[1], shop_id="sandbox-shop", auth_token="sandbox-token")
-request = approval_request()
-async def approve(code):
-    try:
-        return type(await client.approve(code, request)).__name__
-    except LoanError as error:
-        return type(error).__name__
-async def main():
-    await client.create_request({"fiscalCode": "TSTXYZ00A00A000A"})
-    await client.create_request({"fiscalCode": "TSTXYZ00A00A000B"})
-    await approve("TSTXYZ00A00A000A")
-    call = asyncio.create_task(approve("TSTXYZ00A00A000B"))
-    memory = client._flights
-    while not any(flight.may_be_evaluated for flight in memory._in_flight.values()):
-        await asyncio.sleep(0)
-    child = os.fork()
-    if child:
-        print(f"parent {await call}\\n", end="", flush=True)
-        await client.aclose()
-        os.waitpid(child, 0)
-        return
-    asyncio._set_running_loop(None)
-    names = [asyncio.run(approve(f"TSTXYZ00A00A000{letter}")) for letter in "AB"]
-    print(" ".join(["child", *names]) + "\\n", end="", flush=True)
-    os._exit(0)
-asyncio.run(main())
-"""
-
-
 def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
@@ -265,15 +214,6 @@ def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str
         check=False,
         timeout=60,
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this platform has not")
-def test_memory_forked_child_does_not_repeat_a_request_of_its_parent(served: Sandbox) -> None:
-    done = run_script(FORKED, served.base_url)
-    assert done.stdout.splitlines() == ["child Approved OutcomeUnknownError", "parent Approved"] or (
-        done.stdout.splitlines() == ["parent Approved", "child Approved OutcomeUnknownError"]
-    ), done.stderr
-    assert len(served.journal.calls(operation="approve")) == 2
 
 
 LEFT = """
