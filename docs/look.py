@@ -4,7 +4,6 @@ It prints pages that are wider than the screen, errors on the console, images th
 contrast, broken links, requests to other hosts, unreadable default values, and searches without a result.
 """
 
-import argparse
 import functools
 import os
 import shutil
@@ -123,21 +122,15 @@ class Checker:
             page.wait_for_load_state("networkidle")  # the search loads each page that it found
 
     def _listen(self, page: Page, where: str) -> None:
-        def report(finding: str) -> None:
-            self.findings.append(f"{where}: {finding}")
+        def report(finding: str, *, is_wrong: bool = True) -> None:
+            self.findings += [f"{where}: {finding}"] * is_wrong
 
-        page.on(
-            "console", lambda message: report(f"console: {message.text}") if message.type == "error" else None
-        )
+        def report_request(url: str) -> None:
+            report(f"request to another host: {url}", is_wrong=not url.startswith((self.address, "data:")))
+
+        page.on("console", lambda each: report(f"console: {each.text}", is_wrong=each.type == "error"))
         page.on("pageerror", lambda error: report(f"script: {error}"))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((self.address, "data:"))
-                else report(f"request to another host: {request.url}")
-            ),
-        )
+        page.on("request", lambda request: report_request(request.url))
 
     def _check_view(self, page: Page, where: str) -> None:
         found = {
@@ -172,7 +165,7 @@ def broken_links(site: Path, links: dict[str, Links]) -> Iterator[str]:
 class QuietHandler(SimpleHTTPRequestHandler):
     """Serves files without a log."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (name in the base class)
+    def log_message(self, *_: object) -> None:
         """Log nothing."""
 
 
@@ -190,7 +183,7 @@ def served(site: Path) -> Iterator[str]:
             thread.join()
 
 
-def look(site: Path, chromium: str) -> list[str]:
+def look(site: Path, program: str) -> list[str]:
     """Return all findings of a built site."""
     pages = sorted(page.relative_to(site).as_posix() for page in site.rglob("*.html"))
     pages = [page for page in pages if page not in SKIPPED and not page.startswith("_")]
@@ -198,7 +191,7 @@ def look(site: Path, chromium: str) -> list[str]:
         return [f"{site} has no pages"]
     arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with served(site) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
         checker = Checker(browser, address)
         links = {page: checker.check(page) for page in pages}
         for word, expected in SEARCHES.items():
@@ -207,16 +200,18 @@ def look(site: Path, chromium: str) -> list[str]:
     return [*checker.findings, *broken_links(site, links)]
 
 
+def chromium() -> str | None:
+    """Return the path of the installed Chromium, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def main() -> None:
     """Check a site, and fail if there are findings."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("site", type=Path)
-    site = parser.parse_args().site
-    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if chromium is None:
+    browser = chromium()
+    if browser is None:
         message = "pages were not checked: install Chromium (apt-get install chromium)"
         sys.exit(message if os.environ.get("CI") == "true" else print(message))
-    if findings := look(site, chromium):
+    if findings := look(Path(sys.argv[1]), browser):
         sys.exit("\n".join(findings))
 
 

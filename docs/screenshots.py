@@ -1,7 +1,6 @@
 """Screenshots of the sandbox's pages, taken with `nox -s screenshots`; times and pseudonyms are fixed."""
 
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -9,12 +8,12 @@ from unittest import mock
 
 from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
+import look
 from loanasync.sandbox import Sandbox, masking
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures are part of every clone
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ORDER = {
     "amount": 45_000,
     "instalments": 12,
@@ -72,7 +71,7 @@ def main() -> None:
     """Take both screenshots."""
     os.environ["TZ"] = "UTC"
     time.tzset()
-    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser_path = look.chromium()
     if browser_path is None:
         sys.exit("Chromium is not installed: apt-get install chromium")
     with (

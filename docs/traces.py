@@ -52,28 +52,6 @@ class Trace:
     spans: tuple[ReadableSpan, ...]
 
 
-@frozen
-class Row:
-    """A span and its position."""
-
-    name: str
-    label: str
-    kind: str
-    indent: int
-    left: float
-    width: float
-    top: int
-
-
-@frozen
-class Group:
-    """The rows of a trace."""
-
-    heading: str
-    top: int
-    rows: tuple[Row, ...]
-
-
 def main() -> None:
     """Write the picture."""
     PICTURE.write_text(picture(asyncio.run(traces())), encoding="utf-8")
@@ -125,7 +103,8 @@ def picture(drawn: list[Trace]) -> str:
     """Return the picture as SVG, with text and lines in the colour of the surrounding page."""
     groups, top = [], TOP
     for each in drawn:
-        groups.append(_group(each, top))
+        rows = [_row(span, each.spans[0], top + HEADING + ROW * at) for at, span in enumerate(each.spans)]
+        groups.append({"heading": each.heading, "top": top, "rows": rows})
         top += HEADING + ROW * len(each.spans) + GAP
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -139,32 +118,20 @@ def picture(drawn: list[Trace]) -> str:
     return environment.get_template("traces.svg.jinja").render(groups=groups, ticks=ticks, bottom=top)
 
 
-def _group(drawn: Trace, top: int) -> Group:
-    begun = drawn.spans[0].start_time
-    rows = [
-        Row(
-            name=span.name,
-            label=", ".join(_labels(span)),
-            kind=_kind(span),
-            indent=LEFT if span.parent is None else 2 * LEFT,
-            left=_x(_seconds(begun, span.start_time)),
-            width=round((RIGHT - LEFT) * _seconds(span.start_time, span.end_time) / SECONDS, 1),
-            top=top + HEADING + ROW * number,
-        )
-        for number, span in enumerate(drawn.spans)
-    ]
-    return Group(drawn.heading, top, tuple(rows))
-
-
-def _labels(span: ReadableSpan) -> list[str]:
+def _row(span: ReadableSpan, call: ReadableSpan, top: int) -> dict[str, object]:
+    """Return a span and its position in the picture."""
     attributes = span.attributes or {}
-    labels = [form.format(attributes[name]) for name, form in SHOWN.items() if name in attributes]
-    return list(dict.fromkeys(labels))  # the error type of a response is its status
-
-
-def _kind(span: ReadableSpan) -> str:
+    labels = (form.format(attributes[name]) for name, form in SHOWN.items() if name in attributes)
     error = " error" if span.status.status_code is StatusCode.ERROR else ""
-    return span.kind.name.lower() + error
+    return {
+        "name": span.name,
+        "label": ", ".join(dict.fromkeys(labels)),  # the error type of a response is its status
+        "kind": span.kind.name.lower() + error,
+        "indent": LEFT if span.parent is None else 2 * LEFT,
+        "left": _x(_seconds(call.start_time, span.start_time)),
+        "width": round((RIGHT - LEFT) * _seconds(span.start_time, span.end_time) / SECONDS, 1),
+        "top": top,
+    }
 
 
 def _seconds(begin: int | None, end: int | None) -> float:
