@@ -163,7 +163,7 @@ def pages(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def unit(session: nox.Session) -> None:
-    """Run the unit tests: no socket, no process, 20 seconds; `-- PATH ...` runs some."""
+    """Run the unit tests: no socket, no process; `-- PATH ...` runs some."""
     install(session, "unit", "-e", EVERYTHING)
     session.run("pytest", *(session.posargs or ["tests/unit"]), env=TEST_ENV)
 
@@ -292,7 +292,7 @@ def fleet(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def simulation(session: nox.Session) -> None:
-    """Run schedules of the simulated world, half an hour (`-- 50000 --seed 7`), or `-- --mutants`."""
+    """Run schedules of the simulated world (`-- 50000 --seed 7`), or `-- --mutants`."""
     install(session, "unit", ".[redis,taskiq]")
     session.run("python", "-m", "simulation", *(session.posargs or ["250000"]), env=SUPPORT)
 
