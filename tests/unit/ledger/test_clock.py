@@ -11,7 +11,6 @@ from loanasync import Approved, DecisionNotRecordedError, LedgerMismatchError, L
 from loanasync.ledger import LedgerPolicy, Settlement, SqliteLedger, State, import_orphans, sqlite
 from loanasync.testing import approved
 from support.ledger_clients import Shop, held_response
-from support.virtual_time import turns
 
 ORIGIN = "https://loans.example.com"
 OTHER = "TSTXYZ00A00A000B"
@@ -74,18 +73,6 @@ async def test_sqlite_lease_ignores_a_change_of_the_clock(
     assert await state(file) is State.INFLIGHT
     machine.pass_by(2)
     assert await state(file) is State.UNKNOWN
-    entry_now = await ledger.get("k")
-    assert entry_now is not None
-    assert entry_now.state is State.UNKNOWN
-
-
-async def test_time_of_the_store_ignores_a_change_of_the_clock(
-    machine: Machine, ledger: SqliteLedger
-) -> None:
-    now = (await ledger._store.header()).now
-    machine.day += YEAR
-    machine.running += 10
-    assert (await ledger._store.header()).now == now + 10
 
 
 @pytest.mark.parametrize("wrong_by", [YEAR, -YEAR])
@@ -105,24 +92,6 @@ async def test_entries_are_dated_by_a_corrected_clock(machine: Machine, file: Pa
         assert await ledger.purge(30 * 24 * HOUR) == 0
         machine.pass_by(30 * 24 * HOUR)
         assert await ledger.purge(30 * 24 * HOUR) == 2
-
-
-async def test_repeat_after_a_change_of_the_clock_sends_nothing_twice(machine: Machine, file: Path) -> None:
-    step, arrived, go = held_response(approved())
-    shop = Shop(step, ledger=SqliteLedger(file))
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    machine.day += HOUR
-    other = shop.new_client(ledger=SqliteLedger(file))
-    second = asyncio.create_task(shop.approve(other, repeat_unknown=True))
-    await turns()
-    assert not second.done()
-    go.set()
-    assert isinstance(await call, Approved)
-    assert isinstance(await second, Approved)
-    assert len(shop.script.sent) == 1
-    await shop.ledger.aclose()
-    await other._ledger_guard.ledger.aclose()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("uptime", [10.0, 100_000.0])

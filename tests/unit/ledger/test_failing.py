@@ -1,15 +1,18 @@
-"""Failing ledgers: nothing is sent without a claim, and no decision is lost. Orphan files and encryption."""
+"""Failing ledgers and ciphers: no request without a claim; a decision is in a file, the error or the log."""
 
 import asyncio
 import json
+import logging
 import os
 import stat
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import redis
+from attrs import evolve
 from cryptography.fernet import Fernet
 
 from loanasync import (
@@ -20,26 +23,15 @@ from loanasync import (
     LedgerMismatchError,
     LedgerUnavailableError,
     LoanClient,
-    OutcomeUnknownError,
     ReadTimeoutError,
     Refused,
 )
 from loanasync._protocol.messages import Response
-from loanasync.ledger import (
-    Entry,
-    Ledger,
-    LedgerPolicy,
-    MemoryLedger,
-    PostgresLedger,
-    RedisLedger,
-    SqliteLedger,
-    State,
-    import_orphans,
-)
-from loanasync.ledger.memory import MemoryStore
-from loanasync.testing import approved, not_connected, refused, timed_out
-from support.builders import FISCAL_CODE
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, State, import_orphans
+from loanasync.testing import approved, fiscal_code, not_connected, refused, scripted_client, timed_out
+from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
+from support.raw_server import until
 
 
 def broken() -> NoReturn:
@@ -50,27 +42,9 @@ async def hanging() -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("fault", [broken, hanging])
-async def test_failing_claim_sends_nothing(fault: Any) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
-    with pytest.raises(LedgerUnavailableError, match="request not sent") as caught:
-        await shop.approve()
-    assert caught.value.cause_type == ("OSError" if fault is broken else "TimeoutError")
-    assert caught.value.__cause__ is caught.value.__context__ is None
-    assert shop.script.left == 1
-
-
-class HangingMemoryLedger(MemoryLedger):
-    async def claim(self, key: str, **_: Any) -> Entry:
-        await hanging()
-        raise AssertionError(key)
-
-
-async def test_hanging_ledger_derived_from_the_memory_ledger_ends_in_time() -> None:
-    shop = Shop(approved(), ledger=HangingMemoryLedger(), patience=0.05)
-    with pytest.raises(LedgerUnavailableError, match="request not sent"):
-        await asyncio.wait_for(shop.approve(), 10)
-    assert shop.script.left == 1
+def cancelling() -> NoReturn:
+    """Raise what a ledger raises whose connection is closed."""
+    raise asyncio.CancelledError
 
 
 def closed_meanwhile() -> None:
@@ -81,16 +55,37 @@ def wrong_arguments() -> None:
     closed_meanwhile(number=1)  # type: ignore[call-arg]
 
 
-def interrupted() -> None:
-    raise RuntimeError("the transport is closed")
+# Before the request
 
 
-@pytest.mark.parametrize("fault", [closed_meanwhile, wrong_arguments, interrupted])
-async def test_any_exception_of_a_custom_ledger_means_unavailable(fault: Any) -> None:
-    """It may concern one entry, or pass; an error of the configuration would stop all calls."""
-    shop = Shop(approved(), ledger=FailingLedger(claim=fault))
-    with pytest.raises(LedgerUnavailableError):
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (broken, "OSError"),
+        (hanging, "TimeoutError"),
+        (cancelling, "CancelledError"),
+        # It may concern one entry, or pass; an error of the configuration would stop all calls.
+        (closed_meanwhile, "AttributeError"),
+        (wrong_arguments, "TypeError"),
+    ],
+)
+async def test_failing_claim_sends_nothing(fault: Any, cause: str) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
+    with pytest.raises(LedgerUnavailableError, match="request not sent") as caught:
         await shop.approve()
+    assert caught.value.cause_type == cause
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert shop.script.left == 1
+
+
+async def test_failing_lookup_sends_nothing() -> None:
+    step, arrived, go = held_response(approved())
+    shop = Shop(step, ledger=FailingLedger(get=broken), options={"max_concurrency": 1})
+    call = asyncio.create_task(shop.approve())
+    await arrived.wait()
+    assert isinstance(await shop.result(code="TSTXYZ00A00A000B"), LedgerUnavailableError)
+    go.set()
+    await call
 
 
 async def test_option_that_the_driver_lacks_names_its_version() -> None:
@@ -102,66 +97,59 @@ async def test_option_that_the_driver_lacks_names_its_version() -> None:
     assert shop.script.left == 1
 
 
-@pytest.mark.parametrize(("module", "extra"), [("redis.asyncio", "redis"), ("asyncpg", "postgres")])
-async def test_driver_that_is_too_old_is_named(
-    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger: Ledger
-    if extra == "redis":
-        ledger, name = RedisLedger("redis://127.0.0.1:1/0"), "BlockingConnectionPool"
-    else:
-        ledger, name = PostgresLedger("postgresql://127.0.0.1:1/shop"), "connect"
-    shop = Shop(approved(), ledger=ledger)
-    monkeypatch.delattr(f"{module}.{name}")
-    with pytest.raises(ConfigurationError, match=rf"does not suit \w+: .*'\.\[{extra}\]'"):
-        await shop.approve()
-    assert shop.script.left == 1
+async def test_loop_that_ends_during_the_claim_releases_it() -> None:
+    claimed = asyncio.Event()
 
+    class Slow(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            await super().claim(key, **options)
+            claimed.set()
+            await hanging()
+            raise NotImplementedError
 
-async def test_failing_lookup_sends_nothing() -> None:
-    step, arrived, go = held_response(approved())
-    ledger = FailingLedger(get=broken)
-    shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
+    shop = Shop(approved(), ledger=Slow(), patience=0.01)
     call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    with pytest.raises(LedgerUnavailableError):
-        await shop.approve(code="TSTXYZ00A00A000B")
-    go.set()
-    await call
-
-
-async def test_claim_that_may_have_been_written_is_released() -> None:
-    ledger = FailingLedger()
-
-    async def written_and_then_lost() -> None:
-        claims = [operation for operation in ledger.operations if operation == "claim"]
-        if len(claims) == 1:
-            del ledger.faults["claim"]
-            await asyncio.Event().wait()
-
-    ledger.faults["claim"] = written_and_then_lost
-    shop = Shop(approved(), ledger=ledger, patience=0.05)
-    assert isinstance(await shop.result(), LedgerUnavailableError)
-    assert await shop.entries() == []
-    assert isinstance(await shop.approve(), Approved)
-
-
-async def test_file_that_is_not_a_ledger_is_named_in_the_error(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
-    file.write_text("not a database, and long enough to be looked at as one" * 10)
-    shop = Shop(approved(), ledger=SqliteLedger(file))
-    with pytest.raises(LedgerMismatchError, match=f"{file.name} is damaged, truncated, or not"):
-        await shop.approve()
-    await shop.ledger.aclose()
+    await claimed.wait()
+    task = task_of(shop)
+    call.cancel()
+    task.cancel()
+    await asyncio.wait({task, call})
+    assert (await shop.entry()).state is State.RELEASED
     assert shop.script.left == 1
 
 
-@pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
-@pytest.mark.parametrize("fault", [broken, hanging])
+def task_of(shop: Shop) -> "asyncio.Task[Any]":
+    """Return the task of the approval in flight, which `asyncio.run` cancels at its end."""
+    assert shop.client._flights is not None
+    (flight,) = shop.client._flights._in_flight.values()
+    assert flight.task is not None
+    return flight.task
+
+
+# After the request
+
+
+class Nothing(FailingLedger):
+    """A ledger whose `settle` does not return an entry."""
+
+    async def settle(self, key: str, **options: Any) -> Any:
+        del key, options
+
+
+@pytest.mark.parametrize(
+    "ledger", [FailingLedger(settle=each) for each in (broken, hanging, cancelling)] + [Nothing()]
+)
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (approved(), Approved),
+        (Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"), Refused),
+    ],
+)
 async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
-    step: Any, kind: type, fault: Any, tmp_path: Path
+    step: Any, kind: type, ledger: FailingLedger, tmp_path: Path
 ) -> None:
-    ledger = FailingLedger(settle=fault)
+    faults, ledger = ledger.faults, type(ledger)(**ledger.faults)
     shop = Shop(step, ledger=ledger, orphan_folder=tmp_path / "orphans", patience=0.05)
     error = await shop.result()
     assert isinstance(error, DecisionNotRecordedError)
@@ -172,76 +160,185 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert FISCAL_CODE not in file.read_text() + str(error) + repr(error)
+    if faults:
+        ledger.faults |= {"claim": broken, "get": broken}
+        assert await shop.result() == error  # known while the ledger is down
+        ledger.faults.clear()
+        assert await import_orphans(ledger, tmp_path / "orphans") == 1
+        assert isinstance(await shop.approve(), kind)
+        assert len(shop.script.sent) == 1
+        assert await import_orphans(ledger, tmp_path / "orphans") == 0
 
-    del ledger.faults["settle"]
-    assert await import_orphans(ledger, tmp_path / "orphans") == 1
-    assert list((tmp_path / "orphans").iterdir()) == []
-    assert isinstance(await shop.approve(), kind)
-    assert len(shop.script.sent) == 1
-    assert await import_orphans(ledger, tmp_path / "orphans") == 0
+
+async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert isinstance(await shop.result(), DecisionNotRecordedError)
+    assert orphans_in(tmp_path) == 1
 
 
-async def test_orphan_file_is_synced_before_the_error_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def orphans_in(folder: Path) -> int:
+    return len(list(folder.glob("*.json")))
+
+
+async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
+    ledger = FailingLedger(settle=hanging)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, patience=0.01)
+    call = asyncio.create_task(shop.approve())
+    while "settle" not in ledger.operations:
+        await asyncio.wait({call}, timeout=0)
+    task = task_of(shop)
+    task.cancel()
+    await asyncio.wait({task, call})
+    error = call.exception()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (type(error.decision), error.cause_type) == (Approved, "CancelledError")
+    assert orphans_in(tmp_path) == 1
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_loop_closed_during_settlement_writes_an_orphan_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
 ) -> None:
-    synced: list[bool] = []
-    sync = os.fsync
+    folder = tmp_path / "orphans"
+    if not is_writable:
+        folder.write_text("in the way")
+    ledger = FailingLedger(settle=hanging)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=folder)
 
-    def watched(handle: int) -> None:
-        sync(handle)
-        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+    async def begin() -> "asyncio.Task[Any]":
+        call = asyncio.create_task(shop.approve())
+        await until(lambda: "settle" in ledger.operations)
+        return call
 
-    monkeypatch.setattr("os.fsync", watched)
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
-    await shop.result()
-    assert synced == [False, True]  # the file, then its folder
-
-
-def emptied_copy(ledger: Ledger) -> MemoryLedger:
-    """Return a ledger with the header of another one, as after its entries were lost."""
-    other = MemoryLedger()
-    assert isinstance(other._store, MemoryStore)
-    assert ledger.known_header is not None
-    other._store._header = ledger.known_header
-    return other
-
-
-async def test_import_restores_the_decision_only_in_its_own_ledger(tmp_path: Path) -> None:
-    shop = Shop(
-        refused(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, key=b"0123456789abcdef"
-    )
-    await shop.result()
-    other = MemoryLedger()
-    assert await import_orphans(other, tmp_path) == 0
-    assert [entry async for entry in other.scan()] == []
-    emptied = Shop(ledger=emptied_copy(shop.ledger))
-    assert await import_orphans(emptied.ledger, tmp_path) == 1
-    assert isinstance(await emptied.approve(), Refused)
+    loop = asyncio.new_event_loop()
+    call = loop.run_until_complete(begin())
+    tasks = asyncio.all_tasks(loop)
+    loop.close()
+    for task in {*tasks, call}:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()  # as the garbage collector does
+    assert orphans_in(folder) == is_writable
+    assert ("a decision may be lost" in caplog.text) is not is_writable
 
 
-async def test_incomplete_refusal_is_written_to_an_orphan_file(tmp_path: Path) -> None:
-    ledger = FailingLedger(settle=broken)
-    shop = Shop(
-        Response(status=422, headers={}, body=b'{"approved": false, "am', fault="truncated"),
-        ledger=ledger,
-        orphan_folder=tmp_path,
-    )
-    error = await shop.result()
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_unrecorded_decision_without_a_caller_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_writable: bool
+) -> None:
+    step, arrived, go = held_response(approved())
+    folder = tmp_path / "orphans"
+    if not is_writable:
+        folder.write_text("in the way")
+    shop = Shop(step, ledger=FailingLedger(settle=broken), orphan_folder=folder)
+    calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
+    await arrived.wait()
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    go.set()
+    await shop.client.aclose()
+    [record] = [each for each in caplog.records if "after the last caller had left" in each.getMessage()]
+    assert record.levelno == (logging.WARNING if is_writable else logging.ERROR)
+    assert ("a decision may be lost" in record.getMessage()) is not is_writable
+    assert (await shop.entry()).key[:12] in record.getMessage()
+    assert FISCAL_CODE not in caplog.text
+
+
+async def test_unrecorded_decision_of_a_caller_cancelled_while_waking_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
+    call = asyncio.create_task(shop.approve())
+    flights = shop.client._flights
+    assert flights is not None
+    await until(lambda: bool(flights._in_flight))
+    [flight] = flights._in_flight.values()
+    await until(lambda: flight.phase.name == "OVER")
+    call.cancel()
+    await asyncio.wait({call})
+    assert caplog.text.count("after the last caller had left") == 1
+
+
+async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
+    assert isinstance(await shop.result(), ReadTimeoutError)
+    assert (await shop.entry()).state is State.INFLIGHT
+    assert "until its lease expires" in caplog.text
+
+
+async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
+    """A later call releases the claim."""
+    shop = Shop(not_connected(), ledger=FailingLedger(settle=cancelling))
+    assert isinstance(await shop.result(), ConnectError)
+    await shop.client.aclose()
+    assert (await shop.entry()).state is State.INFLIGHT
+
+
+# Without a writable folder
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove the home directory and all folders for temporary files."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+
+
+class ResolvedLedger(FailingLedger):
+    """A person resolves the entry as refused while the request is in progress."""
+
+    async def settle(self, key: str, **options: Any) -> Entry:
+        return evolve(await super().settle(key, **options), state=State.REFUSED)
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize("make", [lambda: FailingLedger(settle=broken), ResolvedLedger])
+async def test_error_without_ledger_and_file_has_the_only_copy(
+    make: Callable[[], FailingLedger], caplog: pytest.LogCaptureFixture
+) -> None:
+    error = await Shop(approved(), ledger=make()).result()
     assert isinstance(error, DecisionNotRecordedError)
-    assert (type(error.decision), error.outcome) == (Refused, "refused")
-    del ledger.faults["settle"]
-    await import_orphans(ledger, tmp_path)
-    assert (await shop.entry()).state is State.REFUSED
-
-
-async def test_error_without_ledger_and_file_has_the_only_copy(tmp_path: Path) -> None:
-    (tmp_path / "orphans").write_text("in the way")
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path / "orphans")
-    error = await shop.result()
-    assert isinstance(error, DecisionNotRecordedError)
-    assert error.file is None
+    assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
+    is_resolved = "stays refused, because a person resolved it" in caplog.text
+    assert is_resolved is (make is ResolvedLedger)
     assert "the only copy" in str(error)
-    assert isinstance(error.decision, Approved)
+    client = scripted_client(approved(), ledger=make(), ledger_policy=LedgerPolicy())
+    async with client.approve_many([(FISCAL_CODE, approval_request())]) as results:
+        [result] = [result async for result in results]
+    assert isinstance(result.error, DecisionNotRecordedError)
+    assert result.decision is result.error.decision
+    assert (result.status, result.error.file) == ("approved", None)
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_decision_that_cannot_be_encrypted_delays_no_other() -> None:
+    class Cipher:
+        """Fails for one customer."""
+
+        def encrypt(self, data: bytes) -> bytes:
+            if b"too-long" in data:
+                raise ValueError
+            return data
+
+        def decrypt(self, data: bytes) -> bytes:
+            return data
+
+    long = approved(redirect_url="https://example.com/too-long")
+    ledger = FailingLedger()
+    shop = Shop(long, *[approved()] * 3, ledger=ledger, encrypt=Cipher())
+    first, second, third, fourth = (fiscal_code() for _ in range(4))
+    assert isinstance(await shop.result(code=first), DecisionNotRecordedError)
+    ledger.faults["settle"] = broken
+    assert isinstance(await shop.result(code=second), DecisionNotRecordedError)
+    del ledger.faults["settle"]
+    for code in (third, fourth):
+        assert isinstance(await shop.result(code=code), Approved)
+    entry = await shop.ledger.get(await shop.client.entry_key(second))
+    assert entry is not None
+    assert entry.state is State.APPROVED
 
 
 async def test_orphan_folders_are_the_users_and_a_temporary_one(
@@ -260,17 +357,6 @@ async def test_orphan_folders_are_the_users_and_a_temporary_one(
     assert str(second.file).startswith(str(tmp_path / "temporary"))
     shop.ledger.faults.clear()  # type: ignore[attr-defined]
     assert await import_orphans(shop.ledger) == 1
-    assert LedgerPolicy(orphan_folder=tmp_path).orphan_folders == (tmp_path,)
-
-
-async def test_concurrent_imports_import_every_file(tmp_path: Path) -> None:
-    ledger = FailingLedger(settle=broken)
-    for letter in "ABCDEFGH":
-        await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result(code=f"TSTXYZ00A00A000{letter}")
-    ledger.faults.clear()
-    counts = await asyncio.gather(*(import_orphans(ledger, tmp_path) for _ in range(3)))
-    assert sum(counts) >= 8  # two imports may both count one file
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has a folder for each user")
@@ -294,94 +380,41 @@ async def test_folder_of_another_user_is_not_used(
     assert "loanasync-orphans belongs to another user" in caplog.text
 
 
-async def test_import_leaves_invalid_and_contradicting_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ledger = FailingLedger(settle=broken)
-    await Shop(approved(), ledger=ledger, orphan_folder=tmp_path).result()
+# Ciphers and settings
+
+
+async def test_stored_bodies_are_encrypted_and_replayed(tmp_path: Path) -> None:
+    cipher, ledger = Fernet(Fernet.generate_key()), FailingLedger(settle=broken)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, encrypt=cipher)
+    await shop.result()
     (orphan,) = tmp_path.iterdir()
-    members = json.loads(orphan.read_text())
-    assert json.loads(b64decode(members["settlement"]["body"]))["approved"] is True
-
-    def other(**changes: object) -> str:
-        return json.dumps({**members, "settlement": {**members["settlement"], **changes}})
-
-    for name, content in {
-        "a.json": "{}",
-        "b.json": "[]",
-        "c.json": "no JSON",
-        "d.json": json.dumps({**members, "format": 5}),
-        "e.json": other(state="inflight"),
-        "f.json": other(body="?"),
-        "g.json": other(state="refused").replace(members["key"], "another"),
-        "h.json": json.dumps({**members, "key": "another"}),
-        "i.part": json.dumps(members),
-    }.items():
-        (tmp_path / name).write_text(content)
-    ledger.faults.clear()
-    assert await import_orphans(ledger, tmp_path) == 3, (
-        "a complete .part file was written by a process that died"
-    )
-    assert {file.name for file in tmp_path.iterdir()} == {
-        *("a.json", "b.json", "c.json", "d.json", "e.json", "f.json", "h.json")
-    }
-    assert "a.json was not imported: it is incomplete" in caplog.text
-    assert "h.json was not imported: it contradicts the ledger, where the entry is refused" in caplog.text
-
-
-async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:
-    shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
-    assert isinstance(await shop.result(), ReadTimeoutError)
-    assert (await shop.entry()).state is State.INFLIGHT
-    assert "until its lease expires" in caplog.text
-
-
-async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
-    ledger = FailingLedger(settle=hanging)
-    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, patience=0.01)
-    call = asyncio.create_task(shop.approve())
-    while "settle" not in ledger.operations:
-        await asyncio.wait({call}, timeout=0)
-    assert shop.client._flights is not None
-    (flight,) = shop.client._flights._in_flight.values()
-    assert flight.task is not None
-    flight.task.cancel()  # as asyncio.run() does at its end
-    await asyncio.wait({flight.task, call})
-    error = call.exception()
-    assert isinstance(error, DecisionNotRecordedError)
-    assert (type(error.decision), error.cause_type) == (Approved, "CancelledError")
+    body = b64decode(json.loads(orphan.read_text())["settlement"]["body"])
+    assert b"redirectUrl" not in body
+    assert b"redirectUrl" in cipher.decrypt(body)
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
-    assert (await shop.entry()).state is State.APPROVED
+    assert (await shop.entry()).body == body
+    assert (await shop.approve()).redirect_url  # type: ignore[union-attr]
+    other = Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key()))
+    with pytest.raises(LedgerMismatchError, match="has another cipher"):
+        await other.approve()
+    assert other.script.left == 1
 
 
-async def test_loop_that_ends_during_the_claim_releases_it() -> None:
-    class Slow(MemoryLedger):
-        claimed = asyncio.Event()
-
-        async def claim(self, key: str, **options: Any) -> Entry:
-            await super().claim(key, **options)
-            self.claimed.set()
-            await hanging()
-            raise NotImplementedError
-
-    ledger = Slow()
-    shop = Shop(approved(), ledger=ledger, patience=0.01)
-    call = asyncio.create_task(shop.approve())
-    await ledger.claimed.wait()
-    assert shop.client._flights is not None
-    (flight,) = shop.client._flights._in_flight.values()
-    assert flight.task is not None
-    call.cancel()
-    flight.task.cancel()
-    await asyncio.wait({flight.task, call})
-    assert call.cancelled()
-    assert (await shop.entry()).state is State.RELEASED
-    assert shop.script.left == 1
+async def test_failing_cipher_returns_the_decision_and_stores_no_plain_text(tmp_path: Path) -> None:
+    cipher = Fernet(Fernet.generate_key())
+    shop = Shop(approved(), orphan_folder=tmp_path, encrypt=cipher)
+    await shop.open_ledger()
+    cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
+    error = await shop.result()
+    assert isinstance(error, DecisionNotRecordedError)
+    assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
+    assert list(tmp_path.iterdir()) == []
+    assert (await shop.entry()).state is State.INFLIGHT
 
 
-class Rot13:
-    """A cipher whose `decrypt` does not reverse `encrypt`."""
+class Reversing:
+    """A cipher whose `decrypt` does not undo `encrypt`."""
 
     def encrypt(self, data: bytes, /) -> bytes:
         return data
@@ -390,59 +423,21 @@ class Rot13:
         return token[::-1]
 
 
-class TestEncryption:
-    """With ``encrypt``, bodies in the ledger and in orphan files are encrypted."""
-
-    async def test_stored_body_is_encrypted_and_replayed(self, tmp_path: Path) -> None:
-        file = tmp_path / "decisions.db"
-        shop = Shop(approved(), ledger=SqliteLedger(file), encrypt=Fernet(Fernet.generate_key()))
-        first = await shop.approve()
-        assert isinstance(first, Approved)
-        again = await shop.approve()
-        assert isinstance(again, Approved)
-        assert again.redirect_url == first.redirect_url
-        await shop.ledger.aclose()
-        assert str(first.redirect_url).encode() not in file.read_bytes()
-        assert b"approved" in file.read_bytes()  # the state is not encrypted
-
-    async def test_orphan_file_is_encrypted(self, tmp_path: Path) -> None:
-        cipher = Fernet(Fernet.generate_key())
-        shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path, encrypt=cipher)
-        await shop.result()
-        (orphan,) = tmp_path.iterdir()
-        body = b64decode(json.loads(orphan.read_text())["settlement"]["body"])
-        assert b"redirectUrl" not in body
-        assert b"redirectUrl" in cipher.decrypt(body)
-
-    async def test_replay_with_another_cipher_key_sends_nothing(self) -> None:
-        ledger = MemoryLedger()
-        await Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key())).approve()
-        shop = Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key()))
-        with pytest.raises(LedgerMismatchError, match="has another cipher"):
-            await shop.approve()
-        assert shop.script.left == 1
-
-    async def test_failing_cipher_returns_the_decision_and_stores_no_plain_text(self, tmp_path: Path) -> None:
-        cipher = Fernet(Fernet.generate_key())
-        shop = Shop(approved(), orphan_folder=tmp_path, encrypt=cipher)
-        await shop.open_ledger()
-        cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
-        error = await shop.result()
-        assert isinstance(error, DecisionNotRecordedError)
-        assert (error.file, error.cause_type) == (None, "OSError")
-        assert isinstance(error.decision, Approved)
-        assert list(tmp_path.iterdir()) == []
-        assert (await shop.entry()).state is State.INFLIGHT
-
-    @pytest.mark.parametrize("cipher", [Rot13(), object()])
-    def test_policy_with_a_broken_cipher_is_rejected(self, cipher: Any) -> None:
-        with pytest.raises(ConfigurationError, match="encrypt"):
-            LedgerPolicy(encrypt=cipher)
+OLD_KEYS = [b"0123456789abcdef", "token", [b"short"], [""], [1]]
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("keep", "all"), ("key", b"short"), ("key", "0123456789abcdef"), ("patience", 0)],
+    [
+        ("keep", "all"),
+        ("scope", "customer"),
+        ("key", b"short"),
+        ("key", "0123456789abcdef"),
+        ("patience", 0),
+        ("encrypt", Reversing()),
+        ("encrypt", object()),
+        *(("old_keys", each) for each in OLD_KEYS),
+    ],
 )
 def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=setting):
@@ -461,27 +456,3 @@ def test_client_with_an_invalid_ledger_is_rejected(options: Any, setting: str) -
     with pytest.raises(ConfigurationError) as caught:
         LoanClient("https://loans.example.com", shop_id="s", auth_token="t", **options)
     assert caught.value.setting == setting
-
-
-async def test_unknown_outcome_stays_unknown_while_the_ledger_is_down() -> None:
-    ledger = FailingLedger()
-    shop = Shop(timed_out(), approved(), ledger=ledger)
-    await shop.result()
-    ledger.faults["claim"] = broken
-    assert isinstance(await shop.result(), LedgerUnavailableError)
-    ledger.faults.clear()
-    assert isinstance(await shop.result(), OutcomeUnknownError)
-    assert shop.script.left == 1
-
-
-async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
-    """A ledger whose connection is closed raises CancelledError. A later call releases the claim."""
-
-    def cancelled() -> NoReturn:
-        raise asyncio.CancelledError
-
-    ledger = FailingLedger(settle=cancelled)
-    shop = Shop(not_connected(), ledger=ledger)
-    assert isinstance(await shop.result(), ConnectError)
-    await shop.client.aclose()
-    assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]

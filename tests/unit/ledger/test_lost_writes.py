@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from loanasync import Approved, LedgerMismatchError
-from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
-from loanasync.ledger.administration import confirm, move_service, rotate_key
+from loanasync.ledger import MemoryLedger, SqliteLedger
+from loanasync.ledger.administration import confirm, move_service
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.memory import MemoryStore
 from loanasync.testing import approved
-from support.ledger_clients import KEY, Shop
+from support.ledger_clients import Shop
 
 OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
 
@@ -51,14 +51,6 @@ async def test_lower_number_stops_all_clients_until_a_person_confirms() -> None:
     assert shop.script.left == 1
     await confirm(other)
     assert isinstance(await shop.approve(code=THIRD), Approved)
-
-
-async def test_lower_number_is_noticed_after_a_change_of_the_header() -> None:
-    shop, other = await restored()
-    await rotate_key(other, LedgerPolicy(key=b"fedcba9876543210", old_keys=[KEY]))
-    policy = LedgerPolicy(key=b"fedcba9876543210", old_keys=[KEY])
-    await refused(shop, client=shop.new_client(ledger_policy=policy), code=OTHER)
-    assert shop.script.left == 1
 
 
 async def test_restarted_process_notices_a_restored_copy(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Approvals with a ledger: the entry after each result, and the effect on the next call."""
+"""Approvals with a ledger: claims, repeats, replays. The outcome matrix owns the state after each result."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -10,17 +12,18 @@ from cryptography.fernet import Fernet
 from loanasync import (
     AlreadyEvaluatedError,
     Approved,
-    InFlightError,
     InvalidRequestError,
     LedgerMismatchError,
+    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
     Timeout,
 )
-from loanasync.ledger import MemoryLedger, Settlement, State
+from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
 from loanasync.ledger.administration import move_service
 from loanasync.testing import (
+    ScriptedResponse,
     approved,
     denied,
     domain_error,
@@ -35,6 +38,8 @@ from support.ledger_clients import FailingLedger, Shop, held_response
 from support.virtual_time import turns
 
 EVALUATED = "User already evaluated for approval"
+OTHER = "TSTXYZ00A00A000B"
+ORDERS = [approval_request(order_token=token) for token in ("1", "2")]
 
 
 async def test_replayed_decision_equals_the_original() -> None:
@@ -53,14 +58,11 @@ async def test_replayed_decision_equals_the_original() -> None:
 
 
 @pytest.mark.parametrize("odd", ['"\\ud800"', "-1e999", '["x", {"y": -1e999, "z": "\\udfff"}]'])
-@pytest.mark.parametrize("name", ["redirectUrl", "netAmount", "new"])
-@pytest.mark.parametrize("keep", ["decision", "body"])
+@pytest.mark.parametrize(("name", "keep"), [("redirectUrl", "decision"), ("new", "body")])
 async def test_decision_is_stored_with_any_readable_response(name: str, odd: str, keep: str) -> None:
     shop = Shop(response(422, f'{{"approved": false, "{name}": {odd}}}'.encode()), keep=keep)
-    first = await shop.approve()
-    again = await shop.approve()
-    assert isinstance(first, Refused)
-    assert isinstance(again, Refused)
+    for _ in range(2):
+        assert isinstance(await shop.approve(), Refused)
     assert len(shop.script.sent) == 1
     # A number that JSON cannot express is left out, not stored as null.
     body = (await shop.entry()).body
@@ -68,195 +70,106 @@ async def test_decision_is_stored_with_any_readable_response(name: str, odd: str
     assert b"null" not in body
 
 
-async def test_held_entry_is_not_sent() -> None:
-    shop = Shop(approved())
-    await shop.put(State.HELD)
-    with pytest.raises(OutcomeUnknownError, match="a person blocked this entry") as caught:
-        await shop.approve()
-    assert caught.value.state == "held"
-    assert shop.script.left == 1
-
-
-async def test_decision_resolved_without_response_is_replayed() -> None:
-    shop = Shop()
-    entry = await shop.put(State.UNKNOWN)
-    settlement = Settlement(state=State.REFUSED, note="by telephone")
-    await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
-    decision = await shop.approve()
-    assert isinstance(decision, Refused)
-    assert (decision.meta.status, decision.meta.unread, decision.amount) == (422, ("body",), None)
-
-
 async def test_claim_is_made_just_before_the_first_byte() -> None:
+    """A known decision needs no slot."""
     first, arrived, go = held_response(approved())
-    shop = Shop(first, approved(), options={"max_concurrency": 1})
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    waiting = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
-    await turns()
-    assert [entry.state for entry in await shop.entries()] == [State.INFLIGHT]
-    go.set()
-    await asyncio.gather(call, waiting)
-    assert [entry.state for entry in await shop.entries()] == [State.APPROVED] * 2
-
-
-async def test_known_decision_needs_no_slot() -> None:
-    first, arrived, go = held_response(approved())
-    shop = Shop(refused(), first, options={"max_concurrency": 1})
+    shop = Shop(refused(), first, approved(), options={"max_concurrency": 1})
     await shop.approve()
-    call = asyncio.create_task(shop.approve(code="TSTXYZ00A00A000B"))
+    calls = [asyncio.create_task(shop.approve(code=f"TSTXYZ00A00A000{letter}")) for letter in "BC"]
     await arrived.wait()
+    await turns()
+    assert sorted(entry.state for entry in await shop.entries()) == [State.INFLIGHT, State.REFUSED]
     assert isinstance(await shop.approve(), Refused)
     go.set()
-    await call
+    await asyncio.gather(*calls)
+    assert len(await shop.entries()) == 3
 
 
-async def test_released_entry_accepts_corrected_data() -> None:
-    shop = Shop(rejected({"email": "is taken"}), approved())
-    await shop.result()
-    mended = approval_request(email="other@example.com")
-    assert isinstance(await shop.approve(request=mended), Approved)
+async def test_approval_uses_one_claim_and_one_settlement() -> None:
+    ledger = FailingLedger()
+    shop = Shop(approved(), response(200, {}), ledger=ledger)
+    await shop.approve()
+    assert ledger.operations == ["claim", "settle"]
+    await shop.approve()
+    assert ledger.operations[2:] == ["claim"]
+    await shop.client.create_request({"fiscalCode": FISCAL_CODE})
+    assert len(ledger.operations) == 3
+
+
+@pytest.mark.parametrize(("total", "patience"), [(30.0, 5.0), (2.0, 60.0)])
+async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, patience: float) -> None:
+    """A call settles at most `total + attempt + patience` seconds after its claim.
+
+    The lease needs a margin, or the claim of a living call may expire. Other workers wait for a dead one
+    until the lease expires, so the margin is not longer than `patience`.
+    """
+    leases: list[float] = []
+
+    class RecordingLedger(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            leases.append(options["lease"])
+            return await super().claim(key, **options)
+
+    shop = Shop(approved(), ledger=RecordingLedger(), patience=patience)
+    await shop.approve(timeout=Timeout(total=total, attempt=1, connect=0.5))
+    assert leases == [total + 1 + 2 * patience]
+
+
+# The customer, the scope, the order and the data
 
 
 @pytest.mark.parametrize("state", [State.INFLIGHT, State.UNKNOWN, State.LOST, State.HELD, State.APPROVED])
-async def test_other_data_under_the_same_key_is_a_mismatch(state: State) -> None:
+async def test_other_data_under_the_same_key_is_a_mismatch(
+    state: State, caplog: pytest.LogCaptureFixture
+) -> None:
     shop = Shop(approved())
     await shop.put(state)
     with pytest.raises(PayloadMismatchError) as caught:
         await shop.approve(request=approval_request(amount=99_000), repeat_unknown=True)
     assert caught.value.state == state
+    assert ("LedgerPolicy(scope='order_token')" in caplog.text) is state.is_decided
+    assert "TSTXYZ" not in caplog.text
     assert shop.script.left == 1
     assert isinstance(await shop.approve(request=approval_request(amount=99_000), scope="2"), Approved)
 
 
+async def test_released_entry_accepts_corrected_data() -> None:
+    shop = Shop(rejected({"email": "is taken"}), approved())
+    await shop.result()
+    assert isinstance(await shop.approve(request=approval_request(email="other@example.com")), Approved)
+
+
 async def test_order_of_members_does_not_change_the_payload() -> None:
     shop = Shop(approved())
-    one = approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2})
+    await shop.approve(request=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
     other = approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}})
-    await shop.approve(request=one)
     assert isinstance(await shop.approve(request=other), Approved)
-    assert len(shop.script.sent) == 1
-
-
-async def test_call_waits_for_the_decision_of_another_worker() -> None:
-    step, arrived, go = held_response(refused())
-    shop = Shop(step)
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
-    waiting = asyncio.create_task(shop.approve(shop.new_client()))
-    await turns()
-    assert not waiting.done()
-    go.set()
-    assert isinstance(await waiting, Refused)
-    assert isinstance(await call, Refused)
-    assert len(shop.script.sent) == 1
-
-
-async def test_waiting_call_sends_after_another_worker_released() -> None:
-    step, arrived, go = held_response(not_connected())
-    shop = Shop(step, approved())
-    call = asyncio.create_task(shop.result())
-    await arrived.wait()
-    waiting = asyncio.create_task(shop.approve(shop.new_client()))
-    await turns()
-    go.set()
-    assert isinstance(await waiting, Approved)
-    await call
-
-
-async def test_call_waits_for_another_worker_until_its_deadline() -> None:
-    shop = Shop(approved())
-    entry = await shop.put(State.INFLIGHT)
-    with pytest.raises(InFlightError) as caught:
-        await shop.approve(timeout=Timeout(total=0.05, attempt=0.04, connect=0.01))
-    assert caught.value.key == entry.key
-    assert shop.script.left == 1
-
-
-class TestRepeatUnknown:
-    """With ``repeat_unknown=True``, a request whose outcome is unknown is sent once more."""
-
-    async def test_repeat_with_a_decision_settles_the_entry(self) -> None:
-        shop = Shop(timed_out(), refused())
-        await shop.result()
-        assert isinstance(await shop.approve(repeat_unknown=True), Refused)
-        entry = await shop.entry()
-        assert (entry.state, entry.takeovers) == (State.REFUSED, 1)
-        assert isinstance(await shop.approve(), Refused)
-
-    async def test_repeat_with_already_evaluated_is_lost(self) -> None:
-        shop = Shop(timed_out(), domain_error(EVALUATED))
-        await shop.result()
-        assert isinstance(await shop.result(repeat_unknown=True), AlreadyEvaluatedError)
-        assert (await shop.entry()).state is State.LOST
-        again = await shop.result()
-        assert isinstance(again, OutcomeUnknownError)
-        assert again.state == "lost"
-
-    async def test_late_decision_replaces_already_evaluated(self) -> None:
-        step, arrived, go = held_response(domain_error(EVALUATED))
-        shop = Shop(timed_out(), step)
-        await shop.result()
-        first = await shop.entry()
-        repeat = asyncio.create_task(shop.approve(repeat_unknown=True))
-        await arrived.wait()
-        late = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true,"redirectUrl":"u"}')
-        await shop.ledger.settle(first.key, token=first.token, payload=first.payload, settlement=late)
-        go.set()
-        decision = await repeat
-        assert isinstance(decision, Approved)
-        assert decision.redirect_url == "u"
-
-    async def test_repeated_entry_released_by_a_person_is_like_a_new_one(self) -> None:
-        shop = Shop(timed_out(), timed_out(), denied(), approved())
-        await shop.result()
-        await shop.result(repeat_unknown=True)
-        entry = await shop.entry()
-        released = Settlement(state=State.RELEASED, note="the service has nothing of it")
-        await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=released)
-        await shop.result()
-        assert (await shop.entry()).state is State.RELEASED
-        assert isinstance(await shop.approve(), Approved)
-
-
-async def test_other_calls_do_not_use_the_ledger() -> None:
-    ledger = FailingLedger()
-    shop = Shop(response(200, {}), ledger=ledger)
-    await shop.client.create_request({"fiscalCode": FISCAL_CODE})
-    assert ledger.operations == []
-
-
-async def test_approval_uses_one_claim_and_one_settlement() -> None:
-    ledger = FailingLedger()
-    shop = Shop(approved(), ledger=ledger)
-    await shop.approve()
-    assert ledger.operations == ["claim", "settle"]
-    await shop.approve()
-    assert ledger.operations[2:] == ["claim"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "policy"),
     [
-        ({"code": FISCAL_CODE}, {"code": "TSTXYZ00A00A000B"}),
-        ({"scope": "1"}, {"scope": "2"}),
+        ({"code": FISCAL_CODE}, {"code": OTHER}, {}),
+        ({"scope": "1"}, {"scope": "2"}, {}),
+        ({"request": ORDERS[0]}, {"request": ORDERS[1]}, {"scope": "order_token"}),
+        (
+            {"request": ORDERS[0], "scope": "1"},
+            {"request": ORDERS[0], "scope": "2"},
+            {"scope": "order_token"},
+        ),
     ],
 )
-async def test_customers_and_scopes_have_separate_entries(one: Any, other: Any) -> None:
-    shop = Shop(approved(), refused())
+async def test_customers_scopes_and_orders_have_separate_entries(one: Any, other: Any, policy: Any) -> None:
+    steps = [held_response(approved()), held_response(refused())]
+    shop = Shop(*(step for step, _, _ in steps), **policy)
+    calls = [asyncio.create_task(shop.approve(**each)) for each in (one, other)]
+    for _, arrived, go in steps:
+        await arrived.wait()
+        go.set()
+    assert [type(each) for each in await asyncio.gather(*calls)] == [Approved, Refused]
     assert isinstance(await shop.approve(**one), Approved)
-    assert isinstance(await shop.approve(**other), Refused)
     # The payload digests must not show either that both requests are the same.
     assert len({entry.payload for entry in await shop.entries()}) == 2
-
-
-@pytest.mark.parametrize("scope", [None, 7])
-async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
-    shop = Shop(refused(), approved())
-    await shop.approve()
-    with pytest.raises(InvalidRequestError, match="scope: must be text; use a str, not"):
-        await shop.approve(scope=scope)
-    assert len(shop.script.sent) == 1
 
 
 async def test_shops_have_separate_entries() -> None:
@@ -264,6 +177,26 @@ async def test_shops_have_separate_entries() -> None:
     for shop_id in ("one", "another"):
         await Shop(approved(), ledger=ledger, options={"shop_id": shop_id}).approve()
     assert len([entry async for entry in ledger.scan()]) == 2
+
+
+async def test_order_token_missing_or_with_other_data_sends_nothing() -> None:
+    ledger = FailingLedger()
+    shop = Shop(approved(), ledger=ledger, scope="order_token")
+    error = await shop.result()
+    assert isinstance(error, InvalidRequestError)
+    assert [problem.field for problem in error.problems] == ["order_token"]
+    assert ledger.operations == []
+    await shop.approve(request=ORDERS[0])
+    other = approval_request(order_token="1", amount=99_000)
+    assert isinstance(await shop.result(request=other), PayloadMismatchError)
+
+
+@pytest.mark.parametrize("scope", [None, 7])
+async def test_scope_that_is_not_text_is_rejected(scope: Any) -> None:
+    shop = Shop(approved())
+    with pytest.raises(InvalidRequestError, match="scope: must be text; use a str, not"):
+        await shop.approve(scope=scope)
+    assert shop.script.left == 1
 
 
 @pytest.mark.parametrize(
@@ -280,7 +213,7 @@ async def test_client_that_does_not_fit_the_ledger_sends_nothing(other: dict[str
     first = Shop(approved())
     await first.approve()
     shop = Shop(approved(), ledger=first.ledger, **other)
-    error = await shop.result(request=approval_request(order_token="1"))
+    error = await shop.result(request=ORDERS[0])
     assert isinstance(error, LedgerMismatchError)
     assert message in error.reason
     assert (error.outcome, error.repeatable, shop.script.sent) == ("not_sent", False, [])
@@ -293,11 +226,105 @@ async def test_client_fits_again_after_the_service_has_moved() -> None:
     assert isinstance(await moved.result(), LedgerMismatchError)
     await move_service(first.ledger, "https://other.example.com/")
     assert isinstance(await moved.result(), Approved)
-    assert isinstance(await first.result(code="TSTXYZ00A00A000B"), LedgerMismatchError)
+    assert isinstance(await first.result(code=OTHER), LedgerMismatchError)
 
 
-async def test_policy_key_finds_decisions_made_with_another_auth_token() -> None:
-    shop = Shop(approved(), key=b"0123456789abcdef")
-    await shop.approve()
-    assert isinstance(await shop.approve(shop.new_client(auth_token="renewed")), Approved)
-    assert len(shop.script.sent) == 1
+# Repeats
+
+
+@pytest.mark.parametrize("state", [State.LOST, State.HELD])
+async def test_repeat_unknown_does_not_apply_to_other_states(state: State) -> None:
+    shop = Shop(approved())
+    await shop.put(state)
+    error = await shop.result(repeat_unknown=True)
+    assert isinstance(error, OutcomeUnknownError)
+    assert error.state == state
+    assert ("a person blocked this entry" in str(error)) is (state is State.HELD)
+    assert shop.script.left == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        not_connected(),
+        denied(),
+        rejected({"email": "is taken"}),
+        domain_error("User not found"),
+        response(429),
+    ],
+)
+async def test_repeat_never_releases(step: ScriptedResponse) -> None:
+    """A response that proves that nothing was evaluated says nothing about the first request."""
+    shop = Shop(timed_out(), step, approved())
+    await shop.result()
+    assert isinstance(await shop.result(repeat_unknown=True), LoanError)
+    entry = await shop.entry()
+    assert (entry.state, entry.takeovers) == (State.UNKNOWN, 1)
+    assert isinstance(await shop.result(), OutcomeUnknownError)
+    assert shop.script.left == 1
+
+
+async def test_repeat_returns_a_decision_of_the_first_request_that_arrived_late() -> None:
+    step, arrived, go = held_response(domain_error(EVALUATED))
+    shop = Shop(timed_out(), step)
+    await shop.result()
+    first = await shop.entry()
+    repeat = asyncio.create_task(shop.approve(repeat_unknown=True))
+    await arrived.wait()
+    late = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true,"redirectUrl":"u"}')
+    await shop.ledger.settle(first.key, token=first.token, payload=first.payload, settlement=late)
+    go.set()
+    decision = await repeat
+    assert isinstance(decision, Approved)
+    assert decision.redirect_url == "u"
+
+
+async def test_repeat_that_was_evaluated_earlier_is_lost() -> None:
+    shop = Shop(timed_out(), domain_error(EVALUATED))
+    await shop.result()
+    assert isinstance(await shop.result(repeat_unknown=True), AlreadyEvaluatedError)
+    assert (await shop.entry()).state is State.LOST
+
+
+# Entries that others change during the request
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.APPROVED, State.REFUSED])
+async def test_response_of_a_lost_claim_becomes_an_orphan(state: State, tmp_path: Path) -> None:
+    """Another claim took over the entry, or a person decided without the response."""
+    another = response(201, b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}')
+    step, arrived, go = held_response(another if state is State.UNKNOWN else approved())
+    shop = Shop(step, orphan_folder=tmp_path, keep="body")
+    call = asyncio.create_task(shop.result())
+    await arrived.wait()
+    entry = await shop.entry()
+    unknown = Settlement(state=State.UNKNOWN, note="the lease expired")
+    entry = await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=unknown)
+    await resolve(shop.ledger, entry, state, "by telephone")
+    go.set()
+    result = await call
+    assert result.outcome == "unknown" if isinstance(result, LoanError) else isinstance(result, Approved)
+    [file] = tmp_path.glob("*.json")
+    settlement = json.loads(file.read_bytes())["settlement"]
+    assert settlement["state"] == ("unknown" if state is State.UNKNOWN else "approved")
+    assert settlement["body"]
+
+
+def test_claim_in_progress_is_released_at_the_end_of_asyncio_run() -> None:
+    class SlowLedger(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            entry = await super().claim(key, **options)
+            claimed.set()
+            await asyncio.sleep(60)
+            return entry
+
+    async def start() -> None:
+        calls.append(asyncio.create_task(shop.approve()))
+        await claimed.wait()
+
+    claimed = asyncio.Event()
+    calls: list[asyncio.Task[Any]] = []
+    shop = Shop(approved(), ledger=SlowLedger())
+    asyncio.run(start())
+    entry = asyncio.run(shop.entry())
+    assert (entry.state, entry.note, shop.script.sent) == (State.RELEASED, "not sent", [])

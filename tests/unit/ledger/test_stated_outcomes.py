@@ -16,32 +16,24 @@ from loanasync import (
     InvalidRequestError,
     LedgerUnavailableError,
     NotResolvedError,
-    OutcomeUnknownError,
     Refused,
 )
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, State, resolve
+from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.model import HISTORY_LENGTH
+from loanasync.ledger.resolution import Statement, result_without_writing
 from loanasync.testing import (
     approval_request,
     approved,
     connection_lost,
-    not_connected,
     refused,
     scripted_client,
 )
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import KEY, FailingLedger, Shop, held_response
 
 STATES = {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
-OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
-WRONG_ARGUMENTS: dict[str, object] = {
-    "outcome": "released",
-    "source": "service",
-    "scope": None,
-    "note": "anna@example.com",
-    "order_token": 42,
-}
+NEW = b"fedcba9876543210"
 
 
 class NotWaitingLedger(MemoryLedger):
@@ -95,88 +87,48 @@ async def test_resolve_settles_only_what_it_does_not_contradict(before: State, o
         assert await shop.entry() == entry
 
 
-async def test_resolve_repeated_changes_nothing() -> None:
-    shop = Shop(connection_lost())
-    await shop.result()
-    first = await stated(shop, "refused", note="event 17")
-    assert await stated(shop, "refused", note="event 18") == first == await shop.entry()
-    assert isinstance(await shop.approve(), Refused)
+def entry(state: State, *history: State, source: str = "service", takeovers: int = 0) -> Entry:
+    """Return an entry with these earlier states."""
+    changes = tuple(Change(state=each, changed=0.0, note="", source="service") for each in history)
+    given = {"source": source, "takeovers": takeovers, "history": changes}
+    return Entry(key="k", state=state, token="t", payload="p", claimed=0.0, changed=0.0, expires=0.0, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome", "result"),
+    [
+        (entry(State.UNKNOWN), "not_evaluated", None),
+        (entry(State.UNKNOWN, State.UNKNOWN), "not_evaluated", None),
+        # The statement may be about an earlier request, or a person decides.
+        *(
+            (entry(State.UNKNOWN, State.UNKNOWN, each), "not_evaluated", "requested again")
+            for each in (State.RELEASED, State.LOST, State.HELD)
+        ),
+        (entry(State.UNKNOWN, takeovers=1), "not_evaluated", "requested again"),
+        (entry(State.UNKNOWN, *[State.UNKNOWN] * HISTORY_LENGTH), "not_evaluated", "requested again"),
+        (entry(State.RELEASED, source="webhook"), "approved", None),
+        (entry(State.RELEASED), "approved", "contradicts"),  # the client has proved it
+        (entry(State.REFUSED, source="webhook"), "approved", "contradicts"),
+    ],
+)
+def test_statement_is_written_only_if_it_is_about_this_request(
+    found: Entry, outcome: str, result: str | None
+) -> None:
+    assert result_without_writing(found, Statement(STATES[outcome], "webhook", "event 17")) == result
 
 
 async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> None:
     """A redelivered statement does not release the request that was sent after the first delivery."""
     shop = Shop(connection_lost(), connection_lost(), approved())
     await shop.result()
-    await stated(shop, "not_evaluated", note="event 17")
+    first = await stated(shop, "not_evaluated", note="event 17")
+    assert await stated(shop, "not_evaluated", note="event 17") == first
     assert isinstance(await shop.result(), ConnectionLostError)
     error = await error_of(shop, "not_evaluated", note="event 17")
     assert error.state == "unknown"
     assert "requested again after an earlier request" in str(error)
-    assert (await error_of(shop, "not_evaluated", source="back office")).state == "unknown"
-    assert isinstance(await shop.result(), OutcomeUnknownError)
     await resolve(shop.ledger, await shop.entry(), State.RELEASED, "ticket 17")
     assert isinstance(await shop.approve(), Approved)
-
-
-async def test_resolve_does_not_release_after_a_release_by_the_client() -> None:
-    """The first delivery found a released entry and changed nothing; the second one comes too late."""
-    shop = Shop(not_connected(), connection_lost())
-    await shop.result()
-    await stated(shop, "not_evaluated", note="event 17")
-    await shop.result()
-    assert (await error_of(shop, "not_evaluated", note="event 17")).state == "unknown"
-
-
-async def test_resolve_does_not_release_a_request_that_was_repeated() -> None:
-    shop = Shop(connection_lost(), connection_lost())
-    await shop.result()
-    await shop.result(repeat_unknown=True)
-    assert (await shop.entry()).takeovers == 1
-    assert (await error_of(shop, "not_evaluated")).state == "unknown"
-
-
-@pytest.mark.parametrize("state", [State.HELD, State.LOST])
-async def test_resolve_does_not_release_an_entry_that_was_held_or_lost(state: State) -> None:
-    """A settlement that fails leaves the entry in flight, and unknown later."""
-    shop = Shop(connection_lost())
-    await shop.result()
-    entry = await resolve(shop.ledger, await shop.entry(), state, "ticket 17")
-    await resolve(shop.ledger, entry, State.UNKNOWN, "ticket 18")
-    assert (await error_of(shop, "not_evaluated")).state == "unknown"
-
-
-async def test_resolve_does_not_release_an_entry_with_a_full_history() -> None:
-    """The history keeps the last 20 states, so that an earlier release may be missing."""
-    shop = Shop(connection_lost())
-    await shop.result()
-    for number in range(HISTORY_LENGTH):
-        await resolve(shop.ledger, await shop.entry(), State.UNKNOWN, f"ticket {number}")
-        history = (await shop.entry()).history
-    assert len(history) == HISTORY_LENGTH
-    assert (await error_of(shop, "not_evaluated")).state == "unknown"
-
-
-async def test_resolve_corrects_a_release_by_another_source() -> None:
-    shop = Shop(connection_lost())
-    await shop.result()
-    await stated(shop, "not_evaluated")
-    settled = await stated(shop, "approved", source="back office")
-    assert (settled.state, settled.source) == (State.APPROVED, "back office")
-    assert (await error_of(shop, "not_evaluated")).state == "approved"
-
-
-async def test_resolve_keeps_a_release_that_the_client_proved() -> None:
-    shop = Shop(not_connected())
-    await shop.result()
-    assert "the entry is released; ask the service" in str(await error_of(shop, "approved"))
-
-
-async def test_resolve_does_not_correct_another_source() -> None:
-    shop = Shop(connection_lost())
-    await shop.result()
-    entry = await stated(shop, "refused")
-    assert (await error_of(shop, "approved", source="back office")).outcome == "refused"
-    assert await shop.entry() == entry
 
 
 @pytest.mark.parametrize(("late", "kind"), [(approved(), Approved), (refused(), Refused)])
@@ -197,17 +149,6 @@ async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind
     assert (await shop.entry()).body is not None
 
 
-async def test_resolve_after_a_worker_died_waits_for_the_lease() -> None:
-    shop = Shop()
-    ended = await shop.put(State.RELEASED)
-    await shop.ledger.claim(ended.key, token="dead", payload=ended.payload, lease=0.05)
-    waiting = asyncio.create_task(shop.ledger.wait(ended.key, 5))
-    assert (await stated(shop, "approved")).state is State.APPROVED
-    found = await waiting
-    assert found is not None
-    assert found.state in (State.UNKNOWN, State.APPROVED)
-
-
 async def test_resolve_as_not_evaluated_does_not_wait() -> None:
     shop = Shop(patience=60)
     await shop.put(State.INFLIGHT)
@@ -223,104 +164,73 @@ async def test_resolve_without_entry_creates_none() -> None:
     assert await shop.entries() == []
 
 
-async def test_resolve_finds_the_entry_of_its_scope_only() -> None:
-    shop = Shop(connection_lost(), connection_lost())
-    for scope in ("", "spring"):
-        await shop.result(scope=scope)
-    await stated(shop, "refused", scope="spring")
-    assert {entry.scope: entry.state for entry in await shop.entries()} == {
-        "": State.UNKNOWN,
-        "spring": State.REFUSED,
-    }
-    assert (await error_of(shop, "refused", scope="autumn")).state == "missing"
+@pytest.mark.parametrize(
+    ("policy", "approvals", "arguments", "found"),
+    [
+        ({}, [("", None), ("spring", None)], {"scope": "spring"}, "spring"),
+        ({}, [("", None)], {"scope": "spring"}, "missing"),
+        ({}, [("a", "1"), ("b", "2")], {"order_token": "2"}, "b"),
+        ({}, [("a", "1"), ("b", "2")], {"order_token": "3"}, "missing"),
+        ({}, [("a", "1"), ("b", "2")], {"order_token": "1", "scope": "b"}, "missing"),
+        ({}, [("", "1"), ("b", "1")], {"order_token": "1"}, "ambiguous"),
+        ({}, [("a", "1"), ("b", "1")], {"order_token": "1", "scope": "b"}, "b"),
+        ({"scope": "order_token"}, [("", "1"), ("b", "2")], {"order_token": "2", "scope": "b"}, "b"),
+        ({"scope": "order_token"}, [("", "1"), ("b", "2")], {"order_token": "2"}, "missing"),
+    ],
+)
+async def test_resolve_finds_the_entry_of_its_scope_or_order(
+    policy: dict[str, Any],
+    approvals: list[tuple[str, str | None]],
+    arguments: dict[str, str],
+    found: str,
+) -> None:
+    shop = Shop(*[connection_lost()] * len(approvals), **policy)
+    for scope, order in approvals:
+        await shop.result(request=approval_request(order_token=order), scope=scope)
+    if found in ("missing", "ambiguous"):
+        error = await error_of(shop, "refused", **arguments)
+        assert error.state == found
+        assert ("pass the scope" in str(error)) is (found == "ambiguous")
+    else:
+        assert (await stated(shop, "refused", **arguments)).scope == found
+    states = {each.scope: each.state for each in await shop.entries()}
+    assert states == {scope: State.REFUSED if scope == found else State.UNKNOWN for scope, _ in approvals}
 
 
-@pytest.mark.parametrize("scope", ["", "order_token"])
-async def test_resolve_finds_the_entry_of_its_order(scope: Any) -> None:
-    shop = Shop(connection_lost(), connection_lost(), scope=scope)
-    for order in ("A1", "A2"):
-        await shop.result(request=approval_request(order_token=order), scope=order)
-    own = {} if scope == "" else {"scope": "A2"}
-    await stated(shop, "refused", order_token="A2", **own)
-    assert {entry.scope: entry.state for entry in await shop.entries()} == {
-        "A1": State.UNKNOWN,
-        "A2": State.REFUSED,
-    }
-    assert (await error_of(shop, "refused", order_token="A3")).state == "missing"
-    assert (await error_of(shop, "refused", order_token="A1", scope="A2")).state == "missing"
+async def test_resolve_finds_the_entry_of_an_old_key() -> None:
+    before = Shop(connection_lost(), key=KEY)
+    await before.result()
+    await rotate_key(before.ledger, LedgerPolicy(key=NEW, old_keys=[KEY]))
+    shop = Shop(ledger=before.ledger, key=NEW, old_keys=[KEY])
+    assert (await stated(shop, "refused")).key == (await shop.entry()).key
+    assert isinstance(await shop.approve(), Refused)
 
 
-async def test_resolve_of_an_order_in_several_scopes_needs_the_scope() -> None:
-    shop = Shop(connection_lost(), connection_lost())
-    for scope in ("a", "b"):
-        await shop.result(request=approval_request(order_token="A1"), scope=scope)
-    error = await error_of(shop, "refused", order_token="A1")
-    assert (error.state, error.key) == ("ambiguous", "")
-    assert "pass the scope" in str(error)
-    assert (await stated(shop, "refused", order_token="A1", scope="b")).scope == "b"
-
-
-async def test_resolve_of_an_order_with_and_without_scope_is_ambiguous() -> None:
-    shop = Shop(connection_lost(), connection_lost())
-    for scope in ("", "b"):
-        await shop.result(request=approval_request(order_token="A1"), scope=scope)
-    assert (await error_of(shop, "refused", order_token="A1")).state == "ambiguous"
-    assert {entry.state for entry in await shop.entries()} == {State.UNKNOWN}
-    assert (await stated(shop, "refused")).scope == ""
-    assert (await stated(shop, "refused", order_token="A1", scope="b")).scope == "b"
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ({"outcome": "released"}, "outcome"),
+        ({"source": "service"}, "source"),
+        ({"source": " "}, "source"),
+        ({"source": 7}, "source"),
+        ({"source": FISCAL_CODE}, "source"),
+        ({"scope": None}, "scope"),
+        ({"note": "anna@example.com"}, "note"),
+        ({"note": 17}, "note"),
+        ({"order_token": 42}, "order_token"),
+        ({"fiscal_code": "RSSMRA"}, "fiscal_code"),
+    ],
+)
+async def test_resolve_with_a_wrong_argument_names_it(argument: dict[str, Any], problem: str) -> None:
+    right = {"fiscal_code": FISCAL_CODE, "outcome": "approved", "source": "webhook"}
+    with pytest.raises(InvalidRequestError) as caught:
+        await Shop().client.resolve(**{**right, **argument})
+    assert [(each.field, each.code.partition(".")[0]) for each in caught.value.problems] == [(problem,) * 2]
 
 
 async def test_resolve_without_a_required_order_token_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="order_token: is required"):
         await stated(Shop(scope="order_token"), "approved")
-
-
-async def test_resolve_finds_the_entry_of_an_old_key() -> None:
-    before = Shop(connection_lost(), key=OLD)
-    await before.result()
-    await rotate_key(before.ledger, LedgerPolicy(key=NEW, old_keys=[OLD]))
-    shop = Shop(ledger=before.ledger, key=NEW, old_keys=[OLD])
-    assert (await stated(shop, "refused")).key == (await shop.entry()).key
-    assert isinstance(await shop.approve(), Refused)
-
-
-async def test_resolve_prefers_an_unknown_entry_to_a_released_one() -> None:
-    before = Shop(connection_lost(), key=OLD)
-    await before.result()
-    newer = Shop(not_connected(), ledger=before.ledger, key=NEW)
-    await newer.result()
-    shop = Shop(ledger=before.ledger, key=NEW, old_keys=[OLD])
-    assert isinstance(await shop.result(), OutcomeUnknownError)
-    await stated(shop, "refused")
-    assert isinstance(await shop.approve(), Refused)
-
-
-@pytest.mark.parametrize("name", WRONG_ARGUMENTS)
-async def test_resolve_with_a_wrong_argument_names_it(name: str) -> None:
-    shop = Shop(connection_lost())
-    await shop.result()
-    arguments = {"outcome": "approved", name: WRONG_ARGUMENTS[name]}
-    with pytest.raises(InvalidRequestError) as caught:
-        await stated(shop, arguments.pop("outcome"), **arguments)
-    [problem] = caught.value.problems
-    assert (problem.field, problem.code.partition(".")[0]) == (name, name)
-    assert (await shop.entry()).state is State.UNKNOWN
-
-
-@pytest.mark.parametrize("source", ["", " ", " service ", 7, "TSTXYZ00A00A000A"])
-async def test_resolve_with_a_wrong_source_is_rejected(source: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="source"):
-        await stated(Shop(), "approved", source=source)
-
-
-async def test_resolve_with_a_note_that_is_no_text_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match="note: must be a str"):
-        await stated(Shop(), "approved", note=17)
-
-
-async def test_resolve_with_an_invalid_fiscal_code_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match="fiscal_code"):
-        await Shop().client.resolve("RSSMRA", "approved", source="webhook")
 
 
 async def test_resolve_without_ledger_is_a_configuration_error() -> None:
@@ -330,15 +240,20 @@ async def test_resolve_without_ledger_is_a_configuration_error() -> None:
 
 async def test_resolve_with_a_failing_ledger_can_be_repeated() -> None:
     ledger = FailingLedger()
-    shop = Shop(connection_lost(), ledger=ledger)
+    shop = Shop(connection_lost(), ledger=ledger, patience=0.05)
     await shop.result()
 
     def broken() -> None:
         raise ConnectionError
 
-    for name in ("get", "claim", "settle"):
-        ledger.faults = {name: broken}
-        with pytest.raises(LedgerUnavailableError, match="ConnectionError") as caught:
+    for name, fault in (
+        ("get", broken),
+        ("get", asyncio.Event().wait),
+        ("claim", broken),
+        ("settle", broken),
+    ):
+        ledger.faults = {name: fault}
+        with pytest.raises(LedgerUnavailableError) as caught:
             await stated(shop, "refused")
         assert caught.value.repeatable
     ledger.faults = {}
@@ -347,37 +262,6 @@ async def test_resolve_with_a_failing_ledger_can_be_repeated() -> None:
     unknown = Settlement(state=State.UNKNOWN)
     await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=unknown)
     assert (await stated(shop, "refused")).state is State.REFUSED
-
-
-async def test_resolve_with_an_error_of_the_ledger_raises_that_error() -> None:
-    def foreign() -> None:
-        raise ConfigurationError("ledger", "decisions.db is not a ledger: name another file")
-
-    with pytest.raises(ConfigurationError, match="not a ledger"):
-        await stated(Shop(ledger=FailingLedger(get=foreign)), "refused")
-
-
-async def test_resolve_with_a_hanging_ledger_ends() -> None:
-    shop = Shop(ledger=FailingLedger(get=asyncio.Event().wait), patience=0.01)
-    with pytest.raises(LedgerUnavailableError, match="TimeoutError"):
-        await stated(shop, "refused")
-
-
-async def test_resolve_with_a_ledger_that_cancels_is_an_error() -> None:
-    def closed() -> None:
-        raise asyncio.CancelledError
-
-    with pytest.raises(LedgerUnavailableError, match="CancelledError"):
-        await stated(Shop(ledger=FailingLedger(get=closed)), "refused")
-
-
-async def test_resolve_that_is_cancelled_is_cancelled() -> None:
-    hanging = asyncio.Event()
-    resolving = asyncio.create_task(stated(Shop(ledger=FailingLedger(get=hanging.wait)), "refused"))
-    await asyncio.sleep(0)
-    resolving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await resolving
 
 
 @pytest.mark.parametrize("late", [State.APPROVED, State.REFUSED])
@@ -499,18 +383,3 @@ async def play_statement(shop: Shop, statement: str) -> None:
         named = STATES[statement]
         assert entry == await shop.entry()
     assert named == (await shop.entry()).state
-
-
-async def test_concurrent_statements_leave_one_decision() -> None:
-    shop = Shop(connection_lost())
-    await shop.result()
-    ends = await asyncio.gather(
-        *(stated(shop, outcome) for outcome in ["approved", "refused"] * 8), return_exceptions=True
-    )
-    entry = await shop.entry()
-    assert entry.state.is_decided
-    settled = [end for end in ends if isinstance(end, Entry)]
-    contradicted = [end for end in ends if isinstance(end, NotResolvedError)]
-    assert len(settled) == len(contradicted) == 8
-    assert {end.state for end in settled} == {entry.state}
-    assert len(entry.history) == 1

@@ -6,18 +6,13 @@ from typing import Any
 
 import pytest
 
-from loanasync import Approved, ConfigurationError, InFlightError, Timeout
+from loanasync import Approved, ConfigurationError, InFlightError, Refused, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, State
-from loanasync.ledger.administration import rotate_key
-from loanasync.testing import approved, timed_out
+from loanasync.testing import approved, not_connected, refused, timed_out
 from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import KEY, FailingLedger, Shop, held_response
+from support.ledger_clients import FailingLedger, Shop, held_response
 from support.virtual_time import turns
-
-NEW = b"fedcba9876543210"
-
-SHORT = Timeout(total=0.05, attempt=0.04, connect=0.01)
 
 
 class RecordingLedger(MemoryLedger):
@@ -62,22 +57,28 @@ async def test_wait_is_that_of_the_call_or_else_of_the_policy(
     assert shop.script.left == 1
 
 
+@pytest.mark.parametrize(("response", "kind"), [(refused(), Refused), (not_connected(), Approved)])
+async def test_call_waits_for_the_outcome_of_another_worker(response: Any, kind: type) -> None:
+    """If the other worker releases the entry, the waiting call sends."""
+    step, arrived, go = held_response(response)
+    shop = Shop(step, approved())
+    call = asyncio.create_task(shop.result())
+    await arrived.wait()
+    waiting = asyncio.create_task(shop.approve(shop.new_client()))
+    await turns()
+    assert not waiting.done()
+    go.set()
+    assert isinstance(await waiting, kind)
+    await call
+    assert len(shop.script.sent) == (1 if kind is Refused else 2)
+
+
 @pytest.mark.parametrize("repeat_unknown", [False, True])
 async def test_wait_of_zero_seconds_returns_at_once(*, repeat_unknown: bool) -> None:
     shop, ledger = await busy_shop()
     assert isinstance(await shop.result(wait=0, repeat_unknown=repeat_unknown), InFlightError)
     assert ledger.waits == []
     assert shop.script.left == 1
-
-
-async def test_busy_entry_is_found_before_waiting_for_a_slot() -> None:
-    """The claim is not the only step that finds a busy entry: with an earlier key the entry is read first."""
-    shop, ledger = await busy_shop()
-    await rotate_key(ledger, LedgerPolicy(key=NEW, old_keys=[KEY]))
-    shop = Shop(ledger=ledger, key=NEW, old_keys=[KEY])
-    assert isinstance(await shop.result(), InFlightError)
-    assert len(ledger.waits) == 1
-    assert ledger.waits[0] <= 2.0
 
 
 async def test_repeat_that_another_worker_starts_first_waits_for_it() -> None:
@@ -158,19 +159,18 @@ async def test_bulk_approvals_and_workers_wait_until_the_deadline() -> None:
     assert all(15.0 < within <= 20.0 for within in ledger.waits)
 
 
-@pytest.mark.parametrize("value", [-1, -0.001, math.nan, True, "2", b"2"])
-async def test_invalid_wait_is_a_configuration_error(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        *((value, "must be a number of seconds, 0 or more$") for value in (-0.001, math.nan, True, "2")),
+        (10**400, r"is too large; use math\.inf to wait"),
+    ],
+)
+async def test_invalid_wait_is_a_configuration_error(value: Any, message: str) -> None:
     shop = Shop(approved())
     for client in (shop.client, shop.new_client(ledger=None, ledger_policy=None)):
-        with pytest.raises(ConfigurationError, match=r"^wait: must be a number of seconds, 0 or more$"):
+        with pytest.raises(ConfigurationError, match=f"^wait: {message}"):
             await shop.approve(client, wait=value)
     assert shop.script.left == 1
-    with pytest.raises(ConfigurationError, match=r"^ledger_policy\.wait: must be a number"):
+    with pytest.raises(ConfigurationError, match=r"^ledger_policy\.wait: "):
         LedgerPolicy(wait=value)
-
-
-async def test_wait_that_no_float_can_hold_is_a_configuration_error() -> None:
-    shop = Shop(approved())
-    with pytest.raises(ConfigurationError, match=r"^wait: is too large; use math\.inf to wait"):
-        await shop.approve(shop.client, wait=10**400)
-    assert shop.script.left == 1
