@@ -347,8 +347,9 @@ class LoanClient(Closing):
         from loanasync.ledger.resolution import entry_key  # noqa: PLC0415  (only with a ledger)
 
         code = rules.normalize_fiscal_code(fiscal_code)
-        key = await entry_key(self._ledger_guard, Approval(self._options.shop, code, scope, order_token))
-        del fiscal_code, code, order_token  # personal: must not be in a traceback
+        approval = Approval(self._options.shop.shop_id, code, scope, order_token)
+        key = await entry_key(self._ledger_guard, approval)
+        del fiscal_code, code, order_token, approval  # personal: must not be in a traceback
         if isinstance(key, LoanError):
             raise type(key)(*key.args)
         return key
@@ -428,7 +429,7 @@ class LoanClient(Closing):
             del fiscal_code, order_token, note, source  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
         code = rules.normalize_fiscal_code(fiscal_code)
-        approval = Approval(self._options.shop, code, scope, order_token)
+        approval = Approval(self._options.shop.shop_id, code, scope, order_token)
         del fiscal_code, code, order_token  # personal: must not be in a traceback
         result = await resolve_customer(self._ledger_guard, approval, outcome, source, note)
         del approval

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from loanasync.errors import ConfigurationError
@@ -12,14 +13,11 @@ from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
 
 _CACHE_SIZE = "statement_cache_size"
-_SERVERS: Mapping[str, Callable[..., Ledger]] = {  # by the scheme of their addresses
-    **dict.fromkeys(("redis", "rediss", "unix"), RedisLedger),
-    **dict.fromkeys(("postgresql", "postgres"), PostgresLedger),
-}
-# The parameters of an address that the ledger takes as arguments. Its driver gets the other ones.
-_OWN: Mapping[Callable[..., Ledger], tuple[str, ...]] = {
-    RedisLedger: ("prefix",),
-    PostgresLedger: ("table", _CACHE_SIZE),
+# By the scheme of an address: the ledger, and the parameters of the address that it takes as arguments. Its
+# driver gets the other ones.
+_SERVERS: Mapping[str, tuple[Callable[..., Ledger], tuple[str, ...]]] = {
+    **dict.fromkeys(("redis", "rediss", "unix"), (RedisLedger, ("prefix",))),
+    **dict.fromkeys(("postgresql", "postgres"), (PostgresLedger, ("table", _CACHE_SIZE))),
 }
 
 
@@ -44,17 +42,16 @@ def ledger_at(name: str) -> Ledger:
     if scheme not in _SERVERS:
         schemes = ", ".join(f"{each}://" for each in _SERVERS)
         raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
-    accepted = _OWN[_SERVERS[scheme]]
-    address, own = _split_address(name)
-    if others := own.keys() - set(accepted):
-        names = " and ".join(f"{parameter}=" for parameter in accepted)
-        raise ConfigurationError("ledger", f"{scheme}:// accepts {names}, not {min(others)}=")
-    arguments: dict[str, object] = {**own}
-    if _CACHE_SIZE in own:
-        if not own[_CACHE_SIZE].isdecimal():
+    kind, own = _SERVERS[scheme]
+    address, _, query = name.partition("?")
+    parameters = [each.partition("=") for each in query.split("&") if each]
+    others = "&".join("".join(each) for each in parameters if each[0] not in own)
+    arguments: dict[str, Any] = {each: unquote(value) for each, _, value in parameters if each in own}
+    if _CACHE_SIZE in arguments:
+        if not arguments[_CACHE_SIZE].isdecimal():
             raise ConfigurationError("ledger", "statement_cache_size= must be a number, such as 0")
-        arguments[_CACHE_SIZE] = int(own[_CACHE_SIZE])
-    return _SERVERS[scheme](address, **arguments)
+        arguments[_CACHE_SIZE] = int(arguments[_CACHE_SIZE])
+    return kind(f"{address}?{others}" if others else address, **arguments)
 
 
 def _sqlite_ledger(file: Path) -> SqliteLedger:
@@ -67,19 +64,6 @@ def _sqlite_ledger(file: Path) -> SqliteLedger:
     if not has_folder:
         raise ConfigurationError("ledger", f"the folder {file.parent} does not exist")
     return SqliteLedger(file, must_exist=True)
-
-
-def _split_address(name: str) -> tuple[str, dict[str, str]]:
-    """Return the address of a server without the ledger's own parameters, and these parameters."""
-    address, _, query = name.partition("?")
-    own, others = {}, []
-    for part in query.split("&"):
-        parameter, _, value = part.partition("=")
-        if any(parameter in names for names in _OWN.values()):
-            own[parameter] = unquote(value)
-        elif part:
-            others.append(part)
-    return "?".join((address, "&".join(others))) if others else address, own
 
 
 def name_without_password(name: str) -> str:

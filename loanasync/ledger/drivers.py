@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT = 5.0  # seconds to wait for a server when connections are closed
 
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")  # of a TypeError
-_UNKNOWN_NAME = re.compile(r"^module '\S+' has no attribute '(\w+)'")  # of an AttributeError
 
 
 def missing_driver_error(backend: "type[Ledger]") -> ConfigurationError:
@@ -25,23 +24,19 @@ def missing_driver_error(backend: "type[Ledger]") -> ConfigurationError:
 
 
 def unsuitable_driver_error(ledger: "Ledger", error: BaseException) -> ConfigurationError | None:
-    """Return the error to raise if the version of a ledger's driver does not suit, otherwise None.
+    """Return the error to raise if a ledger's driver does not know an option, otherwise None.
 
-    For example, an old driver does not know an option, and raises TypeError at each connection. A repeated
-    call would fail again.
+    The address has it, or the driver is too old. It raises TypeError at each connection, so a repeated call
+    would fail again.
     """
-    if not ledger.driver:
+    option = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+    if not ledger.driver or option is None:
         return None
     version = f"{ledger.driver} {getattr(sys.modules.get(ledger.driver), '__version__', '')}".rstrip()
     update = f"run pip install -U '.[{ledger.extra}]' in a checkout"
-    if isinstance(error, TypeError) and (option := _UNKNOWN_OPTION.search(str(error))):
-        return ConfigurationError(
-            "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"
-        )
-    name = _UNKNOWN_NAME.search(str(error)) if isinstance(error, AttributeError) else None
-    if name is None and not isinstance(error, ImportError):
-        return None
-    return ConfigurationError("ledger", f"{version} does not suit {type(ledger).__name__}: {update}")
+    return ConfigurationError(
+        "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"
+    )
 
 
 def masked_url(url: str) -> str:

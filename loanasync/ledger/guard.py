@@ -195,9 +195,7 @@ class LedgerGuard:
             Exception: The ledger does not fit this client, or cannot be used.
         """
         await self.ledger.refresh()  # the key may have been rotated
-        secrets, shop = (await self.keys()).secrets, approval.shop.shop_id
-        code, scope, order_token = approval.fiscal_code, approval.scope, approval.order_token
-        return places_of(shop, code, secrets, self.policy, scope, order_token)
+        return places_of(approval, (await self.keys()).secrets, self.policy)
 
     def order_token_problems(self, order_token: object) -> tuple[Problem, ...]:
         """Return a problem if an order token is not a str, or is missing and required."""
@@ -411,7 +409,9 @@ class LedgerClaim(Claim):
 
     def _outcome_of(self, entry: Entry | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
-        if entry is None or entry.state is State.RELEASED or self._may_send_again(entry):
+        if entry is None or entry.state is State.RELEASED:
+            return None
+        if self._call.repeat_unknown and entry.state is State.UNKNOWN and entry.payload == self._at.payload:
             return None
         self._run.record.set_ledger_result("blocked")
         key = self._at.key
@@ -426,11 +426,6 @@ class LedgerClaim(Claim):
                 return OutcomeUnknownError(APPROVE, key, cast("UnresolvedState", state.value), entry.note)
             case _:
                 return self._replay(entry)
-
-    def _may_send_again(self, entry: Entry) -> bool:
-        """Return True if the caller allows another request after an unknown outcome."""
-        is_unknown = entry.state is State.UNKNOWN and entry.payload == self._at.payload
-        return is_unknown and self._call.repeat_unknown
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
@@ -495,30 +490,34 @@ class LedgerClaim(Claim):
 
     async def settle(self, result: CallResult) -> CallResult:
         """See `Claim.settle`."""
-        if isinstance(result, Approved | Refused):
-            return await self.end(await self._settle_decision(result))
-        return await self.end(await self._settle_error(result))
+        state, failure = State(state_of(result)), ""
+        try:
+            settlement = settlement_of(result, state, self._policy)
+        except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
+            failure = type(error).__name__
+            settlement = Settlement(state=state, note=type(result).__name__)
+        if not isinstance(result, Approved | Refused):
+            result = await self._settle_error(result, settlement)
+            if failure:
+                log(WARNING, _NOT_ENCRYPTED, self._at.key[:12], failure)
+        elif failure:  # no orphan file: it would contain the unencrypted decision
+            result = self._not_recorded(result, None, failure)
+        else:
+            result = await self._settle_decision(result, settlement)
+        return await self.end(result)
 
     async def interrupt(self, error: BaseException) -> None:
         """See `Claim.interrupt`."""
         state = State.UNKNOWN if self._run.may_be_evaluated else State.RELEASED
         await self._settle_undecided(Settlement(state=state, note=type(error).__name__))
 
-    async def _settle_error(self, result: CallResult) -> CallResult:
+    async def _settle_error(self, result: CallResult, settlement: Settlement) -> CallResult:
         """Write a result without a decision. If another owner wrote a decision meanwhile, return that."""
-        state, failure = State(state_of(result)), None
-        try:
-            settlement = settlement_of(result, state, self._policy)
-        except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
-            failure = type(error).__name__
-            settlement = Settlement(state=state, note=type(result).__name__)
         entry = await self._settle_undecided(settlement)
         # The settlement is not written if another claim has taken over the entry.
         is_written = entry is not None and entry.token == self._token
         if settlement.body is not None and not is_written:
             await self._write_orphan(settlement)
-        if failure is not None:
-            log(WARNING, _NOT_ENCRYPTED, self._at.key[:12], failure)
         return self._replay(entry) if entry is not None and entry.state.is_decided else result
 
     async def _undo_claim(self, until: float) -> None:
@@ -558,18 +557,13 @@ class LedgerClaim(Claim):
         )
         return await self._attempt(settle, self._policy.patience)
 
-    async def _settle_decision(self, decision: Decision) -> CallResult:
+    async def _settle_decision(self, decision: Decision, settlement: Settlement) -> CallResult:
         """Write a decision to the ledger, or else to an orphan file if possible.
 
         Returns:
             The decision once it is stored, or a `DecisionNotRecordedError` that carries it.
         """
-        state = State.APPROVED if decision.approved else State.REFUSED
-        try:
-            settlement = settlement_of(decision, state, self._policy)
-        except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
-            # No orphan file: it would contain the unencrypted decision.
-            return self._not_recorded(decision, None, type(error).__name__)
+        state = settlement.state
         try:
             entry = await self._write_settlement(settlement)
             # If a person resolved the entry first, the ledger did not write this settlement.

@@ -16,6 +16,12 @@ _CHECK = b"loanasync ledger "  # followed by the id of the ledger
 _SECRET_BYTES = 32
 _NOT_STORED = ("name", "transaction")
 
+# It does not suggest a new ledger for the same customers: all of them would be requested again.
+OTHER_FORMAT = (
+    "has another format, which this version of loanasync cannot read: keep it, and finish its approvals with "
+    "the version that wrote it. Name a new ledger for other customers only"
+)
+
 
 def mismatch(ledger: str, reason: str) -> LedgerMismatchError:
     """Return the error for a ledger that does not fit. A client adds its operation and the entry."""
@@ -72,8 +78,8 @@ class Header:
             LedgerMismatchError: The ledger has another format.
         """
         members: dict[str, Any] = json.loads(text)
-        if (number := members.pop("format")) != FORMAT:
-            raise format_error(name, is_earlier=number < FORMAT)
+        if members.pop("format") != FORMAT:
+            raise mismatch(name, OTHER_FORMAT)
         lists = {"keys": tuple(members["keys"]), "secrets": tuple(members["secrets"])}
         return cls(name=name, transaction=transaction, **{**members, **lists})
 
@@ -235,18 +241,6 @@ def rotated(header: Header, policy: LedgerPolicy) -> Header:
         key = policy.key
     check = _check_value(key, header.id)
     return evolve(header, keys=(check, *(each for each in header.keys if each != check)))
-
-
-def format_error(ledger: str, *, is_earlier: bool) -> LedgerMismatchError:
-    """Return the error for a ledger whose format this version cannot read."""
-    # Do not suggest a new ledger for the same customers: all of them would be requested again.
-    return mismatch(
-        ledger,
-        "has an earlier format, which this version of loanasync cannot read: keep it, and finish its "
-        "approvals with the version that wrote it. Name a new ledger for other customers only"
-        if is_earlier
-        else "was written by a later version of loanasync: install that version here, too",
-    )
 
 
 def _check_value(key: bytes, ledger: str) -> str:

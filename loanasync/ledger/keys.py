@@ -7,7 +7,6 @@ from json.encoder import encode_basestring_ascii
 
 from attrs import frozen
 
-from loanasync._config import Shop
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
 from loanasync.ledger.model import Subject
@@ -18,12 +17,12 @@ _SORTING_ENCODER = JSONEncoder(sort_keys=True)
 
 @frozen
 class Approval:
-    """The approval of a customer, as `LoanClient.resolve` and `LoanClient.entry_key` name it."""
+    """The shop, the customer, the scope and the order that identify an approval."""
 
-    shop: Shop
-    fiscal_code: str
-    scope: str
-    order_token: str | None
+    shop_id: str
+    fiscal_code: str | None
+    scope: str = ""
+    order_token: str | None = None
 
 
 @frozen
@@ -37,7 +36,8 @@ class Place:
 
 def places_of_call(call: Call, secrets: Sequence[bytes], policy: LedgerPolicy) -> tuple[Place, ...]:
     """Return the places of an approval's entry, as `places_of` does, with the digest of its payload."""
-    places = places_of(call.shop.shop_id, call.fiscal_code, secrets, policy, call.scope, call.order_token)
+    approval = Approval(call.shop.shop_id, call.fiscal_code, call.scope, call.order_token)
+    places = places_of(approval, secrets, policy)
     members = _SORTING_ENCODER.encode(decode(call.body))  # independent of the order of members
     return tuple(
         Place(place.key, place.subject, _digest(secret, "payload", place.key, members))
@@ -45,26 +45,17 @@ def places_of_call(call: Call, secrets: Sequence[bytes], policy: LedgerPolicy) -
     )
 
 
-def places_of(
-    shop_id: str,
-    fiscal_code: str | None,
-    secrets: Sequence[bytes],
-    policy: LedgerPolicy,
-    scope: str = "",
-    order_token: str | None = None,
-) -> tuple[Place, ...]:
-    """Return the places of an approval's entry with each key of its ledger. The present key comes first.
-
-    An approval is identified by the customer, the shop and the scope.
-    """
-    parts = (shop_id, fiscal_code, *scope_parts(policy, scope, order_token))
+def places_of(approval: Approval, secrets: Sequence[bytes], policy: LedgerPolicy) -> tuple[Place, ...]:
+    """Return the places of an approval's entry with each key of its ledger. The present key comes first."""
+    shop_id, code, order = approval.shop_id, approval.fiscal_code, approval.order_token
+    parts = (shop_id, code, *scope_parts(policy, approval.scope, order))
     return tuple(
         Place(
             _digest(secret, "key", *parts),
             Subject(
-                customer=_digest(secret, "customer", shop_id, fiscal_code),
-                order="" if order_token is None else _digest(secret, "order", shop_id, order_token),
-                scope=scope,
+                customer=_digest(secret, "customer", shop_id, code),
+                order="" if order is None else _digest(secret, "order", shop_id, order),
+                scope=approval.scope,
             ),
         )
         for secret in secrets

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from attrs import evolve
 
@@ -24,9 +24,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Column, Found, FoundHeader, Store, Swapped, Write
-
-FoundT = TypeVar("FoundT", bound=Found)
+from loanasync.ledger.store import Column, Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -138,13 +136,11 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger has lost writes since then.
         """
-        header = await self.header()
-        if (header.epoch, self.number) < (epoch, number):
-            # Another process may have written both the ledger and its file since this one read the header.
-            header = await self.refresh()
-        if self.number and (header.epoch, self.number) < (epoch, number):  # 0: the store cannot tell
-            await self._mark_lost_writes(header)
-            raise lost_writes(header.name)
+        if (self._epoch, self.number) < (epoch, number):
+            self._epoch, self.number = epoch, number
+            header = await self.refresh()  # this compares the numbers
+            if header.has_lost_writes:
+                raise lost_writes(header.name)
 
     async def refresh(self) -> Header:
         """Read the header again, and return it.
@@ -197,8 +193,15 @@ class Ledger(Closing):
         self._generation = max(self._generation, header.generation)
         return header
 
-    async def _observed(self, operation: Awaitable[FoundT], header: Header) -> tuple[FoundT, bool]:
+    async def _observed(
+        self, operation: Awaitable[Found], header: Header, written: Entry | None = None
+    ) -> tuple[Found, bool]:
         """Run an operation of the store, and compare the result with the header and with the last number.
+
+        Args:
+            operation: The operation.
+            header: The header that the client has read.
+            written: The entry to write, None for a read.
 
         Returns:
             The result, and True if the store has lost writes. Then the ledger is marked.
@@ -206,7 +209,7 @@ class Ledger(Closing):
         number, sent = self.number, time.monotonic()
         found = await operation
         self._compare_clocks(found.now, sent)
-        least = number + (isinstance(found, Swapped) and found.is_written)
+        least = number + (written is not None and found.has(written))
         if found.generation != header.generation:
             self.known_header = None
         elif found.number and found.number < least:
@@ -337,14 +340,13 @@ class Ledger(Closing):
             expects = "" if stored is None else stored.revision
             not_after = None if until is None or self._offset is None else until + self._offset
             write = Write(draft, current, expects, lease, not_after)
-            swapped, has_lost_writes = await self._observed(self._store.swap(write), current)
+            found, has_lost_writes = await self._observed(self._store.swap(write), current, draft)
             if has_lost_writes and lease is not None:
                 raise lost_writes(current.name)
-            stored = swapped.entry
-            if swapped.is_written:
-                assert stored is not None  # noqa: S101  (it was written)
+            stored = found.entry
+            if stored is not None and found.has(draft):
                 return stored
-            if header is not None and swapped.generation != header.generation:
+            if header is not None and found.generation != header.generation:
                 raise HeaderChangedError
             is_late = expects == ("" if stored is None else stored.revision)
             if is_late and until is not None and until <= time.monotonic():

@@ -11,7 +11,7 @@ from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Write
 
 
 class MemoryLedger(Ledger):
@@ -64,19 +64,20 @@ class MemoryStore:
         entry = None if stored is None else _as_read(stored, now)
         return Found(entry, now, self._header.generation, self._number)
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         """See `Store.swap`."""
         self.check(write.header)
         with self._lock:
             now, generation = time.monotonic(), self._header.generation
-            found = self._entries.get(write.entry.key)
-            stored = None if found is None else _as_read(found, now)
-            end = write.set_times(stored, generation=generation, now=now, time_of_day=time.time())
+            stored = self._entries.get(write.entry.key)
+            revision, left = ("", 0.0) if stored is None else (stored[0].revision, stored[1] - now)
+            end = write.set_times(revision, left, generation=generation, now=now, time_of_day=time.time())
             if end is None:
-                return Swapped(stored, now, generation, self._number, is_written=False)
+                entry = None if stored is None else _as_read(stored, now)
+                return Found(entry, now, generation, self._number)
             self._number += 1
             self._entries[write.entry.key] = (write.entry, end)
-            return Swapped(write.entry, now, generation, self._number, is_written=True)
+            return Found(write.entry, now, generation, self._number)
 
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header

@@ -21,10 +21,6 @@ from loanasync.ledger.policy import default_orphan_folders
 _KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file name
 
 
-class EarlierFormatError(ValueError):
-    """An orphan file has an earlier format. Its key would match no entry."""
-
-
 @frozen(kw_only=True)
 class Orphan:
     """A response that could not be written to the ledger, and the claim that it belongs to."""
@@ -46,14 +42,12 @@ class Orphan:
         """Return the orphan for the content of a file.
 
         Raises:
-            EarlierFormatError: The file has an earlier format.
-            ValueError: The content is not a complete orphan file.
+            ValueError: The content is not a complete orphan file of this format.
         """
         try:
             members = json.loads(content)
-            number = members.pop("format")
-            if number != FORMAT:
-                raise EarlierFormatError if 1 <= number < FORMAT else ValueError("another format")
+            if members.pop("format") != FORMAT:
+                raise ValueError("another format")
             settlement, subject = members.pop("settlement"), members.pop("subject")
             if settlement["body"] is not None:
                 settlement["body"] = b64decode(settlement["body"], validate=True)
@@ -194,10 +188,8 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
     """Import one file. Return the reason why it was not imported, or an empty text."""
     try:
         orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
-    except EarlierFormatError:
-        return "it has an earlier format: import it with the version of loanasync that wrote it"
     except ValueError:
-        return "it is incomplete, or not an orphan file"
+        return "it is incomplete, or not an orphan file of this version"
     if orphan.ledger != (await ledger.header()).id:
         return "it belongs to another ledger: import it there"
     entry = await ledger.settle(

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeAlias
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
-from loanasync.ledger.header import Header, format_error, mismatch
+from loanasync.ledger.header import Header, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry, dump_entry, load_entry, set_times
-from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
 Connection: TypeAlias = Any
@@ -29,7 +29,6 @@ _IDLE = 300.0  # seconds after which an idle connection is not used again; firew
 _LOST = 1  # a lower number than that of each write: the tables were restored from a copy
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _UNDEFINED_TABLE = "42P01"
-_UNWRITABLE = {"25006", "42501"}  # read_only_sql_transaction, insufficient_privilege
 _LATE = "22012"  # division_by_zero, see `_RESULT`
 _POOLER = (
     "a pooler shares prepared statements between its clients: put statement_cache_size=0 into the address, "
@@ -42,6 +41,7 @@ _REASONS = {
     "28000": "the server refuses this user: correct the address, or the server's pg_hba.conf",
     "28P01": "wrong user or password: correct the address",
     "3D000": "the database does not exist: correct the address",
+    "42704": "the address has a parameter that the server does not know: remove it",
     "42501": "the user lacks a right: grant SELECT, INSERT, UPDATE and DELETE on both tables of the ledger",
     "42P05": _POOLER,  # duplicate_prepared_statement
     "53100": "the server's disk is full: free some space",
@@ -210,7 +210,7 @@ class _PostgresStore:
     logged ahead. In a transaction of the user, all writes have the same id, so there the number is 0.
 
     The id of another program's transaction may not be on the disk, so a crash of the server may take it back.
-    A number is therefore never higher than the last one that this store has on the disk.
+    So a read has a number only if it is lower than that of the last write of this store.
 
     If the tables are restored on the same server, the ids do not go back. But the header's row was then
     written by another transaction, with the same generation.
@@ -281,18 +281,16 @@ class _PostgresStore:
 
     def _incomplete(self) -> LedgerMismatchError:
         advice = "name another table, or restore both tables from a backup"
-        return mismatch(self.name, f"is not a ledger, or a part of it is missing: {advice}")
+        return mismatch(self.name, f"is not a ledger of this format, or a part of it is missing: {advice}")
 
     async def header(self) -> FoundHeader:
         known = self._known
         [[now, columns, header_columns]], _ = await self._run(_COLUMNS_OF)
         if columns is None and header_columns is None:
             return FoundHeader(None, now, 0)
-        if header_columns is None and _FIRST_COLUMNS.issubset(columns) and "document" not in columns:
-            raise format_error(self.name, is_earlier=True)
         if not (_COLUMNS.issubset(columns or ()) and _HEADER_COLUMNS.issubset(header_columns or ())):
             raise self._incomplete()
-        [[now, text, transaction, has_entries]], is_committed = await self._run(_HEADER)
+        [[now, text, transaction, has_entries]], _ = await self._run(_HEADER)
         if text is None and has_entries:
             raise self._incomplete()
         if text is None:
@@ -301,15 +299,7 @@ class _PostgresStore:
         if known and known.id == header.id and known.is_restored(header.generation, transaction):
             return FoundHeader(header, now, _LOST)
         self._known = header
-        _, number = self._last
-        try:
-            if is_committed:
-                [[number, *_]], _ = await self._run(_SYNC)
-        except Exception as error:
-            if _sqlstate(error) not in _UNWRITABLE:
-                raise
-        self._last = max(self._last, (header.generation, number))
-        return FoundHeader(header, now, number)
+        return FoundHeader(header, now, 0)
 
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         new = (header.id, header.generation, header.as_json())
@@ -324,8 +314,6 @@ class _PostgresStore:
                     if columns is None and header_columns is None:
                         await self._fetch(connection, _CREATE)
                     return bool(await self._fetch(connection, _INSERT_HEADER, *new))
-                if header_columns is None:
-                    return False
                 await self._fetch(connection, _LOCK_HEADER)
                 old = (replaces.id, replaces.generation)
                 return bool(await self._fetch(connection, _SWAP_HEADER, *new, *old))
@@ -333,12 +321,12 @@ class _PostgresStore:
     async def read(self, key: str, header: Header) -> Found:
         _, last = self._last
         [row, *_], is_committed = await self._select(_READ, header, key)
-        number = min(row["number"], last) if is_committed else 0
+        number = row["number"] if is_committed and row["number"] < last else 0
         if header.is_restored(row["generation"], row["transaction"]):
             number = _LOST
         return Found(_entry(row), row["now"], row["generation"], number)
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         entry, header, expects, is_claim = write.entry, write.header, write.expects, write.lease is not None
         statement = (_UPDATE if expects else _INSERT)[is_claim]
         conditions = (header.id, header.generation if is_claim else None, write.lease, write.not_after)
@@ -357,12 +345,12 @@ class _PostgresStore:
                     number = _LOST
                 self._last = max(self._last, (generation, number))
                 set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed)
-                return Swapped(entry, changed, generation, number, is_written=True)
+                return Found(entry, changed, generation, number)
             found = await self.read(entry.key, header)
             is_refused = is_claim and found.generation != header.generation
             is_late = write.not_after is not None and found.now > write.not_after
             if is_refused or is_late or ("" if found.entry is None else found.entry.revision) != expects:
-                return Swapped(found.entry, found.now, found.generation, found.number, is_written=False)
+                return found
 
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header
@@ -405,7 +393,6 @@ def _entry(row: Row) -> Entry | None:
 
 
 _COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
-_FIRST_COLUMNS = {"key", "state", "token", "payload", "claimed", "expires"}  # in the formats 1 to 3
 _HEADER_COLUMNS = {"id", "generation", "header"}
 
 # The present time of the server's clock; `now()` would be the time at which a transaction began.
@@ -458,8 +445,6 @@ _HEADER = f"""
 SELECT {_NOW}, header.header, header.xmin, EXISTS (SELECT FROM {{table}})
 FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 """  # noqa: S608  (constants, and a name that was checked)
-# A transaction that is written to the disk, although it changes nothing.
-_SYNC = f"SELECT txid_current(), {_FORCE_COMMIT_SYNC} FROM {{table}}_header FOR SHARE"  # noqa: S608  (constants)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
 _ENTRY = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'

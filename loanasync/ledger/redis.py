@@ -12,10 +12,10 @@ from loanasync._log import log
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
-from loanasync.ledger.header import Header, format_error, mismatch
+from loanasync.ledger.header import Header, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry, State, dump_entry, load_entry, set_times
-from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Write
 
 ScriptResult: TypeAlias = Any  # lists, bytes and integers
 
@@ -97,12 +97,10 @@ class _RedisStore:
             raise
 
     async def header(self) -> FoundHeader:
-        now, number, document, other, has_data = await self._run(_HEADER)
+        now, number, document, has_data = await self._run(_HEADER)
         if document is not None:
             return FoundHeader(Header.from_json(document, self.name), float(now), int(number))
-        if other in _EARLIER_TYPES:
-            raise format_error(self.name, is_earlier=True)
-        if other != b"none" or has_data:
+        if has_data:
             raise mismatch(self.name, _FOREIGN)
         return FoundHeader(None, float(now), 0)
 
@@ -119,7 +117,7 @@ class _RedisStore:
         now, number, generation = _head(head)
         return Found(_entry(stored, now), now, generation, number)
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         entry, header, lease = write.entry, write.header, write.lease
         if lease is not None:
             await self._servers.current().check()
@@ -130,14 +128,12 @@ class _RedisStore:
         result = await self._run(_SWAP, *conditions, *columns, *body)
         if isinstance(result, list):
             now, number, generation = _head(result[0])
-            found = _entry(result[1], now)
-            # The driver repeats a script whose response did not arrive, although it may have run.
-            is_written = found is not None and found.revision == entry.revision
-            return Swapped(found, now, generation, number, is_written=is_written)
+            # It is the written entry, if the driver has repeated a script whose response did not arrive.
+            return Found(_entry(result[1], now), now, generation, number)
         now, number, generation = _head(result)
         expires = entry.expires or now if lease is None else round(now + lease, 6)
         set_times(entry, claimed=entry.claimed or now, changed=now, expires=expires, left=expires - now)
-        return Swapped(entry, now, generation, number, is_written=True)
+        return Found(entry, now, generation, number)
 
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header
@@ -240,8 +236,10 @@ _LATE_WRITES = (
     "the ledger's server writes to the disk with a delay (appendfsync %s): if its machine fails, the last "
     "decisions are lost and would be requested again; set its appendfsync to always"
 )
-_FOREIGN = "is not a ledger, but other data or a part of one: restore a complete copy, or name another prefix"
-_EARLIER_TYPES = (b"zset", b"string")  # of the name "entries": in format 1, and in formats 2.0 to 3
+_FOREIGN = (
+    "is not a ledger, but other data, another format or a part of one: restore a complete copy, or name "
+    "another prefix"
+)
 _MISMATCH = re.compile(r"^LEDGER (.+)|WRONGTYPE")  # an error of a script
 
 # By the name of an exception and its text. Before Redis 7, only the text has the code of a script's error.
@@ -374,12 +372,12 @@ end
 return dropped
 """
 
-# ARGV: prefix. "entries" is a name of earlier formats.
+# ARGV: prefix. "entries" is a name of other formats.
 _HEADER = """
 local document, number = unpack(redis.call('HMGET', KEYS[1], 'document', 'number'))
 local time = redis.call('TIME')
 return {string.format('%d.%06d', time[1], time[2]), number, document,
-  redis.call('TYPE', ARGV[1] .. 'entries').ok, redis.call('EXISTS', KEYS[1], ARGV[1] .. 'index')}
+  redis.call('EXISTS', KEYS[1], ARGV[1] .. 'index', ARGV[1] .. 'entries')}
 """
 
 # ARGV: prefix; id and generation of the replaced header, or empty; then those of the new one, and its text.

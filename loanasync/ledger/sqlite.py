@@ -21,10 +21,10 @@ from attrs import define
 
 from loanasync._forks import free_after_fork
 from loanasync.errors import ConfigurationError, LedgerMismatchError
-from loanasync.ledger.header import Header, format_error, mismatch
+from loanasync.ledger.header import OTHER_FORMAT, Header, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import FORMAT, Entry, dump_entry, load_entry
-from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Write
 
 T = TypeVar("T")
 
@@ -55,9 +55,10 @@ _COLUMNS = 'key, state, revision, customer, "order", claimed, changed, expires, 
 
 # One statement, so that the entry is not older than the generation.
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
-_SELECT = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608  (constants)
-_FIND = f"{_SELECT} WHERE key = ?"
-_PAGE = f"{_SELECT} WHERE {{}} AND key >= :first AND key <> :last ORDER BY key LIMIT {PAGE_SIZE}"
+_FIND = "SELECT revision, lease_end FROM entries WHERE key = ?"
+_PAGE = f"""
+SELECT {_COLUMNS} FROM entries WHERE {{}} AND key >= :first AND key <> :last ORDER BY key LIMIT {PAGE_SIZE}
+"""  # noqa: S608  (constants)
 # The second condition uses the index. Without the plus, SQLite would replace its column by the value.
 _BY = '+"{0}" = :value AND substr("{0}", 1, 16) = substr(:value, 1, 16)'
 _CONDITIONS = {
@@ -73,7 +74,6 @@ REPLACE INTO entries (
 """
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
-_HEADER_SIZE = 100  # bytes at the beginning of each SQLite file
 _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
 _LOCK_PAUSE = 0.005  # seconds between two attempts
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
@@ -204,15 +204,12 @@ class _SqliteStore:
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         if replaces is None:
             return await self._database().run(partial(_create_file, self._file, header))
-        try:
-            return await self._database().write(partial(_swap_header, header, replaces))
-        except _MissingFileError:
-            return False
+        return await self._database().write(partial(_swap_header, header, replaces))
 
     async def read(self, key: str, header: Header) -> Found:
         return await self._database().read(partial(_read, key, header))
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         return await self._database().write(partial(_swap, write))
 
     async def page(
@@ -275,17 +272,17 @@ def _entry(row: Sequence[Any], now: float) -> Entry:
     return load_entry(columns, document, body, left=lease_end - now)
 
 
-def _swap(write: Write, transaction: _Transaction) -> Swapped:
+def _swap(write: Write, transaction: _Transaction) -> Found:
     _check(write.header, transaction.id)
-    entry, now, generation = write.entry, transaction.now, transaction.generation
-    row = transaction.connection.execute(_FIND, (entry.key,)).fetchone()
-    stored = None if row is None else _entry(row, now)
-    end = write.set_times(stored, generation=generation, now=now, time_of_day=transaction.time_of_day)
+    entry, connection, now = write.entry, transaction.connection, transaction.now
+    revision, end = connection.execute(_FIND, (entry.key,)).fetchone() or ("", now)
+    generation, today = transaction.generation, transaction.time_of_day
+    end = write.set_times(revision, end - now, generation=generation, now=now, time_of_day=today)
     if end is None:
-        return Swapped(stored, now, generation, transaction.number, is_written=False)
-    transaction.connection.execute(_WRITE, (*dump_entry(entry), entry.changed, end))
+        return _read(entry.key, write.header, connection)
+    connection.execute(_WRITE, (*dump_entry(entry), entry.changed, end))
     transaction.has_written = True
-    return Swapped(entry, now, generation, transaction.number + 1, is_written=True)
+    return Found(entry, now, generation, transaction.number + 1)
 
 
 def _drop(entries: Sequence[Entry], header: Header, transaction: _Transaction) -> int:
@@ -473,20 +470,13 @@ def _open_file(path: Path, patience: float) -> _Connection:
 
     Raises:
         LedgerMismatchError: The file does not exist, or is not a ledger of this version's format.
-        PermissionError: This user may not read or write the file.
     """
     name = str(path)
     file = Path(os.path.realpath(path))  # absolute, so that SQLite treats no name specially (":memory:")
     # Do not open the file except by SQLite: closing it would drop the locks of all ledgers in this process.
-    try:
-        size = file.stat().st_size
-    except FileNotFoundError:
+    if not file.exists():
         reason = f"does not exist: check the name, or run loanasync ledger create {name}"
-        raise _MissingFileError("ledger", "", name, reason) from None
-    if size < _HEADER_SIZE:  # SQLite would read an empty database
-        raise mismatch(name, "is empty or truncated: restore it, or name another file")
-    if not os.access(file, os.R_OK | os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        raise _MissingFileError("ledger", "", name, reason)
     connection = sqlite3.connect(
         f"{file.as_uri()}?mode=rw",
         uri=True,
@@ -514,10 +504,9 @@ def _open_file(path: Path, patience: float) -> _Connection:
 
 def _check_format(connection: Connection, name: str) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        raise mismatch(name, "is not a ledger: name another file")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != FORMAT:
-        raise format_error(name, is_earlier=version < FORMAT)
+        raise mismatch(name, "is empty, or is not a ledger: restore it, or name another file")
+    if connection.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+        raise mismatch(name, OTHER_FORMAT)
     has_table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone()
     if not has_table or connection.execute(_HEADER).fetchone() is None:
         raise mismatch(name, "has no header: restore it, or name another file")
@@ -557,7 +546,7 @@ def _uptime() -> float:
 
 
 class _ForkGuard:
-    """Prevents forks while SQLite files are in use, and closes the files before a fork.
+    """Lets one thread at a time use SQLite files or fork, and closes the files before a fork.
 
     Wrap each use of a file in ``with FORK_GUARD``.
 
@@ -567,13 +556,10 @@ class _ForkGuard:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._condition = threading.Condition(self._lock)
-        self._in_use = 0
-        self._is_forking = False
+        self._lock = threading.Lock()  # held across a fork, so that no other thread holds it in the child
         self._users: WeakSet[_DatabaseThread] = WeakSet()
         if hasattr(os, "register_at_fork"):  # Windows does not fork
-            after = {"after_in_parent": self._after_fork, "after_in_child": self._after_fork}
+            after = {"after_in_parent": self._lock.release, "after_in_child": self._lock.release}
             os.register_at_fork(before=self._before_fork, **after)
 
     def register(self, user: _DatabaseThread) -> None:
@@ -581,28 +567,15 @@ class _ForkGuard:
         self._users.add(user)
 
     def __enter__(self) -> None:
-        with self._lock:
-            if self._is_forking:
-                self._condition.wait_for(lambda: not self._is_forking)
-            self._in_use += 1
+        self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._in_use -= 1
-            if self._is_forking:
-                self._condition.notify_all()
+        self._lock.release()
 
     def _before_fork(self) -> None:
-        self._condition.acquire()  # held across the fork, so that no other thread holds it in the child
-        self._is_forking = True
-        self._condition.wait_for(lambda: not self._in_use)
+        self._lock.acquire()
         for user in tuple(self._users):
             user.close_file()
-
-    def _after_fork(self) -> None:
-        self._is_forking = False
-        self._condition.notify_all()
-        self._condition.release()
 
 
 FORK_GUARD = _ForkGuard()

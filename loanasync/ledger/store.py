@@ -39,12 +39,9 @@ class Found:
     generation: int
     number: int
 
-
-@frozen
-class Swapped(Found):
-    """The result of a swap. If nothing was written, `entry` is the stored one."""
-
-    is_written: bool
+    def has(self, entry: Entry) -> bool:
+        """Return True if an entry with this revision is stored, as after a swap that has written it."""
+        return self.entry is not None and self.entry.revision == entry.revision
 
 
 @frozen
@@ -70,12 +67,13 @@ class Write:
     not_after: float | None = None
 
     def set_times(
-        self, stored: Entry | None, *, generation: int, now: float, time_of_day: float
+        self, revision: str, left: float, *, generation: int, now: float, time_of_day: float
     ) -> float | None:
         """Check the conditions, and set the times of the entry, for a store that holds a lock.
 
         Args:
-            stored: The stored entry.
+            revision: Revision of the stored entry; empty if there is no entry.
+            left: Seconds until the lease of the stored entry expires; 0 without an entry.
             generation: Generation of the stored header.
             now: Time of the store.
             time_of_day: Time with which entries are dated.
@@ -83,12 +81,12 @@ class Write:
         Returns:
             The time of the store at which the lease ends; None if the entry must not be written.
         """
-        entry, revision = self.entry, "" if stored is None else stored.revision
+        entry = self.entry
         is_late = self.not_after is not None and now > self.not_after
         is_refused = self.lease is not None and generation != self.header.generation
         if is_late or is_refused or revision != self.expects:
             return None
-        left, expires = 0.0 if stored is None else stored.left, entry.expires or time_of_day
+        expires = entry.expires or time_of_day
         if self.lease is not None:
             left, expires = self.lease, time_of_day + self.lease
         set_times(
@@ -128,8 +126,8 @@ class Store(Protocol):
     async def read(self, key: str, header: Header) -> Found:
         """Return the entry of a key."""
 
-    async def swap(self, write: Write) -> Swapped:
-        """Write an entry if the conditions are met."""
+    async def swap(self, write: Write) -> Found:
+        """Write an entry if the conditions are met. Return it, or else the stored one."""
 
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header

@@ -29,7 +29,7 @@ from loanasync import (
 )
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
 from loanasync.ledger.administration import rotate_key
-from loanasync.ledger.keys import places_of
+from loanasync.ledger.keys import Approval, places_of
 from loanasync.ledger.orphans import Orphan, orphan_files
 from loanasync.testing import approval_request, user_data
 from loanasync.worker import handle, message
@@ -258,7 +258,8 @@ class Actors:
         if name not in _DIGESTS:
             policy = policy_of(self.world.plan.setup, self.folder)
             secrets = (KEY, NEW_KEY)
-            places = places_of(key.shop, CODES[key.customer], secrets, policy, "", _token(key))
+            approval = Approval(key.shop, CODES[key.customer], order_token=_token(key))
+            places = places_of(approval, secrets, policy)
             _DIGESTS[name] = [place.key for place in places]
         return _DIGESTS[name]
 

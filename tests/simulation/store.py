@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, State
 from loanasync.ledger.header import Header, new_header
 from loanasync.ledger.memory import MemoryStore
-from loanasync.ledger.store import Column, Found, FoundHeader, Swapped, Write
+from loanasync.ledger.store import Column, Found, FoundHeader, Write
 from loanasync.ledger.transitions import as_read
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class _ServerStore(MemoryStore):
     def create(self, header: Header) -> None:
         self._header, self.is_empty = header, False
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         before, _ = self._entries.get(write.entry.key, (None, 0.0))
-        swapped = await super().swap(write)
-        if swapped.is_written:
+        found = await super().swap(write)
+        if found.has(write.entry):
             self._server.note(before, write.entry)
-        return swapped
+        return found
 
     def check(self, header: Header) -> None:
         if self.is_empty:
@@ -179,7 +179,7 @@ class _Connection:
     async def read(self, key: str, header: Header) -> Found:
         return await self._call("read", lambda: self._server.store.read(key, header))
 
-    async def swap(self, write: Write) -> Swapped:
+    async def swap(self, write: Write) -> Found:
         return await self._call("swap", lambda: self._server.store.swap(write))
 
     async def page(

@@ -10,12 +10,24 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeAlias
 
+from attrs import frozen
+
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.header import Header, new_header
-from loanasync.ledger.store import Store, Swapped, Write
+from loanasync.ledger.store import Found, Store, Write
 from support.processes import start_process
 
-__all__ = ["Opener", "created", "draft", "dying_writer", "new", "put", "racing_process", "store_of"]
+__all__ = [
+    "Opener",
+    "Swapped",
+    "created",
+    "draft",
+    "dying_writer",
+    "new",
+    "put",
+    "racing_process",
+    "store_of",
+]
 
 Opener: TypeAlias = Callable[[], Ledger]  # opens the ledger once more, also in another process
 
@@ -46,11 +58,19 @@ def draft(key: str, **values: Any) -> Entry:
     return Entry(key=key, claimed=0.0, changed=0.0, expires=0.0, **given)
 
 
+@frozen
+class Swapped(Found):
+    """The result of a swap."""
+
+    is_written: bool
+
+
 async def put(
     store: Store, header: Header, entry: Entry, over: Entry | None = None, **options: Any
 ) -> Swapped:
     """Write an entry, over another one if that is given."""
-    return await store.swap(Write(entry, header, "" if over is None else over.revision, **options))
+    found = await store.swap(Write(entry, header, "" if over is None else over.revision, **options))
+    return Swapped(found.entry, found.now, found.generation, found.number, found.has(entry))
 
 
 def racing_process(log: Path, opener: Opener, header: Header, keys: list[str]) -> BaseProcess:

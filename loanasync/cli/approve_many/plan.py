@@ -17,7 +17,7 @@ from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.input import DialectName, rows_of
 from loanasync.cli.ledger.open import OpenLedger
 from loanasync.ledger import Entry, Ledger, Settlement, State
-from loanasync.ledger.keys import Place, places_of
+from loanasync.ledger.keys import Approval, Place, places_of
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.resolution import find_entry
 
@@ -75,7 +75,8 @@ class Keys:
         if row.problems:
             return ()
         code = normalize_fiscal_code(row.fiscal_code)
-        return places_of(self.shop_id, code, self.secrets, self.policy, row.scope, row.request.order_token)
+        approval = Approval(self.shop_id, code, row.scope, row.request.order_token)
+        return places_of(approval, self.secrets, self.policy)
 
     def keys(self, row: FileRow) -> tuple[str, ...]:
         """Return the keys of a row, the present one first; none for a row with problems."""

@@ -44,7 +44,7 @@ from loanasync.cli.ledger.resolve import (
 )
 from loanasync.ledger import Entry, State, create_ledger
 from loanasync.ledger.administration import confirm, move_service, rotate_key
-from loanasync.ledger.keys import places_of
+from loanasync.ledger.keys import Approval, places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
@@ -179,7 +179,7 @@ def _entry_of_customer(use: OpenLedger) -> Entry:
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
-    places = places_of(shop.shop_id, normalize_fiscal_code(code), secrets, use.policy)
+    places = places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets, use.policy)
     found = [entry for each in places for entry in use.run(use.ledger.find(customer=each.subject.customer))]
     if len(found) == 1:
         return found[0]

@@ -22,7 +22,7 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
 from loanasync.ledger import Entry, Settlement, State
-from loanasync.ledger.keys import Place, places_of
+from loanasync.ledger.keys import Approval, Place, places_of
 from loanasync.ledger.resolution import (
     STATES,
     Statement,
@@ -180,7 +180,8 @@ class _Run:
     async def _match(self, row: _Row) -> "_Match":
         by_order = bool(self.use.policy.scope)
         names = ("", row.scope) if by_order else (row.scope, None)
-        places = places_of(self.shop_id, row.fiscal_code, self.secrets, self.use.policy, *names)
+        approval = Approval(self.shop_id, row.fiscal_code, *names)
+        places = places_of(approval, self.secrets, self.use.policy)
         entry = await find_entry(self.use.ledger, places, by_order=by_order)
         is_new = entry == "missing" and row.statement.state is State.HELD
         if is_new and (row.scope or not by_order):

@@ -220,7 +220,7 @@ def test_command_for_an_earlier_format_is_refused(command: str) -> None:
     content = Path("decisions.db").read_bytes()
     done = run_ledger(command, "decisions.db", *COMMANDS[command])
     assert (done.exit_code, done.stdout) == (2, "")
-    message = "the ledger decisions.db has an earlier format, which this version of loanasync cannot read"
+    message = "the ledger decisions.db has another format, which this version of loanasync cannot read"
     assert done.stderr.startswith(message)
     assert "finish its approvals with the version that wrote it" in done.stderr
     assert create("decisions.db")[0] == 2

@@ -124,12 +124,11 @@ def test_ledger_of_another_service_sends_nothing(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty or truncated: restore it, or name another file"),
-        (b"SQLite format 3\0" + bytes(50), "is empty or truncated: restore it, or name another file"),
+        (b"", "is empty, or is not a ledger: restore it, or name another file"),
         (b"SQLite format 3\0" + bytes(5000), "is damaged, truncated, or not an SQLite file"),
-        (None, "has an earlier format, which this version"),
+        (None, "has another format, which this version"),
     ],
-    ids=["empty", "truncated", "damaged", "earlier format"],
+    ids=["empty", "damaged", "another format"],
 )
 def test_unreadable_ledger_sends_nothing(
     tmp_path: Path, served: Sandbox, content: bytes | None, message: str

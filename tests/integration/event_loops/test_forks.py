@@ -89,7 +89,7 @@ def claim():
 
 thread = threading.Thread(target=claim)
 thread.start()
-while not FORK_GUARD._in_use:  # until the claim has come to the file
+while not FORK_GUARD._lock.locked():  # until the claim has come to the file
     pass
 child = os.fork()
 if not child:

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -63,29 +63,6 @@ async def test_claim_that_arrives_late_is_not_written(store: HangingLedger) -> N
     assert (entry.state, entry.takeovers, entry.history) == (State.APPROVED, 0, ())
 
 
-async def test_cancelled_claim_is_released_by_a_client_that_closes(
-    store: HangingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ledger works again before the client is closed."""
-    shop, claim, has_begun = Shop(ledger=store.ledger), store.ledger.claim, asyncio.Event()
-
-    async def hang_and_claim(key: str, **options: Any) -> Entry:
-        await store.hang()
-        has_begun.set()
-        return await claim(key, **options)
-
-    monkeypatch.setattr(store.ledger, "claim", hang_and_claim)
-    call = asyncio.create_task(shop.approve())
-    await has_begun.wait()
-    call.cancel()
-    closing = asyncio.create_task(shop.client.aclose())
-    await asyncio.sleep(0.1)
-    assert not closing.done()
-    await store.resume()
-    await closing
-    assert {entry.state for entry in await shop.entries()} <= {State.RELEASED}
-
-
 class LosingLedger(FailingLedger):
     """A ledger that can be down: it writes claims, but their responses are lost, and all else fails."""
 
@@ -121,15 +98,6 @@ async def test_unsent_claim_is_recognized_by_its_client_only(
     assert isinstance(await shop.result(shop.new_client(), wait=0), of_another)
     assert isinstance(await shop.approve(wait=0), Approved)
     assert len(shop.script.sent) == 1
-
-
-async def test_unsent_claim_is_undone_by_the_approval_of_another_customer() -> None:
-    ledger = LosingLedger()
-    shop = Shop(approved(), ledger=ledger)
-    await shop.result()
-    ledger.is_down = False
-    await shop.approve(code=OTHER)
-    assert {entry.state for entry in await shop.entries()} == {State.RELEASED, State.APPROVED}
 
 
 def test_unsent_claim_is_undone_in_the_next_event_loop() -> None:
@@ -181,55 +149,3 @@ async def test_oldest_of_too_many_unsent_claims_are_forgotten(monkeypatch: pytes
     await shop.client.aclose()
     states = {entry.scope: entry.state for entry in await shop.entries()}
     assert [states[f"{number}"] for number in range(5)] == [State.INFLIGHT] * 2 + [State.RELEASED] * 3
-
-
-async def test_claim_is_undone_after_its_callers_were_cancelled() -> None:
-    claimed, undoing = asyncio.Event(), asyncio.Event()
-
-    class Hanging(FailingLedger):
-        async def claim(self, key: str, **options: Any) -> Entry:
-            entry = await super().claim(key, **options)
-            if not claimed.is_set():
-                claimed.set()
-                await asyncio.Event().wait()
-            return entry
-
-    async def hang_once() -> None:
-        if not undoing.is_set():
-            undoing.set()
-            await asyncio.Event().wait()
-
-    shop = Shop(ledger=Hanging(get=hang_once), patience=0.5)
-    for event in (claimed, undoing):
-        caller = asyncio.create_task(shop.approve())
-        await event.wait()
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-    await shop.client.aclose()
-    assert (await shop.entry()).state is State.RELEASED
-
-
-async def test_call_with_a_hanging_ledger_ends_after_total_and_patience() -> None:
-    """Measured by the timeouts of the operations, not by the clock of this machine."""
-    limits: list[float] = []
-    timeout = asyncio.timeout
-
-    def recorded_timeout(within: float | None) -> asyncio.Timeout:
-        assert within is not None
-        limits.append(within)
-        return timeout(min(within, 0.01))
-
-    async def hanging() -> NoReturn:
-        await asyncio.Event().wait()
-        raise NotImplementedError
-
-    ledger = FailingLedger(claim=hanging, get=hanging)
-    shop = Shop(ledger=ledger, patience=7.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loanasync.ledger.ledger.asyncio.timeout", recorded_timeout)
-        error = await shop.result(timeout=Timeout(total=1, attempt=0.9, connect=0.1))
-    assert isinstance(error, LedgerUnavailableError)
-    keys, claim, undo, *_ = limits
-    assert 0 < claim <= keys <= 1.0
-    assert undo == 7.0

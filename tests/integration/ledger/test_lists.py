@@ -79,7 +79,7 @@ async def test_sqlite_lists_use_an_index(tmp_path: Path) -> None:
         def plan(statement: str, connection: sqlite3.Connection) -> str:
             return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
-        read = [each for each in statements if each.startswith("SELECT")]
+        read = [each for each in statements if each.lstrip().startswith("SELECT")]
         plans = {statement: await database.read(partial(plan, statement)) for statement in read}
     used = " ".join(plans.values())
     for index in ("entries_state", "entries_customer", "entries_order"):

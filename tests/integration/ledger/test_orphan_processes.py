@@ -1,18 +1,12 @@
 """Orphan files that several processes write and import at the same time."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from loanasync.ledger import MemoryLedger, Settlement, SqliteLedger, State, import_orphans
-from loanasync.ledger.orphans import Orphan, write_orphan
+from loanasync.ledger import SqliteLedger, State, import_orphans
 from support.ledger_clients import create
-
-APPROVED = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true}')
 
 
 async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
@@ -22,27 +16,6 @@ async def started(script: str, *arguments: str) -> asyncio.subprocess.Process:
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
     return process
-
-
-LOCKING = """
-import fcntl, sys
-with open(sys.argv[1]) as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
-async def test_orphan_locked_by_another_process_is_imported(tmp_path: Path) -> None:
-    ledger = MemoryLedger()
-    orphan = Orphan(ledger=(await ledger.header()).id, key="k", token="t", payload="p", settlement=APPROVED)
-    file = await asyncio.to_thread(write_orphan, [tmp_path], orphan)
-    other = await started(LOCKING, str(file))
-    assert await asyncio.to_thread(write_orphan, [tmp_path], orphan) not in (None, file)
-    assert await import_orphans(ledger, tmp_path) == 2
-    await other.communicate(b"")
-    assert list(tmp_path.iterdir()) == []
 
 
 WRITER = """

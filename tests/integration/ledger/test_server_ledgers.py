@@ -12,33 +12,19 @@ import pytest
 from loanasync import (
     Approved,
     ConfigurationError,
-    ConnectionLostError,
     DecisionNotRecordedError,
     LedgerUnavailableError,
-    LoanClient,
-    OutcomeUnknownError,
-    PayloadMismatchError,
     Refused,
 )
-from loanasync.ledger import (
-    LedgerPolicy,
-    PostgresLedger,
-    RedisLedger,
-    Settlement,
-    State,
-    create_ledger,
-    import_orphans,
-)
-from loanasync.ledger.administration import move_service
-from loanasync.sandbox import Sandbox
+from loanasync.ledger import PostgresLedger, RedisLedger, State, import_orphans
 from loanasync.testing import approved, refused
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import KEY, Shop, held_response
+from support.ledger_clients import Shop, create, held_response
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Valkey
+from support.settlements import REFUSAL, claim, settle
 
 OTHER = "TSTXYZ00A00A000B"
-POLICY = LedgerPolicy(key=KEY)
 # Seconds of patience with a hanging server; longer than a stall of the machine.
 PATIENCE = 2.5
 
@@ -48,7 +34,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[LedgerStore]:
     server = request.getfixturevalue(request.param)
     found: LedgerStore = ValkeyStore(server) if isinstance(server, Valkey) else PostgresStore(server)
     async with found.ledger() as ledger:
-        await create_ledger(ledger, base_url="https://loans.example.com", policy=POLICY)
+        await create(ledger)
     yield found
     if not server.is_running:
         server.start()
@@ -114,28 +100,15 @@ async def test_hanging_server_is_abandoned_in_time(store: LedgerStore, moment: s
     await shop.ledger.aclose()
 
 
-async def test_restarted_server_is_used_again_immediately(store: LedgerStore) -> None:
-    ledger = store.ledger()
-    await asyncio.gather(
-        *(ledger.claim(f"k{number}", token="t", payload="p", lease=60) for number in range(20))
-    )
-    await asyncio.to_thread(store.server.kill)
-    await asyncio.to_thread(store.server.start)
-    entries = await asyncio.gather(*(ledger.get(f"k{number}") for number in range(20)))
-    assert [entry.state for entry in entries if entry] == [State.INFLIGHT] * 20
-    await ledger.aclose()
-
-
 async def test_decision_survives_kill_9_of_its_server(store: LedgerStore) -> None:
     ledger = store.ledger()
-    for number in range(50):
-        await ledger.claim(f"k{number}", token="t", payload="p", lease=60)
-        settlement = Settlement(state=State.REFUSED, status=422, body=b"no")
-        await ledger.settle(f"k{number}", token="t", payload="p", settlement=settlement)
+    keys = [f"k{number}" for number in range(50)]
+    await asyncio.gather(*(settle(ledger, REFUSAL, key=key) for key in keys))
     await asyncio.to_thread(store.server.kill)
     await asyncio.to_thread(store.server.start)
-    assert {entry.state async for entry in ledger.scan()} == {State.REFUSED}
-    assert len([entry async for entry in ledger.scan()]) == 50
+    # All connections are open and useless now.
+    entries = await asyncio.gather(*(ledger.get(key) for key in keys))
+    assert [entry.state for entry in entries if entry] == [State.REFUSED] * 50
     await ledger.aclose()
 
 
@@ -171,36 +144,9 @@ async def test_stored_data_contains_no_personal_data(store: LedgerStore) -> None
     await shop.ledger.aclose()
 
 
-async def test_two_machines_send_one_request(store: LedgerStore) -> None:
-    async with Sandbox() as sandbox:
-        async with store.ledger() as ledger:
-            await move_service(ledger, sandbox.base_url)
-        for code in (FISCAL_CODE, OTHER):
-            async with sandbox.client() as client:
-                await client.create_request({"fiscalCode": code})
-
-        def worker() -> LoanClient:
-            return sandbox.client(ledger=store.ledger(), ledger_policy=POLICY)
-
-        request = approval_request(email="anna@example.com")
-        async with worker() as one, worker() as other:
-            decisions = await asyncio.gather(*(each.approve(FISCAL_CODE, request) for each in (one, other)))
-            assert all(isinstance(each, Approved) for each in decisions)
-            assert len({str(each.redirect_url) for each in decisions if isinstance(each, Approved)}) == 1
-            with pytest.raises(PayloadMismatchError):
-                await other.approve(FISCAL_CODE, approval_request(email="bea@example.com"))
-            cut = approval_request(email="anna+resetafter@example.com")
-            with pytest.raises(ConnectionLostError):
-                await one.approve(OTHER, cut)
-            for each in (one, other):
-                with pytest.raises(OutcomeUnknownError):
-                    await each.approve(OTHER, cut)
-        assert len([each for each in sandbox.journal if each.operation == "approve"]) == 2
-
-
 async def test_many_operations_share_a_few_connections(store: LedgerStore) -> None:
     ledger = store.ledger()
-    await asyncio.gather(*(ledger.claim(f"k{each}", token="t", payload="p", lease=60) for each in range(300)))
+    await asyncio.gather(*(claim(ledger, f"k{number}") for number in range(300)))
     assert await store.connection_count() <= 10
     await ledger.aclose()
     while await store.connection_count():  # noqa: ASYNC110  (until the server has noticed)

@@ -56,14 +56,6 @@ def test_ledger_works_in_event_loops_of_several_threads(opener: Opener) -> None:
     assert sorted(won) == [False] * 7 + [True]
 
 
-async def test_concurrent_acloses_of_a_ledger_close_it_once(opener: Opener) -> None:
-    ledger = opener()
-    await ledger.get("k")
-    await asyncio.gather(*(ledger.aclose() for _ in range(3)))
-    assert (await ledger.claim("k", token="t", payload="p", lease=60)).is_claimed_by("t")  # open again
-    await ledger.aclose()
-
-
 FORKING = """
 import asyncio, os, pickle, sys, warnings
 from base64 import b64decode
