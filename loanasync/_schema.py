@@ -191,12 +191,14 @@ def _of_wire_rule(name: str, rule: Rule, model: RequestModel, dialect: Dialect) 
 def _of_text(rule: Text) -> Schema:
     made: Schema = {"type": "string"}
     if rule.pattern is not None:
-        made["pattern"] = f"^(?:{rule.pattern})$" if "|" in rule.pattern else f"^{rule.pattern}$"
-        if not rule.may_be_blank and _accepts_spaces(rule.pattern):
+        pattern = rule.pattern.pattern
+        made["pattern"] = f"^(?:{pattern})$" if "|" in pattern else f"^{pattern}$"
+        if not rule.may_be_blank and _accepts_spaces(pattern):
             made["allOf"] = [{"pattern": _NOT_BLANK}]
     elif not rule.may_be_blank:
         made["pattern"] = _NOT_BLANK
-    excluded = [*([rule.excluded] if rule.excluded else []), *([CONTROL] if rule.single_line else [])]
+    excluded = [rule.excluded.pattern] if rule.excluded else []
+    excluded += [CONTROL] if rule.single_line else []
     if excluded:
         made["not"] = {"pattern": "|".join(excluded)}
     return made

@@ -181,18 +181,12 @@ def _make_converter(dialect: Dialect) -> Converter:
     return converter
 
 
-def _find_writer(dialect: Dialect, model: type) -> Convert:
-    return _converter(dialect).get_unstructure_hook(model)
-
-
-def _find_reader(model: type) -> Read:
-    return _converter(Dialect()).get_structure_hook(model)  # the names in responses
-
-
 # Not decorators, because mutation testing skips decorated functions. The last two save the time in which
 # cattrs finds the function for a model.
 _converter = cache(_make_converter)
-_writer: Callable[[Dialect, type], Convert] = cache(_find_writer)
-_reader: Callable[[type], Read] = cache(_find_reader)
+_writer: Callable[[Dialect, type], Convert] = cache(
+    lambda dialect, model: _converter(dialect).get_unstructure_hook(model)
+)
+_reader: Callable[[type], Read] = cache(lambda model: _converter(Dialect()).get_structure_hook(model))
 _ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

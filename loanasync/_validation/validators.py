@@ -77,6 +77,10 @@ def _joined(*sentences: str) -> str:
 _REQUIRED = Violation("required", "is required")
 
 
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    return None if pattern is None else re.compile(pattern)
+
+
 @frozen
 class Text:
     """The rule for a text: a str that is not blank, that UTF-8 can encode, and that has the right form.
@@ -94,26 +98,16 @@ class Text:
         single_line: Refuse line breaks and other control characters.
     """
 
-    pattern: str | None = None
+    pattern: re.Pattern[str] | None = field(default=None, converter=_compiled)
     meaning: str = ""
     format_hint: str = ""
-    excluded: str | None = None
+    excluded: re.Pattern[str] | None = field(default=None, converter=_compiled)
     excluded_rule: str = ""
     exclusion: str = ""
     exclusion_hint: str = ""
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
     single_line: bool = False
-    _pattern: re.Pattern[str] | None = field(init=False, eq=False, repr=False)
-    _excluded: re.Pattern[str] | None = field(init=False, eq=False, repr=False)
-
-    @_pattern.default
-    def _compile_pattern(self) -> re.Pattern[str] | None:
-        return None if self.pattern is None else re.compile(self.pattern)
-
-    @_excluded.default
-    def _compile_excluded(self) -> re.Pattern[str] | None:
-        return None if self.excluded is None else re.compile(self.excluded)
 
     def check(self, value: object) -> Violation | None:
         # For speed: a printable text has no surrogates and no control characters.
@@ -122,11 +116,12 @@ class Text:
             if violation is not None:
                 return violation.with_hints(self.hint(value))
             value = str(value)
-        if self._excluded is not None and self._excluded.search(value):
+        if self.excluded is not None and self.excluded.search(value):
             return Violation(self.excluded_rule, self.exclusion, self.exclusion_hint)
-        if self._pattern is None or self._pattern.fullmatch(value):
+        if self.pattern is None or self.pattern.fullmatch(value):
             return None
-        return Violation("format", f"must be {self.meaning}", self.format_hint, {"pattern": self.pattern})
+        params = {"pattern": self.pattern.pattern}
+        return Violation("format", f"must be {self.meaning}", self.format_hint, params)
 
     def _check_text(self, value: object) -> Violation | None:
         if value is None:
