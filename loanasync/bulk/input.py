@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loanasync._cells import CellError, to_cents
-from loanasync._models import AdditionalData, ApprovalRequest, Dialect
+import attrs
+
+from loanasync._cells import BY_TYPE, CellError, to_cents
+from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
 from loanasync._results import Problem, described
 from loanasync._settings import Limits
 from loanasync._validation.rules import check_approval, check_fiscal_code, normalize_fiscal_code
-from loanasync.bulk.cells import CONVERTERS, check_number_is_complete
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
     FIELDS,
@@ -33,9 +34,24 @@ _UNPRINTED = (
     "unknown members, not printed because their names may be values; write names such as fiscal_code, or map "
     "them: --column FIELD=NAME"
 )
+_TOO_SHORT = (
+    "a spreadsheet has shortened this number to scientific notation, such as 3,33E+09; format the column as "
+    "text, and enter the whole number again"
+)
 _ANY_FIELD = "FIELD"
 # Fields with an enumeration, whose values are often written in another language.
 _CHOICES = frozenset({"citizenship", "residence", "educational_qualification", "children", "salary_type"})
+_SHORTENED = re.compile("[0-9]+(?:[.,][0-9]+)?[Ee][+-][0-9]+")  # 3,33E+09: the other digits are lost
+# By field. Fields that are missing here are text, which needs no conversion.
+_CONVERTERS: Mapping[str, Callable[[object], object]] = {
+    **{
+        each.name: BY_TYPE[each.type]
+        for model in (ApprovalRequest, AdditionalData, UserData)
+        for each in attrs.fields(model)
+        if each.type in BY_TYPE
+    },
+    "additional_data_needed": BY_TYPE[bool | None],
+}
 Check = Callable[..., Iterable[Problem]]
 
 
@@ -280,13 +296,14 @@ class InputRows:
 
     def _read_value(self, name: str, value: object, values: dict[str, Any], messages: dict[str, str]) -> None:
         value = self._mapping.value_of(name, value)
+        if name != "id" and isinstance(value, str) and _SHORTENED.fullmatch(value):
+            messages[name] = _TOO_SHORT
+            return
         try:
-            if name != "id":
-                check_number_is_complete(value)
             if name == "amount":
                 values[name] = to_cents(value, euro=self._mapping.amounts == "euro")
             else:
-                values[name] = CONVERTERS[name](value) if name in CONVERTERS else value
+                values[name] = _CONVERTERS[name](value) if name in _CONVERTERS else value
         except CellError as error:
             messages[name] = str(error)
 

@@ -103,8 +103,8 @@ class WorkerPool:
         # Results for the reader and, with `ordered`, results that wait for those of earlier rows.
         self._ready: deque[RowResult] = deque()
         self._out_of_order: dict[int, RowResult] | None = {} if ordered else None
-        self._taken = 0  # number of rows
-        self._read = 0  # number of results
+        self.taken = 0  # number of rows
+        self.number_read = 0  # number of results
         self._is_stopped = False  # no more rows are taken
         self._sends_no_more = False  # rows that wait for the circuit breaker are not sent
         self._failure: BaseException | None = None
@@ -125,16 +125,6 @@ class WorkerPool:
         # File and line for the warning about unread results; set when the reader is gone.
         self._abandoned: tuple[str, int] | None = None
         self._inspected: tuple[RowResult, ...] = ()
-
-    @property
-    def taken(self) -> int:
-        """Number of rows that were taken."""
-        return self._taken
-
-    @property
-    def number_read(self) -> int:
-        """Number of results that were read."""
-        return self._read
 
     @property
     def has_ended(self) -> bool:
@@ -178,8 +168,8 @@ class WorkerPool:
                     raise self._end_of_results()
                 self._start_worker()  # all workers were cancelled from outside
             await self._wait_for_result()
-        self._read += 1
-        if not self._is_starting and self._taken - self._read <= self._concurrency:
+        self.number_read += 1
+        if not self._is_starting and self.taken - self.number_read <= self._concurrency:
             self._start_worker()  # at most `concurrency` results are still to be read: take the next row
         return self._ready.popleft()
 
@@ -187,7 +177,7 @@ class WorkerPool:
         failure, self._failure = self._failure, None
         if failure is None:
             return StopAsyncIteration()
-        failure.add_note(f"rows taken before this error: {self._taken}; all of their results were read")
+        failure.add_note(f"rows taken before this error: {self.taken}; all of their results were read")
         return failure
 
     def abandon(self, created_at: tuple[str, int]) -> None:
@@ -313,8 +303,8 @@ class WorkerPool:
             if row is _NO_MORE_ROWS or self._is_stopped:
                 self._take_no_more()
                 return
-            index = self._taken
-            self._taken += 1
+            index = self.taken
+            self.taken += 1
             if not self._is_starting:
                 self._start_worker()
             self._started[index] = time.monotonic()
@@ -387,7 +377,7 @@ class WorkerPool:
     @property
     def _is_full(self) -> bool:
         """True if no further row may be taken until the reader has read a result."""
-        return self._taken - self._read >= 2 * self._concurrency
+        return self.taken - self.number_read >= 2 * self._concurrency
 
     async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
         """Return the next row, when the reader has caught up and the rate allows a call.
@@ -433,7 +423,7 @@ class WorkerPool:
             self._ready.append(result)
         else:
             self._out_of_order[result.index] = result
-            while (following := self._read + len(self._ready)) in self._out_of_order:
+            while (following := self.number_read + len(self._ready)) in self._out_of_order:
                 self._ready.append(self._out_of_order.pop(following))
         if self._waiting_reader is not None and self._ready and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)

@@ -67,18 +67,31 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed_lines(first: Iterable[int], count: int) -> str:
-    """Return line numbers as text: "line 7", "lines 3 and 7", "lines 3, 7, 9 and 39 others".
+def listed(first: Iterable[object], count: int) -> str:
+    """Return some of several things as text: "7", "3 and 7", "3, 7, 9 and 39 others".
 
     Args:
-        first: The first line numbers.
-        count: The number of all lines.
+        first: The first things.
+        count: The number of all things.
     """
-    numbers = [f"{line:,}" for line in first]
-    if others := count - len(numbers):
-        numbers.append(f"{others:,} other{'s' if others > 1 else ''}")
-    *most, last = numbers
-    return f"lines {', '.join(most)} and {last}" if most else f"line {last}"
+    shown = [*map(str, first)]
+    if others := count - len(shown):
+        shown.append(counted(others, "other"))
+    *most, last = shown
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def listed_lines(first: Iterable[int], count: int) -> str:
+    """Return line numbers as text: "line 7", "lines 3, 7, 9 and 39 others". See `listed`."""
+    return f"line{'s' if count > 1 else ''} {listed((f'{line:,}' for line in first), count)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the largest unit of which there are more than one."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 @contextmanager

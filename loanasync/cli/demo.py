@@ -54,11 +54,6 @@ class Recording:
         return self._exporter.get_finished_spans()
 
     @property
-    def calls(self) -> Sequence[ReadableSpan]:
-        """The spans of calls. Each is the root of its trace, above the spans of its attempts."""
-        return [span for span in self.spans if span.parent is None]
-
-    @property
     def metrics(self) -> MetricsData:
         """The metrics so far."""
         return self._reader.get_metrics_data() or MetricsData([])
@@ -222,8 +217,9 @@ def export(recording: Recording, base: URL, console: Console) -> None:
     console.print(
         f"\ntraces    exported to {traces} as {recording.service}; their trace ids:", soft_wrap=True
     )
-    for span in recording.calls:
-        console.print(f"          {format_trace_id(span.context.trace_id)} {span.name}")
+    for span in recording.spans:
+        if span.parent is None:  # the span of a call, above those of its attempts
+            console.print(f"          {format_trace_id(span.context.trace_id)} {span.name}")
     metrics = _send("metrics", base, OTLPMetricExporter, recording.metrics)
     console.print(f"metrics   exported to {metrics}", soft_wrap=True)
 

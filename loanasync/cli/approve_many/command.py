@@ -157,11 +157,8 @@ def _check_results(out: str | None, *, is_plan: bool) -> None:
         raise typer.BadParameter(
             "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
         )
-    if out not in (None, STANDARD_OUTPUT):
-        if Path(out).is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), out)
-        if not Path(out).parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), out)
+    if out not in (None, STANDARD_OUTPUT) and (Path(out).is_dir() or not Path(out).parent.is_dir()):
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), out)  # the message says which
 
 
 def export(

@@ -37,9 +37,8 @@ _CREATE = (
 # the outcome of the row, or "failed" for an error about a customer who was decided before.
 MAY_BE_SENT = ("", "not_sent", "not_evaluated")
 _MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
-_BY_KEY = "SELECT number, key, state, record FROM job.rows WHERE key = ?"
-_BY_PLACE = f"""SELECT number, key, state, NULL FROM job.rows
-    WHERE (line = ?1 OR (id = ?2 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?1"""  # noqa: S608  (constants)
+_COLUMNS = "number, line, id, key, state, record, run ="
+_BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?2"""
 
 
 class Kind(StrEnum):
@@ -90,18 +89,8 @@ class Counts:
 
 
 @frozen
-class FoundRow:
-    """A row of the job that a row of the input continues or corrects."""
-
-    number: int
-    key: str
-    state: str
-    record: bytes | None
-
-
-@frozen
 class JobRow:
-    """A row of the job, for an export.
+    """A row of the job.
 
     Args:
         is_current: A row of the run that holds the job.
@@ -219,15 +208,12 @@ class Job:
             ).fetchone()
         )
 
-    def find(self, keys: Sequence[str], line: int, row_id: str) -> FoundRow | None:
+    def find(self, keys: Sequence[str], line: int, row_id: str) -> JobRow | None:
         """Return the row of a customer, else one that may be sent and has the same line or id."""
-        for key in keys:
-            if (found := self._db.execute(_BY_KEY, (key,)).fetchone()) is not None:
-                return FoundRow(*found)
-        found = self._db.execute(_BY_PLACE, (line, row_id)).fetchone()
-        return None if found is None else FoundRow(*found)
+        found = (row for key in keys for row in self._rows("key = ?2", key))
+        return next(found, None) or next(self._rows(_BY_PLACE, line, row_id), None)
 
-    def plan(self, found: FoundRow | None, *values: object) -> None:
+    def plan(self, found: JobRow | None, *values: object) -> None:
         """Add a row to the plan.
 
         Args:
@@ -296,14 +282,12 @@ class Job:
 
     def rows(self) -> Iterator[JobRow]:
         """Yield all rows, in the order of the lines."""
+        return self._rows("TRUE ORDER BY line, number")
+
+    def _rows(self, condition: str, *values: object) -> Iterator[JobRow]:
+        statement = f"SELECT {_COLUMNS} ?1 FROM job.rows WHERE {condition}"  # noqa: S608  (constants)
         current = self.run if self._is_locked else -1
-        yield from starmap(
-            JobRow,
-            self._db.execute(
-                "SELECT number, line, id, key, state, record, run = ? FROM job.rows ORDER BY line, number",
-                (current,),
-            ),
-        )
+        return starmap(JobRow, self._db.execute(statement, (current, *values)))
 
     def planned(self) -> Counts:
         """Count the rows of the plan."""

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from attrs import define, evolve, field, frozen
@@ -87,14 +87,20 @@ class RequestLoop:
             self._rows(), progress=self._record_result, **options
         )
         updates = asyncio.create_task(self._update_regularly(update))
+        timer = None
+        if deadline is not None:
+            reason = f"stopped by --deadline ({deadline:g} s)"
+            timer = asyncio.get_running_loop().call_later(deadline, self._stop, reason, Exit.DEADLINE)
         try:
-            with self._interruptible(), self._until_deadline(deadline), warnings.catch_warnings():
+            with self._interruptible(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # of the stop, which this command prints
                 async with approvals:
                     async for _ in approvals:
                         pass
         finally:
             updates.cancel()
+            if timer is not None:
+                timer.cancel()
             await self._save()
         if self.is_aborted:
             await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
@@ -208,18 +214,6 @@ class RequestLoop:
             self._approvals.abort()
 
         return interruptible(stop, abort)
-
-    @contextmanager
-    def _until_deadline(self, deadline: float | None) -> Iterator[None]:
-        if deadline is None:
-            yield
-            return
-        reason = f"stopped by --deadline ({deadline:g} s)"
-        timer = asyncio.get_running_loop().call_later(deadline, self._stop, reason, Exit.DEADLINE)
-        try:
-            yield
-        finally:
-            timer.cancel()
 
 
 def _may_be_sent(result: RowResult) -> bool:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputRows
-from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, FoundRow, Job, Kind
+from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job, JobRow, Kind
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.input import DialectName, rows_of
@@ -157,7 +157,7 @@ class Planner:
             kept = "", None  # the client reads the outcome from the ledger
         self.job.plan(found, *place, kind, order.request.amount, *kept)
 
-    def _kind(self, entry: Entry | None, found: FoundRow | None) -> Kind:
+    def _kind(self, entry: Entry | None, found: JobRow | None) -> Kind:
         known = "" if found is None or found.record is None else found.state
         is_decided = known in ("approved", "refused")
         match None if entry is None else entry.state:

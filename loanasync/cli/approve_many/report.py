@@ -13,7 +13,7 @@ from rich.table import Table
 from loanasync.cli.approve_many.job import UNFINISHED, Counts, Kind
 from loanasync.cli.approve_many.results import DECIDED
 from loanasync.cli.causes import CauseTally
-from loanasync.cli.console import counted
+from loanasync.cli.console import counted, duration
 
 _LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
@@ -81,7 +81,7 @@ def _progress_lines(console: Console, counts: Counts, total: int) -> Iterator[Up
     def print_line() -> None:
         rows = f"{latest:,} of {counted(total, 'row')}"
         rate = latest / max(time.monotonic() - started, _MIN_ELAPSED)
-        left = f"; about {_rounded((total - latest) / rate)} left" if 0 < latest < total else ""
+        left = f"; about {duration((total - latest) / rate)} left" if 0 < latest < total else ""
         speed = f"{rate:,.0f}" if rate >= _WHOLE_RATE else f"{rate:.1f}"
         line = f"{rows}: {_text(counts)}; {speed} rows/s{left}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -100,14 +100,6 @@ def _progress_lines(console: Console, counts: Counts, total: int) -> Iterator[Up
 def _text(counts: Counts) -> str:
     shown = (Kind.APPROVED, Kind.REFUSED, Kind.UNKNOWN, Kind.FAILED)
     return ", ".join(f"{counts.rows[kind]:,} {kind}" for kind in shown)
-
-
-def _rounded(seconds: float) -> str:
-    """Return a duration in the largest unit of which there are more than one."""
-    for unit, size in (("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 @define

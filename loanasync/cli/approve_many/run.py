@@ -353,7 +353,7 @@ def _write(path: str | None, lines: Iterable[str]) -> list[str]:
 def _final_messages(options: RunOptions, counts: Counts, loop: RequestLoop) -> Iterator[str]:
     """Yield why the run ended early, and what the user has to do."""
     unsent = counts.rows[Kind.TO_BE_SENT]
-    can_resume = options.ledger is not None or options.job_file is not None
+    can_resume = bool(options.ledger_name)
     if loop.stopped and (unsent or loop.code is not Exit.DEADLINE):
         yield f"{loop.stopped}; run the same command to resume" if can_resume and unsent else loop.stopped
     if loop.unrecorded:
@@ -371,19 +371,17 @@ def _final_messages(options: RunOptions, counts: Counts, loop: RequestLoop) -> I
         yield f"the reasons of failed rows are in {options.results}"
     if unknown := counts.rows[Kind.UNKNOWN]:
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
-        command = _ledger_command(options, "resolve")
-        resolve = f", then run: {command}" if command else ""
+        resolve = f", then run: {_ledger_command(options, 'resolve')}" if can_resume else ""
         # Decisions of calls that a second Ctrl-C gave up may reach the ledger after this summary.
-        again = "run the same command first, it may find their decisions; then " if loop.is_aborted else ""
-        again = again if command and can_resume else ""
+        is_late = loop.is_aborted and can_resume
+        again = "run the same command first, it may find their decisions; then " if is_late else ""
         yield f"{subject} unknown: {again}ask the service{resolve}. Unknown rows are not sent again"
 
 
 def _ledger_command(options: RunOptions, name: str) -> str:
-    """Return a command for the ledger of this run, without its address; empty without a ledger."""
-    if options.ledger is not None:
-        return f"loanasync ledger {name} (with the same --ledger)"
-    return "" if options.job_file is None else f"loanasync ledger {name} --ledger {options.job_file}"
+    """Return a command for the ledger of this run, without its address."""
+    own = "(with the same --ledger)" if options.ledger is not None else f"--ledger {options.job_file}"
+    return f"loanasync ledger {name} {own}"
 
 
 def _exit_code(counts: Counts, loop: RequestLoop) -> Exit:

@@ -11,7 +11,7 @@ from attrs import evolve, fields
 from loanasync import Approved
 from loanasync._display.masking import mask
 from loanasync._models import field_name
-from loanasync.cli.console import counted
+from loanasync.cli.console import counted, duration
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Change, Cipher, Entry, State
 from loanasync.ledger.ledger import lacks_redirect
@@ -19,7 +19,6 @@ from loanasync.ledger.model import SERVICE
 
 _RESPONSE_FIELDS = frozenset(each.name for each in fields(Approved))
 _PERSONAL_FIELDS = frozenset(each.name for each in fields(Approved) if each.repr is mask)
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 _WITHOUT_DECISION = frozenset({State.RELEASED, State.INFLIGHT, State.UNKNOWN})
 
@@ -44,11 +43,7 @@ def utc_time(seconds: float) -> str:
 
 
 def _age(seconds: float) -> str:
-    past = time.time() - seconds
-    for unit, length in _UNITS:
-        if past >= length:
-            return f"{past / length:.0f} {unit}"
-    return f"{max(past, 0):.0f} s"
+    return duration(time.time() - seconds)
 
 
 def entry_line(entry: Entry) -> str:

@@ -17,7 +17,7 @@ from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value
-from loanasync.cli.console import counted, print_message
+from loanasync.cli.console import counted, listed, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
@@ -332,21 +332,17 @@ def _print(results: _Results, *, dry_run: bool) -> None:
     for result, (text, advice) in _TEXTS.items():
         if lines := results.lines.get(result):
             label = "to settle" if dry_run and result == "settled" else text
-            groups = [f"lines {', '.join(map(str, pair))}" for pair in sorted(results.pairs)]
-            where = f"{'; '.join(groups[:_SHOWN])}{_more(len(groups), 'customer')}"
-            where = where if result == "disagrees" else _listed("line", sorted(lines))
-            print_message(
-                f"{counted(len(lines), 'row')} {label}" + (f": {where}; {advice}" if advice else "")
-            )
+            where = f": {_first_lines(lines)}; {advice}" if advice else ""
+            print_message(f"{counted(len(lines), 'row')} {label}{where}")
     for message, lines in sorted(results.problems.items(), key=lambda each: -len(each[1]))[:_SHOWN]:
-        print_message(f"  {counted(len(lines), 'row')}: {message}: {_listed('line', lines)}")
+        print_message(f"  {counted(len(lines), 'row')}: {message}: {_first_lines(lines)}")
     if not results.lines:
         print_message("the file has a header, but no rows")
     elif results.matched_nothing and "missing" in results.lines:
         print_message(_NO_ENTRY_AT_ALL)
         return
     for state, keys in sorted(results.not_in_file.items()):
-        shown = ", ".join(map(short, keys[:_SHOWN])) + _more(len(keys), "entry", "entries")
+        shown = listed(map(short, keys[:_SHOWN]), len(keys))
         print_message(f"in the ledger and not in the file: {len(keys):,} {state}: {shown}")
     if results.left:
         print_message(
@@ -355,12 +351,5 @@ def _print(results: _Results, *, dry_run: bool) -> None:
         )
 
 
-def _listed(noun: str, lines: Sequence[int]) -> str:
-    plural = noun if len(lines) == 1 else f"{noun}s"
-    return f"{plural} {', '.join(map(str, lines[:_SHOWN]))}{_more(len(lines), noun)}"
-
-
-def _more(number: int, noun: str, plural: str = "") -> str:
-    if number <= _SHOWN:
-        return ""
-    return f" and {counted(number - _SHOWN, f'more {noun}', plural and f'more {plural}')}"
+def _first_lines(lines: Sequence[int]) -> str:
+    return listed_lines(sorted(lines)[:_SHOWN], len(lines))
