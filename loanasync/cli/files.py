@@ -7,20 +7,8 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
 
 STANDARD_OUTPUT = "-"
-
-
-def open_private(path: str) -> BinaryIO:
-    """Open an empty file that only its owner may read, or standard output.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    if path == STANDARD_OUTPUT:
-        return os.fdopen(os.dup(1), "wb")
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def create_private(path: str) -> None:
@@ -52,7 +40,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     content = (line.encode(errors="backslashreplace") for line in lines)
     try:
         if path == STANDARD_OUTPUT or not is_regular(path):
-            with open_private(path) as file:
+            with os.fdopen(os.dup(1), "wb") if path == STANDARD_OUTPUT else Path(path).open("wb") as file:
                 file.writelines(content)
         else:
             _replace(Path(os.path.realpath(path)), content)  # a link stays a link

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 import typer
+from attrs import field, frozen
 
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows, read
@@ -29,34 +30,42 @@ def offline_client(dialect: Dialect) -> LoanClient:
     return LoanClient("http://localhost", shop_id="none", auth_token="none", dialect=dialect)  # noqa: S106  (made up)
 
 
-def rows_of(
-    file: str, columns: Sequence[str], mapping: str | None, dialect: DialectName, *, euro: bool, lenient: bool
-) -> InputRows:
-    """Return the rows of a file.
+@frozen
+class Reading:
+    """The input of a run and the options with which it is read. The job keeps them for its exports.
 
     Args:
         file: Path of the file; ``-`` is standard input.
-        columns: Values of ``--column``, which win over the mapping.
+        column: Values of ``--column``, which win over the mapping.
         mapping: Path of a mapping file.
-        dialect: The dialect that validates the rows.
         euro: Amounts without a currency sign are in euro.
-        lenient: Skip unknown columns and members.
-
-    Raises:
-        InputError: The file or the mapping cannot be used.
-        typer.BadParameter: A value of ``--column`` is wrong.
+        ignore_unknown: Skip unknown columns and members.
+        dialect: The dialect that validates the rows.
     """
-    tables: dict[str, Any] = {} if mapping is None else load_mapping(mapping)
-    if own := _columns(columns):
-        named = tables.get("columns", {})
-        tables["columns"] = {
-            name: column for name, column in named.items() if column not in own.values()
-        } | own
-    if euro:
-        tables["amounts"] = "euro"
-    if lenient:
-        tables["ignore"] = [*tables.get("ignore", ()), "*"]
-    return read(file, tables, check=offline_client(dialect_of(dialect)).check)
+
+    file: str
+    column: Sequence[str]
+    mapping: str | None
+    euro: bool
+    ignore_unknown: bool
+    dialect: DialectName = field(converter=DialectName)
+
+    def rows(self) -> InputRows:
+        """Return the rows of the file.
+
+        Raises:
+            InputError: The file or the mapping cannot be used.
+            typer.BadParameter: A value of ``--column`` is wrong.
+        """
+        tables: dict[str, Any] = {} if self.mapping is None else load_mapping(self.mapping)
+        if own := _columns(self.column):
+            named = tables.get("columns", {})
+            tables["columns"] = {name: each for name, each in named.items() if each not in own.values()} | own
+        if self.euro:
+            tables["amounts"] = "euro"
+        if self.ignore_unknown:
+            tables["ignore"] = [*tables.get("ignore", ()), "*"]
+        return read(self.file, tables, check=offline_client(dialect_of(self.dialect)).check)
 
 
 def _columns(options: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync.bulk import InputError
 from loanasync.cli.approve_many.export import export_job
 from loanasync.cli.approve_many.job import Kind
-from loanasync.cli.approve_many.plan import Reading, check_rows
+from loanasync.cli.approve_many.plan import check_rows
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.rejected import write_invalid
 from loanasync.cli.approve_many.report import table_of
@@ -23,7 +23,7 @@ from loanasync.cli.approve_many.run import RunOptions, plan, run
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, is_regular
-from loanasync.cli.input import DialectName
+from loanasync.cli.input import DialectName, Reading
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 
 # The groups of options in the help.

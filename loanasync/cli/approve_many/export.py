@@ -12,10 +12,11 @@ from attrs import define, field
 
 from loanasync.bulk import FileRow
 from loanasync.cli.approve_many.job import MAY_BE_SENT, Job
-from loanasync.cli.approve_many.plan import Keys, Reading
+from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
 from loanasync.cli.approve_many.results import members_of_entry, reason_of, result_lines
 from loanasync.cli.files import write_whole
+from loanasync.cli.input import Reading
 from loanasync.cli.ledger.display import decrypted
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, open_ledger, short
 from loanasync.ledger import Cipher, Entry, State

@@ -14,7 +14,7 @@ from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job, JobRow, Kind
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import record_of
-from loanasync.cli.input import DialectName, rows_of
+from loanasync.cli.input import Reading
 from loanasync.cli.ledger.open import OpenLedger
 from loanasync.ledger import Entry, Ledger, Settlement, State
 from loanasync.ledger.keys import Approval, Place, places_of
@@ -24,29 +24,6 @@ from loanasync.ledger.resolution import find_entry
 Encode: TypeAlias = Callable[[Mapping[str, Any]], bytes]
 _BATCH = 64  # customers that are looked up in a ledger together
 _KILLED = Settlement(state=State.UNKNOWN, note="in progress when an earlier run ended")
-
-
-@frozen
-class Reading:
-    """The input of a run and the options with which it is read. The job keeps them for its exports."""
-
-    file: str
-    column: Sequence[str]
-    mapping: str | None
-    euro: bool
-    ignore_unknown: bool
-    dialect: DialectName
-
-    def rows(self) -> InputRows:
-        """Return the rows of the input.
-
-        Raises:
-            InputError: The file or the mapping cannot be used.
-        """
-        dialect = DialectName(self.dialect)
-        return rows_of(
-            self.file, self.column, self.mapping, dialect, euro=self.euro, lenient=self.ignore_unknown
-        )
 
 
 def check_rows(orders: InputRows) -> Counts:

@@ -21,7 +21,7 @@ from loanasync.cli.approve_many.creation import CreatingClient
 from loanasync.cli.approve_many.export import OTHER_LEDGER, JobRecords
 from loanasync.cli.approve_many.job import Counts, Job, Kind
 from loanasync.cli.approve_many.loop import RequestLoop
-from loanasync.cli.approve_many.plan import Keys, Planner, Reading
+from loanasync.cli.approve_many.plan import Keys, Planner
 from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
 from loanasync.cli.approve_many.report import (
     Failures,
@@ -36,7 +36,7 @@ from loanasync.cli.approve_many.results import result_lines
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, create_private, has_content, is_regular, write_whole
-from loanasync.cli.input import DialectName, dialect_of
+from loanasync.cli.input import Reading, dialect_of
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger, State
 from loanasync.ledger.address import name_without_password
@@ -105,9 +105,7 @@ class _Session:
         runner: The event loop of the whole run.
         job: The job.
         use: Its ledger.
-        guard: The ledger with its policy.
         settings: The settings of the client.
-        shop_id: The shop.
         service: The service and the shop, to which the job belongs.
         keys: The keys of the rows.
         planner: Makes the plan.
@@ -117,9 +115,7 @@ class _Session:
     runner: asyncio.Runner
     job: Job
     use: OpenLedger
-    guard: LedgerGuard
     settings: Mapping[str, Any]
-    shop_id: str
     service: str
     keys: Keys
     planner: Planner
@@ -186,7 +182,7 @@ def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: b
     keys = Keys(shop.shop_id, use.run(guard.keys()).secrets, policy)
     planner = Planner(job, keys, None if is_new else use, options.ledger is None, writes)
     records = JobRecords(job, policy.encrypt)
-    return _Session(runner, job, use, guard, settings, shop.shop_id, service, keys, planner, records)
+    return _Session(runner, job, use, settings, service, keys, planner, records)
 
 
 def _ledger_of(options: RunOptions) -> tuple[Ledger, LedgerPolicy]:
@@ -251,7 +247,7 @@ def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _S
     inputs = [each for each in job.members.get("inputs", []) if each["file"] != reading.file]
     members = {
         "service": session.service,
-        "shop_id": session.shop_id,
+        "shop_id": session.keys.shop_id,
         "ledger": "" if options.ledger is None else options.ledger_name,
         "ledger_id": session.use.run(session.use.ledger.header()).id,
         "delimiter": job.members.get("delimiter", orders.delimiter),
@@ -283,9 +279,9 @@ async def _send(
 ) -> RequestLoop:
     client = CreatingClient(
         **session.settings,
-        dialect=dialect_of(DialectName(reading.dialect)),
-        ledger=session.guard.ledger,
-        ledger_policy=session.guard.policy,
+        dialect=dialect_of(reading.dialect),
+        ledger=session.use.ledger,
+        ledger_policy=session.keys.policy,
     )
     client.bodies, client.has_earlier_run = {}, session.job.run > 1
     async with client:

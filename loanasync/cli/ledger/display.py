@@ -56,28 +56,22 @@ def entry_members(entry: Entry) -> dict[str, Any]:
     """Return an entry as JSON members, without its response and its token, which permits to settle it."""
     return {
         "key": entry.key,
-        "state": entry.state.value,
+        **_state_members(entry),
         "claimed": _iso_time(entry.claimed),
-        "changed": _iso_time(entry.changed),
         "expires": _iso_time(entry.expires),
         "takeovers": entry.takeovers,
-        "note": entry.note,
-        "source": entry.source,
         "scope": entry.scope,
         "status": entry.status,
         "fault": entry.fault,
         "has_response": entry.body is not None,
         "lacks_redirect": lacks_redirect(entry),
-        "history": [
-            {
-                "state": change.state.value,
-                "changed": _iso_time(change.changed),
-                "note": change.note,
-                "source": change.source,
-            }
-            for change in entry.history
-        ],
+        "history": [*map(_state_members, entry.history)],
     }
+
+
+def _state_members(entry: Entry | Change) -> dict[str, Any]:
+    members = {"state": entry.state.value, "changed": _iso_time(entry.changed)}
+    return {**members, "note": entry.note, "source": entry.source}
 
 
 def _iso_time(seconds: float) -> str:
