@@ -252,7 +252,7 @@ async def checkout(
         decision = await click.decide()
     except DecisionNotRecordedError as error:
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
-        click.may_evaluate, decision = True, error.decision
+        decision = error.decision
     except LoanError as error:
         # A `LedgerError` is about an earlier click or order, which has its own hold.
         is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)

@@ -1,15 +1,14 @@
 """The page that `checkout` returns for each end of the creation and of the approval."""
 
-import logging
 from collections.abc import Mapping
 from traceback import TracebackException
 from typing import Any
 
 import pytest
 
-from loanasync import LoanClient, LoanError, Refused
+from loanasync import LoanClient, LoanError, Refused, Timeout
 from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout
-from loanasync.ledger import Entry, MemoryLedger
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -67,37 +66,34 @@ async def test_decision_is_stored_and_shown_whatever_is_typed(step: ScriptedResp
     assert sent_by(script) == ["create_request", "approve"]
 
 
-async def test_approval_without_url_redirects_to_the_page_of_the_shop() -> None:
-    page = await after(CREATED, response(201, {"approved": True}))
-    assert isinstance(page, Redirect)
-    assert page.url == "/order"
-
-
-async def test_invalid_form_creates_nothing() -> None:
-    script, order = ScriptedTransport(), MemoryOrder()
-    page = await page_of(script.client(), order, changes={"city": ""}, code="short")
-    assert isinstance(page, Form)
-    assert [*page.problems] == ["fiscal_code", "city"]
-    assert (page.for_the_shop, page.additional_data_needed, order.holds) == ((), False, 0)
-    assert page.error.operation == "approve"
-    assert sent_by(script) == []
-
-
-async def test_problem_without_a_field_is_logged_with_the_entry(caplog: pytest.LogCaptureFixture) -> None:
-    page = await after(CREATED, rejected({"city": BLANK, **PRIVACY}))
-    assert isinstance(page, Form)
-    assert ([*page.problems], [each.field for each in page.for_the_shop]) == (["city"], ["privacy"])
-    [record] = [each for each in caplog.records if "no field for" in each.getMessage()]
-    assert record.levelno == logging.WARNING
-    assert str(page.entry) in record.getMessage()
-    assert "privacy: This value should be equal to 'true'." in record.getMessage()
-
-
-async def test_form_that_the_shopper_cannot_correct_is_not_shown() -> None:
-    for page in (await after(rejected(PRIVACY)), await after(changes={"loan_finality": ""})):
-        assert isinstance(page, Ask)
-        assert "not available" in page.text()
-        assert page.text("it") != page.error.text("it")
+@pytest.mark.parametrize(
+    ("steps", "changes", "beside", "for_the_shop"),
+    [
+        ([], {"city": ""}, ["city"], []),
+        ([CREATED, rejected({"city": BLANK, **PRIVACY})], {}, ["city"], ["privacy"]),
+        ([CREATED, rejected({"salary": BLANK})], {}, ["salary"], []),  # only the approval asks for it
+        ([rejected(PRIVACY)], {}, [], ["privacy"]),
+        ([], {"loan_finality": ""}, [], ["loan_finality"]),
+    ],
+)
+async def test_problem_without_a_field_of_the_form_is_logged(
+    steps: list[ScriptedResponse],
+    changes: dict[str, str],
+    beside: list[str],
+    for_the_shop: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script, order = ScriptedTransport(*steps), MemoryOrder()
+    page = await page_of(script.client(ledger=MemoryLedger()), order, changes=changes)
+    assert isinstance(page, Form | Ask)
+    if isinstance(page, Form):
+        assert ([*page.problems], page.additional_data_needed) == (beside, beside == ["salary"])
+        assert [each.field for each in page.for_the_shop] == for_the_shop
+    else:  # the shopper cannot correct it
+        assert (beside, page.advice, "not available" in page.text()) == ([], "fix_setup", True)
+    assert (f"entry {page.entry or '-'}: the form has no field for" in caplog.text) == bool(for_the_shop)
+    assert all(f"{name}: " in caplog.text for name in for_the_shop)
+    assert (len(script.sent), order.holds) == (len(steps), 0)
 
 
 def says_needed(created: object) -> bool:
@@ -112,9 +108,6 @@ async def test_needed_additional_data_are_asked_for_and_then_sent() -> None:
     changes = {"additional": additional_data()}
     page = await after(needed, approved(), changes=changes, additional_data_needed=says_needed)
     assert isinstance(page, Redirect)
-    page = await after(CREATED, rejected({"salary": BLANK}))  # only the approval reports it as missing
-    assert isinstance(page, Form)
-    assert (page.additional_data_needed, [*page.problems]) == (True, ["salary"])
 
 
 async def test_error_of_the_function_sends_no_approval() -> None:
@@ -135,8 +128,10 @@ async def test_error_of_the_creation_may_mean_that_it_exists() -> None:
     def says_conflict(error: LoanError) -> bool:
         return getattr(error, "status", 0) == 409
 
-    evaluated = domain_error("User already evaluated for approval")
-    assert isinstance(await after(evaluated, approved()), Redirect)
+    evaluated, without_url = domain_error("User already evaluated for approval"), {"approved": True}
+    page = await after(evaluated, response(201, without_url))
+    assert isinstance(page, Redirect)
+    assert page.url == "/order"
     assert isinstance(await after(conflict()), Ask)
     assert isinstance(await after(conflict(), approved(), already_created=says_conflict), Redirect)
 
@@ -177,8 +172,15 @@ async def test_fault_leads_to_a_page_that_never_repeats_an_approval(
     assert order.holds == 1
 
 
+async def test_creation_has_its_own_time_limits() -> None:
+    limits = Timeout(total=5, attempt=4, connect=2)
+    page = await after(system_error(retry_after=10), create_timeout=limits)
+    assert isinstance(page, Waiting)
+    assert "1 attempt, stopped by deadline" in str(page.error)
+
+
 async def test_other_data_and_another_customer_send_nothing() -> None:
-    script = ScriptedTransport(CREATED, connection_lost(), CREATED, approved())
+    script = ScriptedTransport(CREATED, connection_lost(), *[CREATED, approved()] * 2)
     client, order = script.client(ledger=MemoryLedger()), MemoryOrder()
     await page_of(client, order)
     other_customer = await page_of(client, order, code="TSTABC00A00A000A")
@@ -190,6 +192,8 @@ async def test_other_data_and_another_customer_send_nothing() -> None:
     assert other_customer.advice == other_amount.advice == "other_data"
     assert (order.holds, second.holds) == (1, 0)
     assert sent_by(script).count("approve") == 2
+    new = {"changes": {"amount": 70_000}, "scope": "1002"}
+    assert isinstance(await page_of(client, second, code="TSTABC00A00A000A", **new), Redirect)
 
 
 class FailingLedger(MemoryLedger):
@@ -217,13 +221,36 @@ async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.Lo
     assert "the ledger could not be written" in caplog.text
 
 
-@pytest.mark.parametrize(("holds", "advice"), [(0, "try_later"), (1, "wait")])
-async def test_failing_ledger_waits_if_another_click_holds_the_order(holds: int, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("reads", "holds", "changes", "advice"),
+    [
+        (False, 0, {}, "try_later"),
+        (False, 1, {}, "wait"),  # another click may have evaluated the customer
+        (False, 1, {"city": ""}, "correct_form"),
+        (True, 1, {}, "try_later"),  # the ledger knows that it has not
+    ],
+)
+async def test_failing_ledger_waits_if_another_click_holds_the_order(
+    holds: int, changes: dict[str, str], advice: str, *, reads: bool
+) -> None:
     ledger, order = FailingLedger(), MemoryOrder()
-    ledger.reads, order.code, order.holds = False, FISCAL_CODE, holds
-    page = await page_of(scripted_client(ledger=ledger), order)
+    ledger.reads, order.code, order.holds = reads, FISCAL_CODE, holds
+    page = await page_of(scripted_client(not_connected(), ledger=ledger), order, changes=changes)
+    assert isinstance(page, Form | Waiting)
+    assert (page.advice, order.holds) == (advice, holds)
+
+
+async def test_click_that_another_worker_overtakes_keeps_no_hold() -> None:
+    class Overtaken(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            await super().claim(key, **{**options, "token": "other"})
+            return await super().claim(key, **options)
+
+    order, policy = MemoryOrder(), LedgerPolicy(wait=0)
+    client = scripted_client(CREATED, ledger=Overtaken(), ledger_policy=policy)
+    page = await page_of(client, order)
     assert isinstance(page, Waiting)
-    assert (page.advice, page.error.advice, order.holds) == (advice, "try_later", holds)
+    assert (page.advice, order.entry, order.holds) == ("wait", page.entry, 0)
 
 
 @pytest.mark.parametrize("fault", [system_error(), denied(), not_connected(), timed_out()])
