@@ -13,10 +13,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, a few percent above what `python benchmarks/counts.py` prints for Python 3.11 to 3.13.
 # Lower them when the client improves.
 BOUNDS = {
-    "function calls, script": 175,
-    "function calls, own session": 247,
-    "function calls, session of the user": 262,
-    "function calls, recording": 505,
+    "function calls, script": 173,
+    "function calls, own session": 229,
+    "function calls, session of the user": 244,
+    "function calls, recording": 489,
     "objects in flight, own session": 29,
     "objects in flight, session of the user": 29,
 }
