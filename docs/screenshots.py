@@ -76,7 +76,7 @@ def main() -> None:
         sys.exit("Chromium is not installed: apt-get install chromium")
     with (
         mock.patch.object(masking, "_KEY", bytes(16)),  # fixed pseudonyms of customers
-        Sandbox.in_thread(shop_id="tea-and-books") as sandbox,
+        Sandbox.in_thread(shop_id="tea-and-books", shop_url="/") as sandbox,
         sync_playwright() as playwright,
     ):
         sandbox.on(operation="complete", call=1).respond(500)

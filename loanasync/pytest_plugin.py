@@ -144,8 +144,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _calls_report(journal: "Journal") -> str:
-    if not journal.on:
-        return "The journal is switched off."
     left_out = max(len(journal) - _MAX_CALLS, 0)
     first = f"The last {_MAX_CALLS} of {len(journal)} calls:\n" if left_out else ""
     return first + "\n".join(map(str, journal[left_out:])) or "There were no calls."

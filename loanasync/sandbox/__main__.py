@@ -35,7 +35,7 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
         help="[operation=]words[:rate[:phase]], such as 500:0.1:after; can be repeated",
     )
     add("--seed", type=int, default=0, help="seed of the random choices of faults")
-    add("--journal", type=int, default=1000, help="number of calls to keep, 0 for none")
+    add("--journal", type=int, default=1000, help="number of calls to keep")
     add("--customers", type=int, default=10_000, help="number of customers to remember")
     add("--shop-url", help="URL of the link back to the shop")
     add(

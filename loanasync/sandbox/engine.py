@@ -26,7 +26,6 @@ from loanasync.sandbox.rules import Rule, Rules
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-_DEFAULT_CUSTOMERS = 10_000  # the default of `Sandbox`
 _BODY_OMITTED = "(too large to keep)"
 
 
@@ -50,15 +49,12 @@ class Call:
         """True if the customer was reset while the call waited."""
         return self.customer is not None and self.customer.was_removed
 
-    @property
-    def fault_counter(self) -> str:
-        """Key of the customer's fault counter; each tag and each rule has its own."""
-        return f"{self.operation} {self.outcome.name if self.rule is None else self.rule.name}"
-
-    @property
-    def has_large_body(self) -> bool:
-        """True if the body is too large for the journal, as documents are."""
-        return self.operation == "upload_documents"
+    def next_turn(self, customer: Customer, suffix: str = "") -> int:
+        """Return how often this call's fault was used before; each tag and each rule counts its own."""
+        counts = customer.faults if self.rule is None else customer.rule_faults
+        name = f"{self.operation} {self.outcome.name if self.rule is None else self.rule.name}{suffix}"
+        counts[name] = counts.get(name, 0) + 1
+        return counts[name] - 1
 
 
 @frozen
@@ -84,15 +80,6 @@ class Engine:
         journal: The journal that `record` writes.
         dialect: The one description of the approval to implement; None accepts both.
         readings: The readings of the specification to play.
-
-    Example:
-        >>> from loanasync.sandbox import Readings
-        >>> engine = Engine.in_memory(Readings(creation="array"))
-        >>> call = Call("create_request", "TSTXYZ00A00A000A", {"fiscalCode": "TSTXYZ00A00A000A"})
-        >>> engine.plan(call)
-        >>> delivery = engine.process(call)
-        >>> delivery.response.status, len(delivery.response.body), delivery.fault
-        (201, 1, '')
     """
 
     def __init__(
@@ -102,7 +89,7 @@ class Engine:
         linter: Linter,
         journal: Journal,
         dialect: str | None,
-        readings: Readings = Readings(),
+        readings: Readings,
     ) -> None:
         self.customers = customers
         self.rules = rules
@@ -114,11 +101,6 @@ class Engine:
         self.readings = readings
         self._responder = Responder(customers, dialect, readings)
         rules.on_change = self.notify
-
-    @classmethod
-    def in_memory(cls, readings: Readings = Readings(), *, dialect: str | None = None) -> "Engine":
-        """Return an engine without a server and without a state file."""
-        return cls(Customers(_DEFAULT_CUSTOMERS), Rules(0), Linter(""), Journal(), dialect, readings)
 
     def plan(self, call: Call) -> Response | None:
         """Choose the call's outcome; return a response if the tag cannot be read."""
@@ -137,7 +119,7 @@ class Engine:
 
     def _select_order(self, call: Call, customer: Customer) -> None:
         if self.readings.evaluates == "order" and call.operation == "approve":
-            customer.select(order_token_of(call.body))
+            customer.selected = order_token_of(call.body)
 
     def _outcome_from_tag(self, call: Call, customer: Customer) -> Outcome:
         if call.operation == "complete":
@@ -146,7 +128,7 @@ class Engine:
             return DEFAULT_OUTCOME
         email = call.body.get("email")
         outcome = parse_email(email)
-        if customer.approved is None:  # a repeat after the decision does not change the request
+        if customer.order.approved is None:  # a repeat after the decision does not change the request
             customer.email = email if isinstance(email, str) else ""
         return outcome
 
@@ -160,7 +142,7 @@ class Engine:
             call.findings += tuple(self.linter.check_call(call.operation, customer))
             delivery = self._fault_before(call, customer) or self._processed(call, customer)
             if call.operation == "approve":
-                customer.last_result = _last_result(delivery)
+                customer.order.last_result = _last_result(delivery)
             self.customers.save(call.code, customer)
             return delivery
 
@@ -169,16 +151,13 @@ class Engine:
         with self.lock:
             if call.operation == "approve" and call.customer is not None:
                 self._select_order(call, call.customer)
-                call.customer.last_result = "nothing"
+                call.customer.order.last_result = "nothing"
                 self.customers.save(call.code, call.customer)
 
     def _fault_before(self, call: Call, customer: Customer) -> Delivery | None:
-        outcome, fault_counter = call.outcome, call.fault_counter
-        turn = customer.faults.get(fault_counter, 0)
-        fault = outcome.fault_for(turn)
+        outcome = call.outcome
+        fault = outcome.fault_for(call.next_turn(customer)) if outcome.before else None
         if fault is not None:
-            if not outcome.every_call:
-                customer.faults[fault_counter] = turn + 1
             return Delivery(FAULTS[fault].response or SYSTEM_ERROR, fault, "before")
         if outcome.canned is not None and not outcome.canned_after:
             return Delivery(outcome.canned, str(outcome.canned.status), "before", canned=True)
@@ -228,8 +207,7 @@ class Engine:
             number = self.journal.total
             for rule in call.findings:
                 self.linter.add(rule, number)
-            if self.journal.on:
-                self.journal.append(_journal_entry(number, call, delivery, started))
+            self.journal.append(_journal_entry(number, call, delivery, started))
         self.notify()
 
     def notify(self) -> None:
@@ -245,9 +223,7 @@ def _tag_fault_applies(call: Call, customer: Customer, response: Response) -> bo
     """
     if not response.saved or call.outcome.after is None:
         return response.evaluated
-    fault_counter = f"{call.fault_counter} after"
-    turn = customer.faults[fault_counter] = customer.faults.get(fault_counter, 0) + 1
-    return turn == 1
+    return call.next_turn(customer, " after") == 0
 
 
 def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) -> JournalEntry:
@@ -266,7 +242,9 @@ def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) 
         elapsed=time.perf_counter() - started,
         evaluated=response.evaluated,
         fault=f"{delivery.fault}{delivery.phase}",
-        request=dict.fromkeys(call.body or {}, _BODY_OMITTED) if call.has_large_body else call.body,
+        request=call.body
+        if call.operation != "upload_documents"
+        else dict.fromkeys(call.body or {}, _BODY_OMITTED),
         response=response.body,
         findings=call.findings,
         canned=delivery.canned,

@@ -3,17 +3,13 @@
 import asyncio
 import json
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, overload
 
-from attrs import define, field
+from attrs import define, field, fields
 
 from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.masking import MASK, masked, masked_response, masked_value, pseudonym
@@ -104,21 +100,15 @@ class JournalEntry:
         return f"{self!r}{broken}{customer}, {self.elapsed * 1000:.1f} ms"
 
 
+# By criterion; `body` stands for the request.
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "number": (int,),
+    **{each.name: (each.type,) for each in fields(JournalEntry) if isinstance(each.type, type)},
     "at": (int, float),
-    "method": (str,),
-    "route": (str,),
-    "operation": (str,),
-    "fiscal_code": (str,),
-    "status": (int, type(None)),
     "elapsed": (int, float),
-    "evaluated": (bool,),
-    "fault": (str,),
+    "status": (int, type(None)),
     "body": (Mapping,),
     "response": (Mapping, list, type(None)),
     "findings": (tuple,),
-    "canned": (bool,),
 }
 _KNOWN_VALUES: Mapping[str, Iterable[str]] = {
     "operation": OPERATIONS,
@@ -128,6 +118,7 @@ _KNOWN_VALUES: Mapping[str, Iterable[str]] = {
 _CANNED_FAULT = re.compile("[2-5][0-9]{2}(before|after)")  # the status of a rule's response
 _PERSONAL = ("fiscal_code", "response")
 _MAX_NEAREST = 3
+_POLL_INTERVAL = 0.005  # seconds
 _ABSENT = object()
 
 
@@ -211,21 +202,6 @@ def _display(name: str, value: object) -> str:
     return MASK if shown == MASK else repr(shown)
 
 
-_OFF = "the journal is switched off: create the sandbox with journal=1000, the default"
-
-
-class _Waiter(Future[list[JournalEntry]]):
-    """A pending `wait` or `wait_for`, in any thread."""
-
-    def __init__(self, criteria: Criteria, count: int) -> None:
-        super().__init__()
-        if type(count) is not int or count < 1:
-            raise ValueError(f"count {count!r} must be a whole number of 1 or more")
-        self.criteria = criteria
-        self.count = count
-        self.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-
-
 class Journal(Sequence[JournalEntry]):
     """The last calls to a sandbox, oldest first; available as `Sandbox.journal`.
 
@@ -236,12 +212,10 @@ class Journal(Sequence[JournalEntry]):
     - ``body={...}``: fields of the request with their values.
 
     A call matches if it meets all criteria. An unknown criterion is a TypeError. An operation, fault or
-    finding that does not exist is a ValueError. If the journal is switched off, as with
-    ``Sandbox(journal=0)``, these methods raise RuntimeError.
+    finding that does not exist is a ValueError.
 
     Args:
         max_entries: Maximum number of calls to keep.
-        on: False switches the journal off, for load tests.
 
     Example:
         >>> decision = run(client.approve(fiscal_code, request))
@@ -259,12 +233,9 @@ class Journal(Sequence[JournalEntry]):
         0
     """
 
-    def __init__(self, max_entries: int = 1000, *, on: bool = True) -> None:
-        self.on = on
+    def __init__(self, max_entries: int = 1000) -> None:
         self.total = 0
         self._entries: deque[JournalEntry] = deque(maxlen=max_entries)
-        self._waiters: list[_Waiter] = []
-        self._lock = threading.Lock()
         self._cleared = 0
 
     @overload
@@ -281,13 +252,11 @@ class Journal(Sequence[JournalEntry]):
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<Journal of {len(self)} calls{'' if self.on else ', off'}>"
+        return f"<Journal of {len(self)} calls>"
 
     def append(self, entry: JournalEntry) -> None:
-        """Add a call and complete the waits that it satisfies. The sandbox calls this."""
+        """Add a call. The sandbox calls this."""
         self._entries.append(entry)
-        for waiter in self._waiters[:]:
-            self._complete(waiter)
 
     def clear(self) -> None:
         """Remove all calls. The next call continues the numbering."""
@@ -301,12 +270,9 @@ class Journal(Sequence[JournalEntry]):
             criteria: See `Journal`.
 
         Raises:
-            RuntimeError: The journal is switched off.
             TypeError: A criterion is unknown, or its value has the wrong type.
             ValueError: A criterion has a value that no call can have.
         """
-        if not self.on:
-            raise RuntimeError(_OFF)
         wanted = Criteria(criteria)
         return [entry for entry in self if wanted.matches(entry)]
 
@@ -343,7 +309,7 @@ class Journal(Sequence[JournalEntry]):
 
         Raises:
             AssertionError: No call matches, or several do. The message lists the closest calls.
-            RuntimeError: The journal is switched off, or has already dropped calls.
+            RuntimeError: The journal has already dropped calls.
         """
         wanted = Criteria(criteria)
         self._require_complete()
@@ -355,21 +321,18 @@ class Journal(Sequence[JournalEntry]):
             raise AssertionError(f"{len(found)} calls with {wanted}, expected one:\n{lines}")
         raise AssertionError(f"no call with {wanted}, expected one. {wanted.nearest(list(self))}")
 
-    def assert_never(self, *, within: float | None = None, **criteria: Any) -> None:
+    def assert_never(self, **criteria: Any) -> None:
         """Assert that no call matches the criteria.
 
         Args:
-            within: Check only the last `within` seconds; None checks all calls.
             criteria: See `Journal`.
 
         Raises:
             AssertionError: A call matches.
-            RuntimeError: The journal is switched off, or has already dropped calls of that time.
+            RuntimeError: The journal has already dropped calls.
         """
-        since = 0.0 if within is None else time.time() - within
-        self._require_complete(since)
-        found = [entry for entry in self.calls(**criteria) if entry.at >= since]
-        if found:
+        self._require_complete()
+        if found := self.calls(**criteria):
             lines = "\n".join(f"  {entry!r}" for entry in found)
             raise AssertionError(f"{len(found)} calls with {Criteria(criteria)}, expected none:\n{lines}")
 
@@ -385,7 +348,6 @@ class Journal(Sequence[JournalEntry]):
 
         Raises:
             AssertionError: The calls did not arrive in time. The message lists the closest calls.
-            RuntimeError: The journal is switched off.
             ValueError: `count` is not a whole number of 1 or more.
 
         Example:
@@ -393,11 +355,10 @@ class Journal(Sequence[JournalEntry]):
             >>> call.status
             201
         """
-        with self._wait(count, criteria) as waiter:
-            try:
-                return await asyncio.wait_for(asyncio.wrap_future(waiter), timeout)
-            except TimeoutError:
-                raise self._timeout_error(waiter, timeout) from None
+        until = time.monotonic() + timeout
+        while (found := self._found(count, until, criteria)) is None:  # noqa: ASYNC110  (in any thread)
+            await asyncio.sleep(_POLL_INTERVAL)
+        return found
 
     def wait(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
         """Wait like `wait_for`, but without an event loop, for a sandbox that runs in another thread.
@@ -409,7 +370,6 @@ class Journal(Sequence[JournalEntry]):
 
         Raises:
             AssertionError: The calls did not arrive in time. The message lists the closest calls.
-            RuntimeError: The journal is switched off.
             ValueError: `count` is not a whole number of 1 or more.
 
         Example:
@@ -417,43 +377,28 @@ class Journal(Sequence[JournalEntry]):
             >>> call.status
             201
         """
-        with self._wait(count, criteria) as waiter:
-            try:
-                return waiter.result(timeout)
-            except FutureTimeoutError:
-                raise self._timeout_error(waiter, timeout) from None
+        until = time.monotonic() + timeout
+        while (found := self._found(count, until, criteria)) is None:
+            time.sleep(_POLL_INTERVAL)
+        return found
 
-    @contextmanager
-    def _wait(self, count: int, criteria: dict[str, Any]) -> Iterator[_Waiter]:
-        if not self.on:
-            raise RuntimeError(_OFF)
-        waiter = _Waiter(Criteria(criteria), count)
-        self._waiters.append(waiter)
-        try:
-            self._complete(waiter)
-            yield waiter
-        finally:
-            self._waiters.remove(waiter)
+    def _found(self, count: int, until: float, criteria: dict[str, Any]) -> list[JournalEntry] | None:
+        """Return the matching calls; None if there are too few. Raise AssertionError after a time."""
+        if type(count) is not int or count < 1:
+            raise ValueError(f"count {count!r} must be a whole number of 1 or more")
+        found = self.calls(**criteria)
+        if len(found) >= count:
+            return found
+        if time.monotonic() > until:
+            wanted = Criteria(criteria)
+            raise AssertionError(
+                f"{len(found)} calls with {wanted} in time, expected {count}. {wanted.nearest(list(self))}"
+            )
+        return None
 
-    def _complete(self, waiter: _Waiter) -> None:
-        with self._lock:
-            found = [entry for entry in self if waiter.criteria.matches(entry)]
-            if len(found) >= waiter.count and not waiter.done():
-                waiter.set_result(found)
-
-    def _timeout_error(self, waiter: _Waiter, timeout: float) -> AssertionError:
-        entries = list(self)
-        found = sum(waiter.criteria.matches(entry) for entry in entries)
-        return AssertionError(
-            f"{found} calls with {waiter.criteria} within {timeout} seconds, expected {waiter.count}."
-            f" {waiter.criteria.nearest(entries)}"
-        )
-
-    def _require_complete(self, since: float = 0.0) -> None:
-        if not self.on:
-            raise RuntimeError(_OFF)
+    def _require_complete(self) -> None:
         kept, total = len(self), self.total - self._cleared
-        if kept < total and (not kept or self[0].at > since):
+        if kept < total:
             raise RuntimeError(
                 f"the journal has only the last {kept} of {total} calls: increase Sandbox(journal=...)"
             )

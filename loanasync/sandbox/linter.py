@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from urllib.parse import parse_qsl, unquote
 
 from attrs import frozen
@@ -51,13 +51,10 @@ _RULE_BY_LAST_RESULT = {
     "nothing": "repeat-after-lost-response",
 }
 _MAX_FINDINGS = 1000
-# A fiscal code: six letters of the name, year, month, day, municipality and check letter.
-_FISCAL_CODE = re.compile("[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]")
-# A fiscal code with a typing error is still personal data.
-_MISTYPED_CODE = re.compile("[A-Z]{6}[A-Z0-9]{2}[A-Z][A-Z0-9]{2}[A-Z][A-Z0-9]{3}[A-Z]")
-_MIN_CODE_LENGTH = 11  # characters; a provisional code has 11 digits
-_MIN_DIGITS = 4  # of the seven digits of a fiscal code; random keys of 16 characters rarely have as many
-_CODE_NAMES = frozenset({"fiscalcode", "codicefiscale", "taxcode", "cf"})
+# A fiscal code: six letters of the name, year, month, day, municipality and check letter. Letters can replace
+# digits; with a typing error, too, it is personal data.
+_FISCAL_CODE = re.compile("[A-Z]{6}[A-Z0-9]{2}[A-Z][A-Z0-9]{2}[A-Z][A-Z0-9]{3}[A-Z]")
+_MIN_DIGITS = 4  # of its seven digits; random keys of 16 characters rarely have as many
 _SEPARATORS = re.compile(r"[\s.\-_+]")
 _WORDS = re.compile("[A-Za-z0-9]+")
 _TOKEN = re.compile("(?:x-)?(?:auth[-_]?)?token", re.IGNORECASE)
@@ -100,21 +97,19 @@ class Linter:
         self.findings: deque[Finding] = deque(maxlen=_MAX_FINDINGS)
         self._auth_token = auth_token
 
-    def check_url(
-        self, path: str, query: str, is_customer: Callable[[str], bool] = lambda _: False
-    ) -> Iterator[str]:
+    def check_url(self, path: str, query: str, customers: Container[str] = ()) -> Iterator[str]:
         """Yield the rules that a URL breaks.
 
         Args:
             path: The decoded path.
             query: The query as it was sent.
-            is_customer: Returns whether a text is the fiscal code of a known customer, in any format.
+            customers: The fiscal codes of all known customers.
         """
         parameters = parse_qsl(query, keep_blank_values=True)
         values = [*path.split("/"), *(word for _, value in parameters for word in (value, *value.split()))]
         if self._auth_token in values or any(_TOKEN.fullmatch(name) for name, _ in parameters):
             yield "token-in-url"
-        if any(_is_personal(name, unquote(value), is_customer) for name, value in parameters):
+        if any(_is_personal(f"{name} {unquote(value)}", customers) for name, value in parameters):
             yield "person-in-query"
 
     def check_call(self, operation: str, customer: Customer) -> Iterator[str]:
@@ -122,8 +117,8 @@ class Linter:
         if operation == "approve":
             if not customer.created:
                 yield "approve-before-create"
-            if customer.last_result in _RULE_BY_LAST_RESULT:
-                yield _RULE_BY_LAST_RESULT[customer.last_result]
+            if rule := _RULE_BY_LAST_RESULT.get(customer.order.last_result):
+                yield rule
         elif operation == "complete" and not customer.documents:
             yield "patch-before-documents"
 
@@ -132,17 +127,11 @@ class Linter:
         self.findings.append(Finding(rule, call, RULES[rule]))
 
 
-def _is_personal(name: str, value: str, is_customer: Callable[[str], bool]) -> bool:
-    if value and _SEPARATORS.sub("", name).lower() in _CODE_NAMES:
-        return True
-    words = {word.upper() for text in (name, value) for word in _WORDS.findall(text)}
-    words.add(_SEPARATORS.sub("", value).upper())  # TST XYZ 00A00 A000A
-    codes = [word for word in words if len(word) >= _MIN_CODE_LENGTH]
-    return "@" in value or "@" in name or any(_is_code(code) or is_customer(code) for code in codes)
+def _is_personal(text: str, customers: Container[str]) -> bool:
+    words = {word.upper() for word in _WORDS.findall(text)}
+    words.add(_SEPARATORS.sub("", text.partition(" ")[2]).upper())  # TST XYZ 00A00 A000A
+    return "@" in text or any(word in customers or _is_fiscal_code(word) for word in words - {""})
 
 
-def _is_code(word: str) -> bool:
-    if _FISCAL_CODE.fullmatch(word):
-        return True
-    digits = sum(map(str.isdecimal, word))
-    return digits >= _MIN_DIGITS and _MISTYPED_CODE.fullmatch(word) is not None
+def _is_fiscal_code(word: str) -> bool:
+    return sum(map(str.isdecimal, word)) >= _MIN_DIGITS and _FISCAL_CODE.fullmatch(word) is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from loanasync.sandbox.outcomes import UnknownTagError, parse_email, tag_of
+from loanasync.sandbox.outcomes import UnknownTagError, decision_texts, parse_email, tag_of
 from loanasync.sandbox.validation import USER_DATA
 
 MASK = "***"
@@ -19,14 +19,14 @@ _KEY = secrets.token_bytes(16)
 # spec §2.1 and §2.2: fields of the order. All other fields, also unknown ones, are masked.
 _NUMBERS = frozenset({"amount", "netAmount", "instalments", "installments", "paymentDayOfMonth"})
 _FLAGS = frozenset({"approved", "zeroInterestRate", "additionalDataNeeded"})
+_TEXTS = {text for approved in (True, False) for text in decision_texts(approved=approved).values()}
 _WORDS = {
     "loanFinality": {"ecommerce_shop"},
     "documentOfType": set(USER_DATA["documentOfType"].schema["enum"]),
     "paymentDayOfMonth": {str(day) for day in range(1, 32)},
     # texts of the sandbox itself
     "documents": {"received"},
-    "approvalMessageApiFull": {"The request was approved.", "The request was refused."},
-    "approvalMessageApiSemiFull": {"approved", "refused"},
+    **dict.fromkeys(decision_texts(approved=True), _TEXTS),
 }
 
 

@@ -7,12 +7,13 @@ and a 400 is a map of lists.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loanasync.sandbox.outcomes import CONFLICT, DENIED, SYSTEM_ERROR
+from loanasync.sandbox.outcomes import CONFLICT, DENIED, SYSTEM_ERROR, decision_texts
 from loanasync.sandbox.validation import (
     ADDITIONAL,
     AMOUNT,
     APPROVAL,
     CREATION,
+    ECHOED,
     EXAMPLE_CODE,
     EXAMPLES,
     FISCAL_CODE,
@@ -80,15 +81,13 @@ def _approval() -> Schema:
 
 def _decision(*, approved: bool) -> Schema:
     """Return the schema of a decision (spec §2.1; spec §7: a refusal has the shape of an approval)."""
-    not_echoed = {"loanFinality", "countryCallingCode"}
-    echoed = {name: field for name, field in APPROVAL.items() if name not in not_echoed}
+    echoed = {name: APPROVAL[name] for name in ECHOED}
     deprecated = {"type": "string", "deprecated": True}
     street_number = _assumed("in the spelling that was sent", APPROVAL["streetNumber"].schema)
     properties: dict[str, Schema] = {
         **{name: _property(name, field) for name, field in echoed.items()},
         "approved": {"type": "boolean", "const": approved},
-        "approvalMessageApiFull": deprecated,
-        "approvalMessageApiSemiFull": deprecated,
+        **dict.fromkeys(decision_texts(approved=approved), deprecated),
         "fiscalCode": _schema(FISCAL_CODE),
         "streetNumber": street_number,
         "civicNumber": street_number,
@@ -136,24 +135,14 @@ def _json(name: str) -> Schema:
 
 _ECHO = {name: value for name, value in EXAMPLES["approve"].items() if name != "loanFinality"}
 _DECIDED = {**_ECHO, "fiscalCode": EXAMPLE_CODE, "netAmount": 43_650, "zeroInterestRate": False}
+_PAGE = "http://127.0.0.1:8080/apply/example#token=example"
 # Example of a body, by schema
 _BODIES: Mapping[str, Any] = {
     "Creation": EXAMPLES["create_request"],
     "Created": {"fiscalCode": EXAMPLE_CODE, "additionalDataNeeded": False},
     "Approval": EXAMPLES["approve"],
-    "Approved": {
-        "approved": True,
-        "approvalMessageApiFull": "The request was approved.",
-        "approvalMessageApiSemiFull": "approved",
-        **_DECIDED,
-        "redirectUrl": "http://127.0.0.1:8080/apply/example#token=example",
-    },
-    "Refused": {
-        "approved": False,
-        "approvalMessageApiFull": "The request was refused.",
-        "approvalMessageApiSemiFull": "refused",
-        **_DECIDED,
-    },
+    "Approved": {**_DECIDED, "approved": True, **decision_texts(approved=True), "redirectUrl": _PAGE},
+    "Refused": {**_DECIDED, "approved": False, **decision_texts(approved=False)},
     "Documents": EXAMPLES["upload_documents"],
     "DocumentsReceived": {"fiscalCode": EXAMPLE_CODE, "documents": "received"},
     "UserData": EXAMPLES["complete"],

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
-from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.validation import FIELDS
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
@@ -42,6 +42,12 @@ class Response:
 DENIED = Response(403, {"error": "Access denied"})  # `error` is singular and its value a string
 CONFLICT = Response(409, {"errors": "The request cannot be completed"})  # a string; wording assumed
 SYSTEM_ERROR = Response(500, {"errors": {"system": ["System error"]}})
+
+
+def decision_texts(*, approved: bool) -> dict[str, str]:
+    """Return the deprecated texts of a decision (spec §2.1); wording assumed."""
+    word = "approved" if approved else "refused"
+    return {"approvalMessageApiFull": f"The request was {word}.", "approvalMessageApiSemiFull": word}
 
 
 @frozen(kw_only=True)
@@ -120,7 +126,8 @@ TAGS: Mapping[str, Mapping[str, Tag]] = {
     },
     "Errors without a decision": {
         "invalid.<field>": Tag(
-            "400 for this field or any other; a field of the completion is rejected there"
+            "400 for this field, or another one, of the call that has it: `+invalid.documentcity` is for"
+            " `complete`"
         ),
         "already": Tag('400 "User already evaluated for approval"', {"error": "already"}),
         "nouser": Tag('400 "User not found"', {"error": "nouser"}),
@@ -154,7 +161,7 @@ TAG_WORDS = tuple(_WORDS)
 
 _FAULT = re.compile(f"({'|'.join(FAULTS)})(before|after)?(?:x([1-9][0-9]?))?")
 _SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
-_FIELDS = {name.lower(): name for name in (*APPROVAL_FIELDS, *USER_DATA_FIELDS)}
+_FIELDS = {name.lower(): name for fields in FIELDS.values() for name in fields}
 _MAX_TAG_LENGTH = 200
 _SINGLE_VALUED = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
 _LIST_VALUED = ("before", "invalid", "without")

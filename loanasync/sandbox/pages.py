@@ -4,14 +4,11 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-from attrs import frozen
 
 from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
@@ -86,22 +83,17 @@ def example() -> str | None:
     return _render("try.html", fields={"fiscalCode": code, **EXAMPLES["approve"]})
 
 
-def shop(shop_id: str) -> str | None:
-    """Return the page that replaces the shop's own page if no `shop_url` is set."""
-    return _render("shop.html", shop_id=shop_id)
-
-
 def application(
-    code: str, customer: Customer, shop_id: str, shop_url: str, *, show_personal: bool
+    code: str, customer: Customer, shop_id: str, shop_url: str | None, *, show_personal: bool
 ) -> str | None:
     """Return the customer's page with the request and the buttons to accept or cancel the loan."""
-    sent = customer.request
+    sent = customer.order.request
     order = {"Shop": shop_id}
     order |= {label: _money(name, sent[name]) for name, label in _ORDER.items() if sent.get(name) is not None}
     person = {"Fiscal code": code, **{label: str(sent.get(name, "")) for name, label in _PERSON.items()}}
     return _render(
         "application.html",
-        customer=customer,
+        state=customer.order,
         order=order,
         person=person if show_personal else dict.fromkeys(person, MASK),
         shop_url=shop_url,
@@ -113,22 +105,6 @@ def _money(name: str, value: float | str) -> str:
     return f"{int(value) / 100:,.2f} euro" if name == "amount" else str(value)
 
 
-@frozen
-class CustomerRow:
-    """A row of the inspector's table of requests."""
-
-    handle: str
-    name: str
-    email: str
-    customer: Customer
-
-    @property
-    def state(self) -> str:
-        """State of the request in the terms of spec §3."""
-        decided = {None: "created", True: "approved", False: "refused"}[self.customer.approved]
-        return decided if self.customer.created else "not created"
-
-
 def inspector(
     engine: Engine,
     shop_id: str,
@@ -136,7 +112,6 @@ def inspector(
     show_personal: bool,
     rule_error: str = "",
     rule_text: str = "",
-    reset_error: str = "",
 ) -> str | None:
     """Return the inspector, the page with all requests, calls, findings and rules.
 
@@ -146,14 +121,14 @@ def inspector(
         show_personal: Whether to show personal data.
         rule_error: Error of the submitted rule.
         rule_text: Text of the submitted rule.
-        reset_error: Error of a reset.
     """
     with engine.lock:
+        customers = engine.customers.items()
         return _render(
             "inspector.html",
             shop_id=shop_id,
-            rows=[_row(*each, show_personal=show_personal) for each in engine.customers.items()[_NEWEST]],
-            count=len(engine.customers),
+            rows=[_row(*each, show_personal=show_personal) for each in customers[_NEWEST]],
+            count=len(customers),
             readings=engine.readings.texts(),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
@@ -163,15 +138,20 @@ def inspector(
             words=[word for word in TAG_WORDS if "<" not in word and "N" not in word],
             rule_error=rule_error,
             rule_text=rule_text,
-            reset_error=reset_error,
             show_personal=show_personal,
             query="?personal=shown" if show_personal else "",
         )
 
 
-def _row(code: str, customer: Customer, *, show_personal: bool) -> CustomerRow:
-    email = customer.email if show_personal or not customer.email else masked_email(customer.email)
-    return CustomerRow(pseudonym(code), code if show_personal else MASK, email, customer)
+def _row(code: str, customer: Customer, *, show_personal: bool) -> dict[str, Any]:
+    decided = {None: "created", True: "approved", False: "refused"}[customer.order.approved]  # spec §3
+    return {
+        "handle": pseudonym(code),
+        "name": code if show_personal else MASK,
+        "email": customer.email if show_personal or not customer.email else masked_email(customer.email),
+        "state": decided if customer.created else "not created",
+        "customer": customer,
+    }
 
 
 def _clock(at: float) -> str:
@@ -179,14 +159,14 @@ def _clock(at: float) -> str:
 
 
 def call(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str | None:
-    """Return the page of one call, with commands that repeat it."""
+    """Return the page of one call, with a command that repeats it."""
     return _render(
         "call.html",
         entry=entry,
         path=_path(entry, shop_id, show_personal=show_personal),
         request=_indented(entry.request if show_personal else masked(entry.request)),
         response=_indented(entry.response if show_personal else entry.masked()["response"]),
-        replay=_replay(entry, base_url, shop_id, show_personal=show_personal),
+        curl=_curl(entry, base_url, shop_id, show_personal=show_personal),
         show_personal=show_personal,
     )
 
@@ -201,48 +181,20 @@ def _path(entry: JournalEntry, shop_id: str, *, show_personal: bool) -> str:
     return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
 
 
-def _replay(
-    entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool
-) -> dict[str, str] | None:
-    """Return the call as a curl command and as a Python program; None if the path was not kept."""
+def _curl(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str:
+    """Return the command that repeats the call; empty if the path was not kept.
+
+    It reads the token from the environment, because the journal does not keep it.
+    """
     if not entry.route.startswith("/"):
-        return None
+        return ""
     url = base_url + _path(entry, shop_id, show_personal=show_personal)
     body = entry.request if show_personal else masked(entry.request)
-    return {"curl": _curl(entry.method, url, body), "python": _python(entry.method, url, body)}
-
-
-# Both read the token from the environment, because the journal does not keep it.
-def _curl(method: str, url: str, body: Mapping[str, Any] | None) -> str:
     lines = [
-        shlex.join(["curl", "-i", "-X", method, url]),
+        shlex.join(["curl", "-i", "-X", entry.method, url]),
         shlex.join(["-H", "Content-Type: application/json"]),
         '-H "X-Auth-Token: $TOKEN"',
     ]
     if body is not None:
-        lines.append(shlex.join(["-d", json.dumps(body, indent=2, ensure_ascii=False)]))
+        lines.append(shlex.join(["-d", _indented(body)]))
     return " \\\n  ".join(lines)
-
-
-def _python(method: str, url: str, body: Mapping[str, Any] | None) -> str:
-    fields = "".join(f"    {name!r}: {value!r},\n" for name, value in (body or {}).items())
-    sent = "None" if body is None else f"{{\n{fields}}}"
-    return f"""\
-import asyncio
-import os
-
-import aiohttp
-
-URL = {url!r}
-BODY = {sent}
-
-
-async def main():
-    headers = {{"X-Auth-Token": os.environ["TOKEN"]}}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.request({method!r}, URL, json=BODY) as response:
-            print(response.status, await response.text())
-
-
-asyncio.run(main())
-"""

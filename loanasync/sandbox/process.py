@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
+from loanasync.sandbox.forms import JSON_FILTERS
 from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import fault_list
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _READY = "sandbox ready at "
-_LITERALS = ("status", "evaluated")  # filters whose values None, True and False are sent in lower case
 _TIMEOUT = 10.0  # seconds, for a response or for the end of the process
 _OPENER = build_opener(ProxyHandler({}))  # ignores proxy settings, because the process is on this machine
 
@@ -88,7 +88,9 @@ class SandboxProcess:
             RuntimeError: The process is not running.
             ValueError: A criterion is unknown or has an invalid value, or the journal is switched off.
         """
-        texts = {name: str(value).lower() if name in _LITERALS else value for name, value in criteria.items()}
+        texts = {
+            name: json.dumps(value) if name in JSON_FILTERS else value for name, value in criteria.items()
+        }
         lines = self._request(f"/_sandbox/journal.jsonl?{urlencode(texts)}").split("\n")
         return [json.loads(line) for line in lines if line]
 

@@ -75,7 +75,7 @@ class Readings:
             texts: Strings of the form ``switch=value``, as on the command line.
 
         Raises:
-            ValueError: A switch or value is unknown, or a switch is given twice; the message names it.
+            ValueError: A switch or value is unknown; the message names it.
 
         Example:
             >>> from loanasync.sandbox import Readings
@@ -89,8 +89,6 @@ class Readings:
                 raise ValueError(f"unknown reading {name!r}: choose one of {', '.join(choices)}")
             if not equals:
                 raise ValueError(f"reading {name} needs a value, for example {name}={choices[name][0]}")
-            if name in found:
-                raise ValueError(f"reading {name} is given twice: choose one value")
             found[name] = value
         return cls(**found)
 

@@ -6,14 +6,14 @@ from typing import Any, Literal, cast
 
 from attrs import evolve, frozen
 
-from loanasync.sandbox.customers import Customer, Customers
-from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Outcome, Response, tag_of
+from loanasync.sandbox.customers import Customer, Customers, Order
+from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Outcome, Response, decision_texts, tag_of
 from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.validation import (
-    ADDITIONAL,
-    APPROVAL,
     BLANK_IN_ITALIAN,
     CREATION,
+    ECHOED,
+    FIELDS,
     INVALID_FISCAL_CODE,
     USER_DATA,
     Errors,
@@ -61,7 +61,6 @@ _MIDNIGHT = "T00:00:00+00:00"
 # Assumed: spec §4 says that all bodies are JSON objects. It does not show the response to other bodies.
 UNREADABLE = Response(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
-_ALL_OF_APPROVAL = {**APPROVAL, **ADDITIONAL}
 _REFUSED_ABOVE = 1_000_000  # euro cents: a limit of the sandbox, so that a refusal is easy to get
 _FEE = 0.03  # assumed, so that netAmount differs from amount
 
@@ -69,10 +68,7 @@ _FEE = 0.03  # assumed, so that netAmount differs from amount
 _ERRORS_OF_COMPLETION = ("forbidden", "nouser", "noshop")
 
 # spec §2.1, response: fields that are returned unchanged
-_ECHOED = (
-    *("email", "lastname", "firstname", "mobilePhone", "city", "address", "province", "postalCode"),
-    *("citizenship", "iban", "amount", "instalments", "orderToken"),
-)
+_ECHOED = [name for name in ECHOED if name != "streetNumber"]
 
 
 @frozen
@@ -95,10 +91,10 @@ class Responder:
             return self.rejected(errors)
         code = body["fiscalCode"]
         # Assumed: if each order is evaluated, a request can be created again for the next order.
-        if self._readings.evaluates == "customer" and self._customers.of(code).approved is not None:
+        customer = self._customers.of(code)
+        if self._readings.evaluates == "customer" and customer.order.approved is not None:
             return self._domain_error("already")
-        customer = self._customers.create(code)
-        customer.documents = False
+        customer.created, customer.documents = True, False
         # An e-mail address is not a field of the creation, but a shop may send it.
         tagged = "additional" in tag_of(body.get("email")).lower().split(".")
         customer.additional_data_needed = tagged or body.get("additionalDataNeeded") is True
@@ -108,24 +104,24 @@ class Responder:
     def approve(self, code: str, body: Body, outcome: Outcome, base_url: str) -> Response:
         """Evaluate a request (spec §4.1)."""
         customer = self._customers.of(code)
-        if not customer.created or customer.approved is not None:
+        order = customer.order
+        if not customer.created or order.approved is not None:
             return self._not_approvable(customer, code)
         needed = customer.additional_data_needed or outcome.additional
         errors = approval_errors(body, self._dialect, additional=needed)
-        if errors := errors or requested_errors(outcome.invalid, _ALL_OF_APPROVAL):
+        if errors := errors or requested_errors(outcome.invalid, FIELDS["approve"]):
             return self.rejected(errors)
         conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"
         if outcome.error is not None and not conflict_after:
             return self._error_response(outcome.error)
         wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
-        customer.approved = wanted == "approved"
-        customer.order = order_token_of(body)
-        customer.request = {**body, "instalments": instalments_of(body, self._dialect)}
-        self._customers.assign_page(code, customer)
+        order.approved = wanted == "approved"
+        order.request = {**body, "instalments": instalments_of(body, self._dialect)}
+        order.page = secrets.token_urlsafe(12)
         if conflict_after:
             return evolve(CONFLICT, evaluated=True)
-        decision = self._decision(customer, code, outcome, base_url)
-        return Response(201 if customer.approved else int(self._readings.refusal), decision, evaluated=True)
+        decision = self._decision(order, code, outcome, base_url)
+        return Response(201 if order.approved else int(self._readings.refusal), decision, evaluated=True)
 
     def upload_documents(self, code: str) -> Response:
         """Accept documents (spec §4.3). Any object is accepted; the shape of the response is assumed."""
@@ -160,8 +156,7 @@ class Responder:
         if chosen.error is not None:
             conflict_after = chosen.error == "conflict" and self._readings.conflict == "after"
             return None if operation == "approve" and conflict_after else self._error_response(chosen.error)
-        known = {"approve": _ALL_OF_APPROVAL, "complete": USER_DATA}.get(operation, {})
-        errors = requested_errors(chosen.invalid, known)
+        errors = requested_errors(chosen.invalid, FIELDS[operation])
         return self.rejected(errors) if errors else None
 
     def rejected(self, errors: Errors) -> Response:
@@ -188,15 +183,13 @@ class Responder:
             return self._domain_error("code")
         return self.rejected({"fiscalCode": [INVALID_FISCAL_CODE]})
 
-    def _decision(self, customer: Customer, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
+    def _decision(self, order: Order, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
         """Return the response fields of spec §2.1. Fields that were not sent are not echoed."""
-        sent = customer.request
+        sent = order.request
         street_number, number = street_number_of(sent, self._dialect)
-        decided = "approved" if customer.approved else "refused"
         decision: dict[str, Any] = {
-            "approved": customer.approved,
-            "approvalMessageApiFull": f"The request was {decided}.",
-            "approvalMessageApiSemiFull": decided,
+            "approved": order.approved,
+            **decision_texts(approved=order.approved is True),
             "fiscalCode": self._echoed_code(code),
             **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
             outcome.street_number or street_number: number,
@@ -205,8 +198,8 @@ class Responder:
         }
         if sent.get("paymentDayOfMonth") is not None:
             decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: an integer here
-        if customer.approved:
-            url = f"{base_url}/apply/{customer.page}#token={secrets.token_urlsafe(12)}"
+        if order.approved:
+            url = f"{base_url}/apply/{order.page}#token={secrets.token_urlsafe(12)}"
             decision["redirectUrl"] = "" if self._readings.redirect_url == "empty" else url
         without = {*outcome.without}
         without |= {"fiscalCode"} if self._readings.fiscal_code == "missing" else set()

@@ -10,13 +10,14 @@ from attrs import define, field
 
 from loanasync.sandbox.outcomes import (
     FAULTS,
+    SYSTEM_ERROR,
     Outcome,
     Response,
     UnknownTagError,
     nearest,
     parse_words,
 )
-from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.validation import FIELDS, INVALID_FISCAL_CODE
 
 Operation = Literal["create_request", "approve", "upload_documents", "complete"]
 Phase = Literal["before", "after"]
@@ -24,10 +25,11 @@ OPERATIONS: tuple[Operation, ...] = ("create_request", "approve", "upload_docume
 
 # Words for the statuses that have one meaning (spec §7).
 _WORD_BY_STATUS = {201: "approved", 403: "forbidden", 409: "conflict", 422: "refused", 500: "500"}
+# Bodies of `Rule.respond` with these statuses alone (spec §7); each call names a fiscal code.
+_DEFAULT_BODIES = {400: {"errors": {"fiscalCode": [INVALID_FISCAL_CODE]}}, 500: SYSTEM_ERROR.body}
 _CREATED = 201
 _NO_BODY = (204, 304)
 _CREATING = ("create_request", "upload_documents")  # assumed: spec §4.3 does not show their status
-_FIELDS: Mapping[str, tuple[str, ...]] = {"approve": APPROVAL_FIELDS, "complete": USER_DATA_FIELDS}
 _DRAW_RANGE = 2**64
 _BEFORE = ", ".join(name for name, fault in FAULTS.items() if fault.before)
 _RESERVED_HEADERS = ("content-length", "content-type", "transfer-encoding", "connection")
@@ -77,14 +79,10 @@ class Rule:
         if self.operation not in (None, *OPERATIONS):
             near = nearest(self.operation, OPERATIONS)
             raise ValueError(f"unknown operation {self.operation!r}, did you mean {near!r}?")
-        if not isinstance(self.rate, int | float):
-            raise TypeError(f"rate {self.rate!r} must be a number between 0 and 1")
-        if not 0 <= self.rate <= 1:
-            raise ValueError(f"rate {self.rate} must be between 0 and 1")
-        if self.call is not None and type(self.call) is not int:
-            raise TypeError(f"call {self.call!r} must be a whole number, such as 1 for the first call")
-        if self.call is not None and self.call < 1:
-            raise ValueError(f"call {self.call} must be 1 (the first call) or more")
+        if not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
+            raise ValueError(f"rate {self.rate!r} must be a number between 0 and 1")
+        if self.call is not None and (type(self.call) is not int or self.call < 1):
+            raise ValueError(f"call {self.call!r} must be a whole number of 1 (the first call) or more")
 
     def respond(
         self,
@@ -98,7 +96,9 @@ class Rule:
 
         Args:
             response: An HTTP status, or the words of a tag, such as ``"reset"`` or ``"slow300.refused"``.
-            body: JSON object of the response, if `response` is a status.
+            body: JSON object of the response, if `response` is a status. By default that of the specification
+                for 400 (an invalid fiscal code), 403, 409 and 500, an empty object for other statuses. 201
+                and 422 without a body are the decisions of ``approve``.
             phase: ``"before"`` sends the response instead of processing the call; ``"after"`` processes the
                 call, so that the decision is made and its response is lost. By default, the phase in the
                 word, else ``"before"``.
@@ -106,8 +106,8 @@ class Rule:
 
         Raises:
             TypeError: An argument has the wrong type; the message names it.
-            ValueError: The status needs a body, a word is unknown or does not have this phase, the operation
-                would ignore the outcome, or the response cannot be sent.
+            ValueError: A word is unknown or does not have this phase, the operation would ignore the outcome,
+                or the response cannot be sent.
 
         Example:
             >>> sandbox.on("complete").respond("reset", phase="after").name
@@ -144,17 +144,13 @@ class Rule:
         if self.operation is None:  # each operation applies the parts that it supports
             return
         decides = outcome.decision or outcome.without or outcome.street_number or outcome.additional
-        if decides and self.operation != "approve":
+        unknown = [name for name in outcome.invalid if name not in FIELDS[self.operation]]
+        if unknown or (decides and self.operation != "approve"):
+            reason = f"there is no field {unknown[0]}" if unknown else "only approve decides"
             raise ValueError(
-                f"{self.operation} cannot respond with {outcome.name!r}, which is a decision: only approve"
-                " decides. For another response pass a status with a body"
+                f"{self.operation} cannot respond with {outcome.name!r}: {reason}. For another response pass"
+                " a status with a body"
             )
-        for name in outcome.invalid:
-            if name not in _FIELDS.get(self.operation, ()):
-                raise ValueError(
-                    f"{self.operation} cannot respond with {outcome.name!r}: there is no field {name}."
-                    " For another response pass a status with a body"
-                )
 
     def matches(self, operation: str, code: str, call: int) -> bool:
         """Return whether the rule matches a call.
@@ -202,9 +198,7 @@ def _canned_outcome(
     if body and status in _NO_BODY:
         raise ValueError(f"a response with status {status} has no body in HTTP: omit the body")
     if body is None:
-        if status == 400:  # noqa: PLR2004  (spec §7: the body names the error)
-            raise ValueError("status 400 needs a body; for one invalid field use respond('invalid.city')")
-        body = {"errors": {"system": ["System error"]}} if status == 500 else {}  # noqa: PLR2004  (spec §7)
+        body = cast("Mapping[str, Any]", _DEFAULT_BODIES.get(status, {}))
     try:
         body = json.loads(json.dumps(body, allow_nan=False))  # a copy, in the form that JSON can express
     except (TypeError, ValueError) as error:
@@ -216,8 +210,6 @@ def _canned_outcome(
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        raise TypeError("headers must map names to strings, such as {'Retry-After': '7'}")
     for name, value in headers.items():
         if name.lower() in _RESERVED_HEADERS:
             raise ValueError(f"header {name} is set by the server: omit it")
@@ -252,17 +244,13 @@ class Rules:
         self._last_number = 0
         self._rules: tuple[Rule, ...] = ()
 
-    def add(self, **which: Any) -> Rule:
-        """Add a rule without a response; it matches calls after `Rule.respond`."""
-        return self._insert(self._new_rule(which))
-
-    def _new_rule(self, which: Mapping[str, Any]) -> Rule:
-        return Rule(
-            **{"seed": self._seed, "number": self._last_number + 1, "changed": self.on_change, **which}
-        )
-
-    def _insert(self, rule: Rule) -> Rule:
-        self._last_number = rule.number
+    def add(self, response: str = "", phase: Phase | None = None, **which: Any) -> Rule:
+        """Add a rule; without a response, it matches calls after `Rule.respond`."""
+        number = self._last_number + 1
+        rule = Rule(seed=self._seed, number=number, changed=self.on_change, **which)
+        if response:
+            rule.respond(response, phase=phase)
+        self._last_number = number
         self._rules = (rule, *self._rules)
         return rule
 
@@ -283,8 +271,8 @@ class Rules:
             number = float(rate or 1)
         except ValueError:
             raise ValueError(f"rate {rate!r} in {text!r} must be a number between 0 and 1") from None
-        rule = self._new_rule({"operation": operation if given else None, "rate": number})
-        return self._insert(rule.respond(words, phase=cast("Phase", phase) if phase else None))
+        known = cast("Phase | None", phase or None)
+        return self.add(words or ".", known, operation=operation if given else None, rate=number)
 
     def choose(self, operation: str, code: str, call: int) -> Rule | None:
         """Return the newest rule that matches this call, and count the call."""

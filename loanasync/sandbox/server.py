@@ -5,7 +5,6 @@ import signal
 import threading
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from html import escape
 from pathlib import Path
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 Description = Literal["street_number", "civic_number"]
 _OMITTED: Any = ...  # the default of an optional argument for which None is an error
-_Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
 class Sandbox:
@@ -51,10 +49,9 @@ class Sandbox:
         state: Path of an SQLite file that stores the customers; None keeps them in memory.
         faults: Rules in the form ``[operation=]words[:rate[:phase]]``, such as ``500:0.1:after``.
         seed: Seed of the rules' random choices. The same seed gives the same outcomes.
-        journal: Number of calls to keep; 0 switches the journal off, for load tests.
+        journal: Number of calls to keep.
         customers: Number of customers to remember. When there are more, the oldest are forgotten.
-        shop_url: URL or path of the link "Back to the shop" on the customer's page; None leads to a page of
-            the sandbox.
+        shop_url: URL or path of the link "Back to the shop" on the customer's page; None shows no link.
         allow_remote: Allow a host that is not a loopback address. The sandbox has no access control.
         readings: Choices for the points that the specification leaves open.
 
@@ -98,8 +95,8 @@ class Sandbox:
             raise ValueError(f"dialect {dialect!r} must be street_number, civic_number or None")
         if not isinstance(readings, Readings):
             raise TypeError(READINGS_TYPE_ERROR)
-        if journal < 0 or customers < 1:
-            raise ValueError(f"journal {journal} must be 0 or more, customers {customers} 1 or more")
+        if min(journal, customers) < 1:
+            raise ValueError(f"journal {journal} and customers {customers} must be 1 or more")
         self.shop_id = shop_id
         self.auth_token = auth_token
         self._host = host
@@ -119,7 +116,7 @@ class Sandbox:
             Customers(customers, None if state is None else SqliteStore(state)),
             rules,
             Linter(auth_token),
-            Journal(journal, on=journal > 0),
+            Journal(journal),
             dialect,
             readings,
         )
@@ -152,7 +149,6 @@ class Sandbox:
         fiscal_code: str | None = None,
         call: int | None = None,
         rate: float = 1.0,
-        seed: int | None = None,
     ) -> Rule:
         """Add a rule for some calls and return it; `Rule.respond` sets the response.
 
@@ -163,9 +159,8 @@ class Sandbox:
             operation: create_request, approve, upload_documents or complete; None for any.
             fiscal_code: Fiscal code of the customer; None for any.
             call: Number of the call among the customer's calls of the operation, from 1; None for every call.
-            rate: Share of the calls to choose, from 0 to 1. The choice depends on the seed, the customer and
-                the call number only.
-            seed: Seed of the rule's random choice; None for the seed of the sandbox.
+            rate: Share of the calls to choose, from 0 to 1. The choice depends on the sandbox's seed, the
+                customer and the call number only.
 
         Raises:
             TypeError: An argument has the wrong type; the message names it.
@@ -178,11 +173,8 @@ class Sandbox:
         """
         if fiscal_code is not None:
             fiscal_code = normalize_fiscal_code(fiscal_code)
-        which = {"operation": operation, "fiscal_code": fiscal_code, "call": call, "rate": rate}
-        if seed is not None:
-            which["seed"] = seed
         with self._engine.lock:
-            return self._engine.rules.add(**which)
+            return self._engine.rules.add(operation=operation, fiscal_code=fiscal_code, call=call, rate=rate)
 
     def off(self, rule: Rule = _OMITTED) -> None:
         """Remove one rule; without an argument, remove all rules.
@@ -306,34 +298,22 @@ class Sandbox:
 
     @contextmanager
     def _in_thread(self) -> Iterator[Self]:
-        started = Future[_Running]()
-        thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)),
-            name="loanasync-sandbox",
-            daemon=True,
-        )
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        loop = runner.get_loop()
+
+        def serve() -> None:
+            loop.run_forever()
+            runner.close()
+
+        thread = threading.Thread(target=serve, name="loanasync-sandbox", daemon=True)
         thread.start()
         try:
-            loop, stop = started.result()
-        except BaseException:
-            thread.join()
-            raise
-        try:
+            asyncio.run_coroutine_threadsafe(self.start(), loop).result()
             yield self
         finally:
-            loop.call_soon_threadsafe(stop.set)
+            asyncio.run_coroutine_threadsafe(self.stop(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
             thread.join()
-
-    async def _serve(self, started: Future[_Running]) -> None:
-        try:
-            await self.start()
-        except BaseException as error:  # noqa: BLE001  (raised again in the thread that starts the sandbox)
-            started.set_exception(error)
-            return
-        stop = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), stop))
-        await stop.wait()
-        await self.stop()
 
     @staticmethod
     def subprocess(**options: Any) -> AbstractContextManager[SandboxProcess]:
@@ -406,6 +386,7 @@ class Sandbox:
         self._address = ""
         if runner is not None:
             self._stopping.set()
+            self._engine.notify()
             try:
                 await self._close_listener()
                 await runner.cleanup()

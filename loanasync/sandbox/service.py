@@ -24,7 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_BODY = 16 << 20  # bytes; documents are images
 _MAX_SMALL_BODY = 64 << 10  # bytes; an approval has about a thousand
-_MAX_DEPTH = 64  # levels of nested objects and arrays
+_MAX_BRACKETS = 256  # objects and arrays in a body
 
 _NO_LINGER = struct.pack("ii", 1, 0)  # makes the socket send a reset when it is closed
 _PIECES = 20
@@ -90,11 +90,8 @@ class Service:
     def _lint_url(self, request: web.Request, call: Call) -> None:
         sent = request.raw_path
         if "?" in sent or "%" in sent or self._auth_token in sent:
-            query, has_seen = str(request.rel_url.raw_query_string), self._engine.customers.has_seen
-            found = self._engine.linter.check_url(
-                request.path, query, lambda code: code == call.code or has_seen(code)
-            )
-            call.findings += tuple(found)
+            query, known = str(request.rel_url.raw_query_string), {call.code, *self._engine.customers.codes()}
+            call.findings += tuple(self._engine.linter.check_url(request.path, query, known))
 
     async def _read_request(self, request: web.Request, call: Call) -> Response | None:
         """Check the credentials and read the body into `call`; return an error response if that fails."""
@@ -114,8 +111,8 @@ class Service:
             body = _READER.decode(raw.decode())  # JSON is always UTF-8
         except (ValueError, RecursionError):
             body = None
-        if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH and _is_nested_deeper(body, _MAX_DEPTH):
-            body = None  # the encoder could not write such a body
+        if call.operation != "upload_documents" and raw.count(b"[") + raw.count(b"{") > _MAX_BRACKETS:
+            body = None  # the encoder cannot write values that are nested a thousand times
         if not isinstance(body, dict):
             return UNREADABLE
         call.body = body
@@ -216,11 +213,6 @@ _KNOWN_PATHS = "unknown path or method; the service has: " + ", ".join(
 def base_url_of(request: web.Request) -> str:
     """Return the URL of the sandbox as used in this request."""
     return f"{request.scheme}://{request.host}"
-
-
-def _is_nested_deeper(value: object, left: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return left == 0 or any(_is_nested_deeper(each, left - 1) for each in inner)
 
 
 def _finite_number(text: str) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _APPLICATION_ID = 0x4C4F414E  # "LOAN" in ASCII
-_VERSION = 1
+_VERSION = 2
 
 
 class StateFileError(ValueError):
@@ -36,15 +36,19 @@ class SqliteStore:
     def __init__(self, file: str | Path) -> None:
         self._file = Path(file).absolute()  # the working directory may change
         self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True if the file is open."""
+        return self._connection is not None
 
     @property
     def _database(self) -> sqlite3.Connection:
         assert self._connection is not None  # noqa: S101  (for the type checkers: `open` comes first)
         return self._connection
 
-    def open(self) -> None:
-        """Open the file and lock it for this sandbox.
+    def open(self) -> dict[str, str]:
+        """Open the file and lock it for this sandbox; return all records by fiscal code, oldest first.
 
         Raises:
             StateFileError: The file is not a state file of a sandbox, or another sandbox uses it.
@@ -55,26 +59,11 @@ class SqliteStore:
                 self._file, isolation_level=None, timeout=0, check_same_thread=False
             )
             self._prepare()
-            self._opened = self._identity()
+            return dict(self._database.execute("SELECT code, record FROM customers ORDER BY rowid"))
         except sqlite3.Error as error:
-            self.close()
             reason = "another sandbox uses it" if "locked" in str(error) else str(error)
             message = f"state file {self._file} cannot be used: {reason}. Choose another file"
             raise StateFileError(message) from None
-        except StateFileError:
-            self.close()
-            raise
-
-    def is_current(self) -> bool:
-        """Return whether the path still leads to the open file; on POSIX an open file can be removed."""
-        return self._identity() == self._opened
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = self._file.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
 
     def _prepare(self) -> None:
         run = self._database.execute
@@ -92,18 +81,6 @@ class SqliteStore:
         run(f"PRAGMA application_id = {_APPLICATION_ID}")
         run(f"PRAGMA user_version = {_VERSION}")
         run("COMMIT")
-
-    def load(self) -> dict[str, str]:
-        """Return all records by fiscal code, oldest first.
-
-        Raises:
-            StateFileError: The file cannot be read.
-        """
-        try:
-            return dict(self._database.execute("SELECT code, record FROM customers ORDER BY rowid"))
-        except sqlite3.Error as error:
-            message = f"state file {self._file} cannot be read: {error}. Choose another file"
-            raise StateFileError(message) from None
 
     def put(self, code: str, record: str) -> None:
         """Write one record."""

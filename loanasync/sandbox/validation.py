@@ -1,17 +1,16 @@
 """Fields of the request bodies and their validation (spec §2, §4.3, §7, §8).
 
-Each field defines its accepted values twice: as a check and as a JSON Schema for the OpenAPI document.
+The JSON Schema of a field defines its accepted values, here and in the OpenAPI document.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
 from attrs import evolve, frozen
 
 Errors = dict[str, list[str]]
-Check = Callable[[Any], str | None]
 
 # spec §7
 BLANK = "This value should not be blank."
@@ -34,138 +33,130 @@ _MONTH = "(0[1-9]|1[0-2])/[0-9]{4}"
 _SPACE = r"\s\x1c-\x1f\x85"  # `str.strip` removes more characters than \s matches in JSON Schema
 
 
-@frozen
+@frozen(kw_only=True)
 class Field:
     """A field of a request body.
 
     Args:
-        check: Returns the message for a value; None if it is accepted. A missing field has the value None.
         schema: JSON Schema of the accepted values.
+        wrong: Message for other values.
+        blank: Message for a missing value or a blank text; empty for `wrong`.
         required: Whether the field must be sent.
+        nullable: Whether null means "not sent".
+        also: Accepted values that the schema does not have.
+        has_days: Whether values are days, or may be if there is a pattern. Days must exist.
         assumed: Assumption about the accepted values where the specification is silent.
         other_name: Spelling in the other description (spec §2.1).
     """
 
-    check: Check
     schema: Mapping[str, Any]
+    wrong: str = FORMAT
+    blank: str = ""
     required: bool = True
+    nullable: bool = False
+    also: tuple[str, ...] = ()
+    has_days: bool = False
     assumed: str = ""
     other_name: str = ""
 
+    def check(self, value: object) -> str | None:
+        """Return the message for a value; None if it is accepted. A missing field has the value None."""
+        if self._accepts(value) or (value is None and self.nullable):
+            return None
+        is_blank = value is None or (isinstance(value, str) and not value.strip())
+        return (is_blank and self.blank) or self.wrong
 
-def _optional(field: Field) -> Field:
-    return evolve(field, required=False)
+    def _accepts(self, value: object) -> bool:
+        schema = self.schema
+        if isinstance(value, str):
+            pattern = schema.get("pattern", f"^{_DAY.pattern}$" if self.has_days else "")
+            # `$` of Python also matches before a final line break.
+            is_matching = re.search(pattern.replace("$", r"\Z"), value) is not None
+            is_listed = schema["type"] == "string" and value in schema.get("enum", (value,))
+            return value in self.also or (is_listed and is_matching and (not self.has_days or _exists(value)))
+        if type(value) is int and schema["type"] == "integer":
+            return bool(schema["minimum"] <= value <= schema.get("maximum", value))
+        return type(value) is bool and schema["type"] == "boolean" and value is schema.get("const", value)
 
 
-def _nullable(field: Field) -> Field:
-    """Return an optional field for which null means "not sent"."""
-    return evolve(field, check=lambda value: None if value is None else field.check(value), required=False)
-
-
-def _is_day(value: object) -> bool:
-    if not isinstance(value, str) or not _DAY.fullmatch(value):
-        return False
+def _exists(day: str) -> bool:
     try:
-        date.fromisoformat(value)
+        return not _DAY.fullmatch(day) or date.fromisoformat(day) is not None
     except ValueError:
         return False
-    return True
 
 
-def _text(blank: str = BLANK) -> Field:
-    def check(value: object) -> str | None:
-        return None if isinstance(value, str) and value.strip() else blank
-
-    return Field(check, {"type": "string", "pattern": f"[^{_SPACE}]"})
+def _text(wrong: str = BLANK, **more: Any) -> Field:
+    return Field(schema={"type": "string", "pattern": f"[^{_SPACE}]"}, wrong=wrong, **more)
 
 
-def _matching(pattern: str, blank: str = BLANK, wrong: str = FORMAT) -> Field:
-    fullmatch = re.compile(pattern).fullmatch
-
-    def check(value: object) -> str | None:
-        if not isinstance(value, str) or not value.strip():
-            return blank
-        return None if fullmatch(value) else wrong
-
-    return Field(check, {"type": "string", "pattern": f"^{pattern}$"})
+def _matching(pattern: str, wrong: str = FORMAT, blank: str = BLANK, **more: Any) -> Field:
+    return Field(schema={"type": "string", "pattern": f"^{pattern}$"}, wrong=wrong, blank=blank, **more)
 
 
-def _choice(*options: str, blank: str = BLANK, wrong: str = CHOICE, names: Sequence[str] = ()) -> Field:
-    def check(value: object) -> str | None:
-        return None if value in options else blank if value is None else wrong
-
-    named = {"x-enum-varnames": list(names)} if names else {}
-    return Field(check, {"type": "string", "enum": list(options), **named})
+def _choice(*options: str, wrong: str = CHOICE, blank: str = BLANK, **more: Any) -> Field:
+    return Field(schema={"type": "string", "enum": [*options]}, wrong=wrong, blank=blank, **more)
 
 
-def _integer(least: int, most: int | None, wrong: str, *, blank: str = "") -> Field:
-    def check(value: object) -> str | None:
-        accepted = type(value) is int and least <= value and (most is None or value <= most)
-        return None if accepted else blank or wrong if value is None else wrong
-
+def _integer(least: int, most: int | None, wrong: str, **more: Any) -> Field:
     limits = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
-    return Field(check, {"type": "integer", **limits})
+    return Field(schema={"type": "integer", **limits}, wrong=wrong, **more)
 
 
-def _boolean(wrong: str = FORMAT) -> Field:
-    return Field(lambda value: None if type(value) is bool else wrong, {"type": "boolean"})
+def _boolean(wrong: str = FORMAT, **more: Any) -> Field:
+    return Field(schema={"type": "boolean"}, wrong=wrong, **more)
 
 
-def _day(wrong: str) -> Field:
-    return Field(lambda value: None if _is_day(value) else wrong, {"type": "string", "format": "date"})
-
-
-def _day_or_month(wrong: str) -> Field:
-    month = _matching(_MONTH)
-    schema = {"type": "string", "pattern": f"^({_MONTH}|{_DAY.pattern})$"}
-    return Field(lambda value: month.check(value) and (None if _is_day(value) else wrong), schema)
-
-
-FISCAL_CODE = evolve(
-    _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, INVALID_FISCAL_CODE),
-    assumed="16 capital letters and digits",
-)
+FISCAL_CODE = _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, "", assumed="16 capital letters and digits")
 
 # spec §4.3 does not show the fields of a creation. Spec §7 has messages for three of them, which are in no
 # table of inputs.
 CREATION: Mapping[str, Field] = {
     "fiscalCode": FISCAL_CODE,
     "privacy": Field(
-        lambda value: None if value is True or value == "true" else PRIVACY,
-        {"type": "boolean", "const": True},
+        schema={"type": "boolean", "const": True},
+        wrong=PRIVACY,
         required=False,
+        also=("true",),
         assumed='the text "true" is accepted, too',
     ),
     # Both date formats of the specification: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
-    "actualJobEndingDate": evolve(_day_or_month(DATE), required=False, assumed="a month or a day"),
-    "additionalDataNeeded": _optional(_boolean()),
+    "actualJobEndingDate": _matching(
+        f"({_MONTH}|{_DAY.pattern})", DATE, "", required=False, has_days=True, assumed="a month or a day"
+    ),
+    "additionalDataNeeded": _boolean(required=False),
 }
 
+_OPTIONAL: Any = {"required": False, "nullable": True}
 # spec §2.1 and §8
 APPROVAL: Mapping[str, Field] = {
     "amount": _integer(5_000, 1_500_000, AMOUNT),
-    "instalments": evolve(_integer(3, 60, INSTALMENTS), other_name="installments"),
-    "loanFinality": evolve(_text(), assumed="any purpose, as one description gives no values"),
-    "email": evolve(_matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+"), assumed="anything around one @ is an address"),
+    "instalments": _integer(3, 60, INSTALMENTS, other_name="installments"),
+    "loanFinality": _text(assumed="any purpose, as one description gives no values"),
+    "email": _matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+", assumed="anything around one @ is an address"),
     "lastname": _text(),
     "firstname": _text(),
     "mobilePhone": _text(),
-    "countryCallingCode": _nullable(_text()),
+    "countryCallingCode": _text(**_OPTIONAL),
     "city": _text(),
     "address": _text(),
     "province": _matching("[A-Z]{2}"),
     "postalCode": _matching("[0-9]{5}"),
-    "streetNumber": evolve(
-        _text(), other_name="civicNumber", assumed="more than the 5 digits of one description"
-    ),
+    "streetNumber": _text(other_name="civicNumber", assumed="more than the 5 digits of one description"),
     # Both spellings of `italian`, with names, since client generators would use one name for both.
-    "citizenship": _choice(
-        *("italian", "Italian", "eu", "outside_eu"), names=("ITALIAN", "ITALIAN_CAPITAL", "EU", "OUTSIDE_EU")
+    "citizenship": Field(
+        schema={
+            "type": "string",
+            "enum": ["italian", "Italian", "eu", "outside_eu"],
+            "x-enum-varnames": ["ITALIAN", "ITALIAN_CAPITAL", "EU", "OUTSIDE_EU"],
+        },
+        wrong=CHOICE,
+        blank=BLANK,
     ),
-    "iban": _nullable(_text()),
-    "zeroInterestRate": _nullable(_boolean()),
-    "orderToken": _nullable(_text()),  # as in one description; the other requires it
-    "paymentDayOfMonth": _nullable(_matching("([1-9]|[12][0-9]|3[01])")),
+    "iban": _text(**_OPTIONAL),
+    "zeroInterestRate": _boolean(**_OPTIONAL),
+    "orderToken": _text(**_OPTIONAL),  # as in one description; the other requires it
+    "paymentDayOfMonth": _matching("([1-9]|[12][0-9]|3[01])", **_OPTIONAL),
 }
 
 # spec §2.1: required when additionalDataNeeded, which is not a field of this body, is true
@@ -175,24 +166,23 @@ ADDITIONAL: Mapping[str, Field] = {
     ),
     "residenceStartDate": _matching(_MONTH),
     "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
-    "children": evolve(_choice("0", "1", "2", "3", "4", "5+"), assumed="0 is one of the options"),
+    "children": _choice("0", "1", "2", "3", "4", "5+", assumed="0 is one of the options"),
     "salaryType": _choice("net-monthly", "gross-yearly"),
     "salary": _integer(0, None, FORMAT, blank=BLANK),
 }
 
+_DATE = Field(schema={"type": "string", "format": "date"}, wrong=DATE_IN_ITALIAN, has_days=True)
 # spec §2.2: whether fields are mandatory is not shown. Assumed: all are optional.
 USER_DATA: Mapping[str, Field] = {
-    name: _optional(field)
+    name: evolve(field, required=False)
     for name, field in {
         "documentOfType": _choice(
-            *("identity_card", "driving_license", "passport"),
-            blank=CHOICE_IN_ITALIAN,
-            wrong=CHOICE_IN_ITALIAN,
+            "identity_card", "driving_license", "passport", wrong=CHOICE_IN_ITALIAN, blank=""
         ),
         "documentCode": _text(BLANK_IN_ITALIAN),
         "documentCity": _text(BLANK_IN_ITALIAN),
-        "documentIssueDate": _day(DATE_IN_ITALIAN),
-        "documentExpirationDate": _day(DATE_IN_ITALIAN),
+        "documentIssueDate": _DATE,
+        "documentExpirationDate": _DATE,
         "iban": _text(BLANK_IN_ITALIAN),
         "politicallyExposed": _boolean(TYPE_IN_ITALIAN),
         "usPerson": _boolean(TYPE_IN_ITALIAN),
@@ -235,8 +225,15 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
-APPROVAL_FIELDS = (*APPROVAL, *ADDITIONAL)
-USER_DATA_FIELDS = tuple(USER_DATA)
+# By operation; a body of documents has no known fields (spec §4.3).
+FIELDS: Mapping[str, Mapping[str, Field]] = {
+    "create_request": CREATION,
+    "approve": {**APPROVAL, **ADDITIONAL},
+    "upload_documents": {},
+    "complete": USER_DATA,
+}
+# spec §2.1, response: fields of the approval that a decision returns
+ECHOED = [name for name in APPROVAL if name not in ("loanFinality", "countryCallingCode")]
 
 
 def is_fiscal_code(value: object) -> bool:

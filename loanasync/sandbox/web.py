@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -35,15 +36,7 @@ _NO_PAGES = (
     "the pages of the sandbox need Jinja2: pip install '.[sandbox]' in a checkout."
     " The service and all other paths under /_sandbox/ work without it"
 )
-_ADMIN_CALLS = (
-    "unknown path or method. Available: POST /_sandbox/reset, POST /_sandbox/faults,"
-    " POST /_sandbox/faults/clear, GET and POST /_sandbox/try, GET /_sandbox/journal.jsonl,"
-    " GET /_sandbox/findings.json, GET /_sandbox/openapi.json, GET /_sandbox/events, GET /_sandbox/health"
-)
-_UNKNOWN_CUSTOMER = (
-    "no customer has this handle: the customer was reset, or the sandbox was restarted. Take the handle from"
-    " the member customer in /_sandbox/journal.jsonl. A POST without fields resets everything"
-)
+_UNKNOWN_CUSTOMER = "no customer has this handle: take it from the member customer in /_sandbox/journal.jsonl"
 
 
 @frozen
@@ -53,7 +46,7 @@ class Web:
     Args:
         engine: Engine of the sandbox.
         shop_id: Identifier of the shop.
-        shop_url: URL of the link back to the shop; None for a page of the sandbox.
+        shop_url: URL of the link back to the shop; None for no link.
         stopping: Set when the sandbox stops, to end all event streams.
         is_own_host: Returns whether a host name belongs to the sandbox.
     """
@@ -68,7 +61,6 @@ class Web:
         """Add all pages and admin calls."""
         reading = {
             "/apply/{page}": self._application,
-            "/shop": self._shop,
             "/": self._to_inspector,
             "/_sandbox": self._to_inspector,
             _INSPECTOR: self._inspector,
@@ -93,7 +85,12 @@ class Web:
         }
         for path, handler in changing.items():
             app.router.add_post(path, self._guarded(handler))
-        app.router.add_route("*", _INSPECTOR + "{rest:.*}", self._guarded(_unknown(reading, changing)))
+        known = [*(f"GET {path}" for path in reading), *(f"POST {path}" for path in changing)]
+
+        async def unknown(_: web.Request) -> web.StreamResponse:
+            raise web.HTTPNotFound(text=f"unknown path or method. Available: {', '.join(known)}")
+
+        app.router.add_route("*", _INSPECTOR + "{rest:.*}", self._guarded(unknown))
 
     def _guarded(self, handler: Handler) -> Handler:
         """Reject requests for another host name and forms of other sites."""
@@ -114,33 +111,29 @@ class Web:
             found = self._engine.customers.by_page(request.match_info["page"])
             if found is None:
                 return _html(pages.missing(), 404)
+            show_personal = _wants_personal(request)
             return _html(
-                pages.application(
-                    *found, self._shop_id, self._shop_url or "/shop", show_personal=_wants_personal(request)
-                )
+                pages.application(*found, self._shop_id, self._shop_url, show_personal=show_personal)
             )
 
     async def _decide_application(self, request: web.Request) -> web.StreamResponse:
         wanted = (await read_form(request, "action")).get("action")
         with self._engine.lock:
             found = self._engine.customers.by_page(request.match_info["page"])
-            if found is None or not found[1].approved:
+            if found is None or not found[1].order.approved:
                 return _html(pages.missing(), 404)
             if wanted not in ("accept", "cancel"):
                 raise web.HTTPBadRequest(text="the field action must be accept or cancel")
             code, customer = found
             chosen: Literal["accepted", "cancelled"] = "accepted" if wanted == "accept" else "cancelled"
-            if customer.application == "open":
-                customer.application = chosen
+            if customer.order.application == "open":
+                customer.order.application = chosen
                 self._engine.customers.save(code, customer)
                 self._engine.notify()
-            elif customer.application != chosen and not _is_browser(request):
-                text = f"the application is already {customer.application}: the first decision is final"
+            elif customer.order.application != chosen and not _is_browser(request):
+                text = f"the application is already {customer.order.application}: the first decision is final"
                 raise web.HTTPConflict(text=text)
         raise _after_change(request, request.path)
-
-    async def _shop(self, _: web.Request) -> web.StreamResponse:
-        return _html(pages.shop(self._shop_id))
 
     async def _to_inspector(self, _: web.Request) -> web.StreamResponse:
         raise web.HTTPFound(_INSPECTOR)
@@ -176,8 +169,7 @@ class Web:
             unreadable = self._engine.plan(call)
             delivery = self._engine.process(call) if unreadable is None else Delivery(unreadable)
             self._engine.record(call, delivery, started)
-        journal = self._engine.journal
-        raise _after_change(request, f"/_sandbox/calls/{journal.total}" if journal.on else _INSPECTOR)
+        raise _after_change(request, f"/_sandbox/calls/{self._engine.journal.total}")
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]
@@ -194,22 +186,20 @@ class Web:
             loop.call_soon_threadsafe(changed.set)
 
         self._engine.listeners.add(notify)  # before the first byte, so that no change after it is missed
-        ended = asyncio.ensure_future(self._stopping.wait())
         try:
             await stream.prepare(request)
             await stream.write(b"retry: 500\n\n")
             while not self._stopping.is_set():
-                happened = asyncio.ensure_future(changed.wait())
-                await asyncio.wait({happened, ended}, return_when=asyncio.FIRST_COMPLETED, timeout=15)
-                happened.cancel()
-                # A comment every 15 seconds detects clients that have disconnected.
-                sent = f"data: {self._engine.journal.total}\n\n" if changed.is_set() else ": here\n\n"
-                changed.clear()
+                sent = ": here\n\n"  # a comment every 15 seconds detects clients that have disconnected
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(15):
+                        await changed.wait()
+                    changed.clear()
+                    sent = f"data: {self._engine.journal.total}\n\n"
                 await stream.write(sent.encode())
         except ConnectionError:
             pass
         finally:
-            ended.cancel()
             self._engine.listeners.discard(notify)
         return stream
 
@@ -222,15 +212,11 @@ class Web:
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         try:
             lines = self._engine.journal.to_jsonl(**read_filters(request.query))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise web.HTTPBadRequest(text=str(error)) from None
-        except RuntimeError as error:  # the journal is switched off
-            raise web.HTTPConflict(text=str(error)) from None
         return _text(lines, "application/jsonl")
 
-    async def _findings(self, request: web.Request) -> web.StreamResponse:
-        for name in request.query:
-            raise web.HTTPBadRequest(text=f"unknown query parameter {name!r}: findings cannot be filtered")
+    async def _findings(self, _: web.Request) -> web.StreamResponse:
         found = [
             {"rule": each.rule, "call": each.call, "message": each.message}
             for each in self._engine.linter.findings
@@ -242,24 +228,11 @@ class Web:
         with self._engine.lock:
             if handle is None:
                 self._engine.reset()
-            elif not self._forget_customer(handle):
-                return self._error_page(
-                    request, web.HTTPNotFound(text=_UNKNOWN_CUSTOMER), reset_error=_UNKNOWN_CUSTOMER
-                )
+            elif not self._forget_customer(handle) and not _is_browser(request):
+                raise web.HTTPNotFound(text=_UNKNOWN_CUSTOMER)
             else:
                 self._engine.notify()
         raise _after_change(request, _INSPECTOR)
-
-    def _error_page(self, request: web.Request, error: web.HTTPException, **texts: str) -> web.StreamResponse:
-        """Return the inspector with an error message; raise the error for a program or without Jinja2."""
-        page = None
-        if _is_browser(request):
-            page = pages.inspector(
-                self._engine, self._shop_id, show_personal=_wants_personal(request), **texts
-            )
-        if page is None:
-            raise error
-        return _html(page, error.status)
 
     def _forget_customer(self, handle: str) -> bool:
         customers = self._engine.customers
@@ -274,9 +247,16 @@ class Web:
             with self._engine.lock:
                 self._engine.rules.add_text(text)
         except ValueError as error:
-            return self._error_page(
-                request, web.HTTPBadRequest(text=str(error)), rule_error=str(error), rule_text=text
+            page = pages.inspector(
+                self._engine,
+                self._shop_id,
+                show_personal=_wants_personal(request),
+                rule_error=str(error),
+                rule_text=text,
             )
+            if page is None or not _is_browser(request):
+                raise web.HTTPBadRequest(text=str(error)) from None
+            return _html(page, HTTPStatus.BAD_REQUEST)
         self._engine.notify()
         raise _after_change(request, _INSPECTOR)
 
@@ -286,20 +266,6 @@ class Web:
             self._engine.rules.clear()
         self._engine.notify()
         raise _after_change(request, _INSPECTOR)
-
-
-def _unknown(reading: Container[str], changing: Container[str]) -> Handler:
-    """Return the handler of all other paths: a 405 for a wrong method, else a 404."""
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        allowed = [
-            method for method, paths in (("GET", reading), ("POST", changing)) if request.path in paths
-        ]
-        if allowed:
-            raise web.HTTPMethodNotAllowed(request.method, allowed, text=_ADMIN_CALLS)
-        raise web.HTTPNotFound(text=_ADMIN_CALLS)
-
-    return handler
 
 
 def _host_of(request: web.Request) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 from support.specification import SPECIFICATION
 
@@ -19,138 +20,85 @@ FULL: dict[str, Any] = {
     for each in attrs.fields(ApprovalRequest)
     if each.metadata["wire"] is not None
 }
-
 # spec §2.1, response: members that echo the request
 RESPONSE = {name for row in SPECIFICATION["2.1 response"] for name in row.split("/")}
-ECHOED = sorted(name for name in FULL if APPROVAL_NAMES[name] in RESPONSE)
+ECHOED = {name: FULL[name] for name in FULL if APPROVAL_NAMES[name] in RESPONSE}
+DEPRECATED = {"approvalMessageApiFull", "approvalMessageApiSemiFull"}
 
 
-@pytest.fixture
-async def decision(client: LoanClient) -> Approved:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    decided = await client.approve(FISCAL_CODE, ApprovalRequest(**FULL))
-    assert isinstance(decided, Approved)
-    return decided
+async def approve(client: LoanClient, request: ApprovalRequest, **options: Any) -> Approved | Refused:
+    """Create a request of a new customer, and approve it."""
+    code = fiscal_code()
+    needed = options.get("additional_data_needed", False)
+    await client.create_request({"fiscalCode": code, "additionalDataNeeded": needed})
+    decision = await client.approve(code, request, **options)
+    assert decision.fiscal_code == code
+    return decision
 
 
-@pytest.mark.parametrize("field", ECHOED)
-async def test_input_field_is_echoed_unchanged(decision: Approved, field: str) -> None:
-    assert getattr(decision, field) == FULL[field]
-
-
-async def test_decision_has_the_fiscal_code(decision: Approved) -> None:
-    assert decision.fiscal_code == FISCAL_CODE
-
-
-async def test_decision_has_the_net_amount_in_cents(decision: Approved) -> None:
+async def test_decision_has_the_fields_of_the_specification(client: LoanClient) -> None:
+    decision = await approve(client, ApprovalRequest(**FULL))
+    assert isinstance(decision, Approved)
+    assert {name: getattr(decision, name) for name in ECHOED} == ECHOED
     assert isinstance(decision.net_amount, int)
     assert 0 < decision.net_amount <= 45_000
-
-
-async def test_decision_has_the_redirect_url(decision: Approved) -> None:
     assert str(decision.redirect_url).startswith("http://127.0.0.1:")
-    assert FISCAL_CODE not in str(decision.redirect_url)
-
-
-async def test_payment_day_is_sent_as_text_and_read_as_an_integer(decision: Approved) -> None:
+    assert str(decision.fiscal_code) not in str(decision.redirect_url)
     assert decision.raw["paymentDayOfMonth"] == 5
-    assert type(decision.payment_day_of_month) is int
-
-
-@pytest.mark.parametrize("deprecated", ["approvalMessageApiFull", "approvalMessageApiSemiFull"])
-async def test_deprecated_members_are_not_attributes(decision: Approved, deprecated: str) -> None:
-    assert deprecated in decision.raw
+    assert type(decision.payment_day_of_month) is int, "sent as text"
+    assert set(decision.raw) <= {*APPROVAL_NAMES.values(), "approved", *DEPRECATED}
+    assert set(decision.raw) >= DEPRECATED
     assert not {"approval_message_api_full", "approval_message_api_semi_full"} & set(dir(decision))
-
-
-async def test_decision_members_are_known_or_deprecated(decision: Approved) -> None:
-    known = {*APPROVAL_NAMES.values(), "approved", "approvalMessageApiFull", "approvalMessageApiSemiFull"}
-    assert set(decision.raw) <= known
     assert decision.meta.unread == ()
 
 
-async def test_a_refusal_echoes_the_same_members_without_a_redirect(client: LoanClient) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    decided = await client.approve(FISCAL_CODE, ApprovalRequest(**{**FULL, "amount": 1_200_000}))
-    assert isinstance(decided, Refused)
-    assert all(getattr(decided, field) == FULL[field] for field in ECHOED if field != "amount")
+async def test_refusal_echoes_the_same_fields_without_a_redirect(client: LoanClient) -> None:
+    decision = await approve(client, ApprovalRequest(**{**FULL, "amount": 1_200_000}))
+    assert isinstance(decision, Refused)
+    assert {name: getattr(decision, name) for name in ECHOED} == {**ECHOED, "amount": 1_200_000}
 
 
-@pytest.mark.parametrize("citizenship", ["italian", "eu", "outside_eu"])
 @pytest.mark.parametrize(
     "dialect", [Dialect.street_number(), Dialect.civic_number()], ids=["street", "civic"]
 )
-async def test_each_citizenship_is_accepted_in_both_dialects(
-    client: LoanClient, citizenship: str, dialect: Dialect
-) -> None:
-    dialect_client = client.with_options(dialect=dialect)
-    await dialect_client.create_request({"fiscalCode": FISCAL_CODE})
-    request = approval_request(citizenship=citizenship, order_token="o")
-    decided = await dialect_client.approve(FISCAL_CODE, request)
-    assert decided.citizenship == citizenship
+async def test_choices_of_an_approval_are_accepted_and_echoed(client: LoanClient, dialect: Dialect) -> None:
+    shop = client.with_options(dialect=dialect)
+    for citizenship in ("italian", "eu", "outside_eu"):
+        decision = await approve(shop, approval_request(citizenship=citizenship, order_token="o"))
+        assert decision.citizenship == citizenship
+    for sent, echoed in ((None, False), (False, False), (True, True)):
+        decision = await approve(shop, approval_request(zero_interest_rate=sent, order_token="o"))
+        assert decision.zero_interest_rate is echoed
 
 
-@pytest.mark.parametrize(("sent", "echoed"), [(None, False), (False, False), (True, True)])
-async def test_zero_interest_rate_is_true_false_or_none(
-    client: LoanClient, *, sent: bool | None, echoed: bool
-) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    decided = await client.approve(FISCAL_CODE, approval_request(zero_interest_rate=sent))
-    assert decided.zero_interest_rate is echoed
+ADDITIONAL: dict[str, tuple[Any, ...]] = {
+    "residence": ("rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"),
+    "educational_qualification": ("middle_school", "diploma", "graduation", "master", "doctorate"),
+    "children": ("1", "2", "3", "4", "5+"),
+    "salary_type": ("net-monthly", "gross-yearly"),
+    "salary": (1_600,),
+    "residence_start_date": (date(2019, 5, 1),),
+}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(
-            ("residence", value)
-            for value in (
-                "rent",
-                "home_ownership",
-                "home_ownership_mortgage",
-                "home_business",
-                "with_relatives",
-            )
-        ),
-        *(
-            ("educational_qualification", value)
-            for value in ("middle_school", "diploma", "graduation", "master", "doctorate")
-        ),
-        *(("children", value) for value in ("1", "2", "3", "4", "5+")),
-        *(("salary_type", value) for value in ("net-monthly", "gross-yearly")),
-        ("salary", 1_600),
-        ("residence_start_date", date(2019, 5, 1)),
-    ],
-)
-async def test_additional_data_values_are_accepted(client: LoanClient, field: str, value: Any) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE, "additionalDataNeeded": True})
-    request = approval_request(additional=additional_data(**{field: value}))
-    decided = await client.approve(FISCAL_CODE, request, additional_data_needed=True)
-    assert decided.approved
+@pytest.mark.parametrize("field", ADDITIONAL)
+async def test_additional_data_values_are_accepted(client: LoanClient, field: str) -> None:
+    for value in ADDITIONAL[field]:
+        whole = approval_request(additional=additional_data(**{field: value}))
+        assert (await approve(client, whole, additional_data_needed=True)).approved
+        partial = approval_request(additional=AdditionalData(**{field: value}))
+        assert (await approve(client, partial)).approved
 
 
-async def test_additional_data_with_some_fields_is_accepted(client: LoanClient) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    request = approval_request(additional=AdditionalData(children="2"))
-    assert (await client.approve(FISCAL_CODE, request)).approved
-
-
-@pytest.mark.parametrize("field", sorted(USER_DATA_NAMES))
-async def test_each_field_of_the_completion_is_saved_alone(client: LoanClient, field: str) -> None:
+async def test_each_field_of_the_completion_is_saved_alone(client: LoanClient) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     await client.upload_documents(FISCAL_CODE, {})
-    data = UserData(**{field: getattr(user_data(), field)})
-    assert await client.complete(FISCAL_CODE, data) == data
-
-
-@pytest.mark.parametrize("kind", ["identity_card", "driving_license", "passport"])
-async def test_document_types_are_accepted(client: LoanClient, kind: str) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    await client.upload_documents(FISCAL_CODE, {})
-    saved = await client.complete(FISCAL_CODE, user_data(document_type=kind))
-    assert saved.document_type == kind
+    full = user_data()
+    saved = [UserData(**{field: getattr(full, field)}) for field in USER_DATA_NAMES]
+    saved += [UserData(document_type=kind) for kind in ("identity_card", "driving_license", "passport")]
+    for data in saved:
+        assert await client.complete(FISCAL_CODE, data) == data
 
 
 async def test_extra_member_is_sent_and_accepted(client: LoanClient) -> None:
-    await client.create_request({"fiscalCode": FISCAL_CODE})
-    assert (await client.approve(FISCAL_CODE, approval_request(extra={"newField": [1]}))).approved
+    assert (await approve(client, approval_request(extra={"newField": [1]}))).approved

@@ -13,14 +13,11 @@ from loanasync import (
     DomainError,
     LoanClient,
     LoanError,
-    Problem,
     Refused,
     UnexpectedResponseError,
     UserNotFoundError,
 )
 from loanasync._display.masking import Body, Items
-from loanasync._protocol.endpoints import Endpoint
-from loanasync.ledger import MemoryLedger, State
 from loanasync.sandbox import Readings, Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 
@@ -33,12 +30,6 @@ async def reading(**switches: Any) -> AsyncIterator[LoanClient]:
         yield client
 
 
-async def failure(client: LoanClient, code: str = FISCAL_CODE, **changes: Any) -> LoanError:
-    with pytest.raises(LoanError) as caught:
-        await client.approve(code, approval_request(**changes))
-    return caught.value
-
-
 @pytest.mark.parametrize("status", ["201", "422"])
 async def test_refusal_of_either_status_is_refused(status: Any) -> None:
     async with reading(refusal=status) as client:
@@ -47,76 +38,49 @@ async def test_refusal_of_either_status_is_refused(status: Any) -> None:
     assert (decision.meta.status, decision.amount) == (int(status), 45_000)
 
 
-async def test_validation_errors_of_422_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Endpoint, "problems", lambda *_, **__: ())
-    async with reading(validation="422") as client:
-        error = await failure(client, last_name="")
-    assert isinstance(error, UnexpectedResponseError)
-    assert (error.outcome, error.status) == ("unknown", 422)
-    assert error.problems == (Problem("last_name", "lastname", "This value should not be blank."),)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_conflict_is_always_unknown(when: Any) -> None:
-    async with reading(conflict=when) as client:
-        error = await failure(client, email="a+conflict@example.com")
-    assert type(error) is CannotCompleteError
-    assert (error.outcome, error.repeatable) == ("unknown", False)
-
-
-@pytest.mark.parametrize("status", ["400", "409"])
-async def test_already_evaluated_of_either_status_is_lost(status: Any) -> None:
-    ledger = MemoryLedger()
-    async with (
-        Sandbox(readings=Readings(already_evaluated=status)) as sandbox,
-        sandbox.client(ledger=ledger) as client,
-    ):
-        await client.create_request({"fiscalCode": FISCAL_CODE})
-        error = await failure(client, email="a+already@example.com")
-    assert isinstance(error, AlreadyEvaluatedError)
-    assert (error.status, error.outcome) == (int(status), "unknown")
-    assert error.entry is not None
-    entry = await ledger.get(error.entry)
-    assert entry is not None
-    assert entry.state is State.LOST
+@pytest.mark.parametrize(
+    ("switches", "tag", "kind", "outcome"),
+    [
+        ({"validation": "422"}, "invalid.lastname", UnexpectedResponseError, "unknown"),
+        ({"conflict": "before"}, "conflict", CannotCompleteError, "unknown"),
+        ({"conflict": "after"}, "conflict", CannotCompleteError, "unknown"),
+        ({"already_evaluated": "400"}, "already", AlreadyEvaluatedError, "unknown"),
+        ({"already_evaluated": "409"}, "already", AlreadyEvaluatedError, "unknown"),
+        ({"domain": "reworded"}, "already", AlreadyEvaluatedError, "unknown"),
+        ({"domain": "localized"}, "already", AlreadyEvaluatedError, "unknown"),
+        ({"domain": "verbatim"}, "nouser", UserNotFoundError, "not_evaluated"),
+        ({"domain": "reworded"}, "nouser", DomainError, "unknown"),
+        ({"domain": "localized"}, "nouser", DomainError, "unknown"),
+    ],
+)
+async def test_error_releases_only_in_the_words_of_the_specification(
+    switches: dict[str, Any],
+    tag: str,
+    kind: type[LoanError],
+    outcome: str,
+) -> None:
+    async with reading(**switches) as client:
+        with pytest.raises(LoanError) as caught:
+            await client.approve(FISCAL_CODE, approval_request(email=f"a+{tag}@example.com"))
+    assert type(caught.value) is kind
+    assert (caught.value.outcome, caught.value.repeatable) == (outcome, False)
 
 
 @pytest.mark.parametrize(
-    ("domain", "kind", "outcome"),
+    ("switches", "attributes"),
     [
-        ("verbatim", UserNotFoundError, "not_evaluated"),
-        ("reworded", DomainError, "unknown"),
-        ("localized", DomainError, "unknown"),
+        ({"fiscal_code": "exact"}, {"fiscal_code": FISCAL_CODE}),
+        *(({"fiscal_code": echo}, {}) for echo in ("masked", "omocodia", "missing")),
+        ({"redirect_url": "missing"}, {"redirect_url": None}),
+        ({"redirect_url": "empty"}, {"redirect_url": None}),
     ],
 )
-async def test_domain_text_releases_only_verbatim(domain: Any, kind: type[LoanError], outcome: str) -> None:
-    async with reading(domain=domain) as client:
-        error = await failure(client, email="a+nouser@example.com")
-    assert (type(error), error.outcome) == (kind, outcome)
-
-
-@pytest.mark.parametrize("domain", ["verbatim", "reworded", "localized"])
-async def test_already_evaluated_is_never_released(domain: Any) -> None:
-    async with reading(domain=domain) as client:
-        error = await failure(client, email="a+already@example.com")
-    assert isinstance(error, DomainError)
-    assert error.outcome == "unknown"
-
-
-@pytest.mark.parametrize("echo", ["exact", "masked", "omocodia", "missing"])
-async def test_echo_of_the_customer_in_any_form_is_accepted(echo: Any) -> None:
-    async with reading(fiscal_code=echo) as client:
+async def test_approval_of_any_form_is_approved(switches: dict[str, Any], attributes: dict[str, Any]) -> None:
+    async with reading(**switches) as client:
         decision = await client.approve(FISCAL_CODE, approval_request())
     assert isinstance(decision, Approved)
-    assert (decision.fiscal_code == FISCAL_CODE) is (echo == "exact")
-
-
-@pytest.mark.parametrize(("url", "unread"), [("missing", ()), ("empty", ("redirectUrl",))])
-async def test_redirect_that_is_blank_is_none(url: Any, unread: tuple[str, ...]) -> None:
-    async with reading(redirect_url=url) as client:
-        decision = await client.approve(FISCAL_CODE, approval_request())
-    assert isinstance(decision, Approved)
-    assert (decision.redirect_url, decision.meta.unread) == (None, unread)
+    assert {name: getattr(decision, name) for name in attributes} == attributes
+    assert decision.meta.unread == (("redirectUrl",) if switches.get("redirect_url") == "empty" else ())
 
 
 @pytest.mark.parametrize("completion", ["complete", "partial", "empty"])

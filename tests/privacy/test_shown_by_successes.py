@@ -112,9 +112,10 @@ def failed_assertions(sandbox: Sandbox) -> list[str]:
 
 async def pages(sandbox: Sandbox, captured: Captured) -> None:
     code = CODE.lower()
-    paths = ["", "_sandbox/", "_sandbox/journal.jsonl", "_sandbox/findings.json", "_sandbox/health", "shop"]
+    paths = ["", "_sandbox/", "_sandbox/journal.jsonl", "_sandbox/findings.json", "_sandbox/health"]
     paths += [f"_sandbox/calls/{entry.number}" for entry in sandbox.journal]
-    paths += [f"apply/{customer.page}" for _, customer in sandbox._engine.customers.items() if customer.page]
+    own = [customer.order.page for _, customer in sandbox._engine.customers.items()]
+    paths += [f"apply/{page}" for page in own if page]
     paths += ["_sandbox/calls/9999", "apply/nobody", f"_sandbox/journal.jsonl?fiscal_code={code}"]
     async with aiohttp.ClientSession(sandbox.base_url) as session:
         for path in paths:

@@ -1,20 +1,36 @@
-"""The sandbox's pages over plain HTTP, without a browser: contents, masking and forms."""
+"""The sandbox's pages and admin calls over plain HTTP: contents, masking, forms, errors and events."""
 
+import asyncio
+import html
+import io
+import json
 import re
-from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.raw_shop import CODE, TOKEN, Raw
+from support.raw_shop import BODY, CODE, TOKEN, Raw
 from support.sandbox_pages import INSPECTOR, approved, get, post, section
 
 SCRIPT = "<script>alert(1)</script>"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
+OTHER = "TSTXYZ00A00A000B"
 # Personal data that pages mask by default; CODE is the fiscal code.
 PERSONAL = (CODE, "anna@", "Anna", "Prova", "3330000000", "Via Prova", "00100", "Roma", "italian")
-EVERY_PAGE = ["/shop", INSPECTOR, "/_sandbox/calls/2", "{page}", "/_sandbox/calls/99", "/apply/unknown"]
+EXPORTS = ("/_sandbox/journal.jsonl", "/_sandbox/findings.json")
+UNKNOWN = "no customer has this handle"
+
+
+async def send(raw: Raw, path: str, **sent: Any) -> tuple[int, str]:
+    """Send a POST without an Accept header, as programs do."""
+    async with raw.session.post(f"{raw.sandbox.base_url}{path}", **sent) as response:
+        return response.status, await response.text()
+
+
+async def findings(raw: Raw) -> Any:
+    return json.loads((await get(raw, "/_sandbox/findings.json"))[1])
 
 
 async def test_application_page_shows_the_order_and_the_choices(raw: Raw) -> None:
@@ -22,77 +38,11 @@ async def test_application_page_shows_the_order_and_the_choices(raw: Raw) -> Non
     assert status == 200
     for text in ("sandbox-shop", "450.00 euro", "<dd>12</dd>", "order-7", "The loan is approved."):
         assert text in page
-    assert 'value="accept"' in page
-    assert 'value="cancel"' in page
-    assert 'href="/shop"' in page
-    assert "stands in for the website of sandbox-shop" in (await get(raw, "/shop"))[1]
-
-
-async def test_application_page_links_to_the_shop_url() -> None:
-    async with Sandbox(shop_url="http://shop.example/basket") as sandbox, aiohttp.ClientSession() as session:
-        raw = Raw(sandbox, session)
-        assert 'href="http://shop.example/basket"' in (await get(raw, await approved(raw)))[1]
-
-
-async def test_pages_are_masked_by_default(raw: Raw) -> None:
-    page = await approved(raw)
-    paths = (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", "/_sandbox/journal.jsonl")
-    for path in (*paths, "/_sandbox/findings.json"):
-        text = (await get(raw, path))[1]
-        assert not [word for word in PERSONAL if word in text], path
-    for path in (page, "/_sandbox/calls/2"):
-        unmasked = (await get(raw, f"{path}?personal=shown"))[1]
-        assert not [word for word in PERSONAL if word not in unmasked and word != "anna@"], path
-        assert "anna@example.com" in unmasked
-    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
-    assert CODE in section(unmasked, "requests")
-    assert "anna@example.com" in section(unmasked, "requests")
-
-
-async def test_unknown_tag_is_masked(raw: Raw) -> None:
-    await raw.create()
-    await raw.approve(email="anna+bianchi@example.com")
-    for path in (INSPECTOR, "/_sandbox/calls/2", "/_sandbox/journal.jsonl"):
-        assert "bianchi" not in (await get(raw, path))[1]
-    await raw.approve(email="anna+500after@example.com")
-    for path in (INSPECTOR, "/_sandbox/calls/3", "/_sandbox/journal.jsonl"):
-        assert "***+500after@***" in (await get(raw, path))[1]
-
-
-async def test_request_values_are_escaped(raw: Raw) -> None:
-    page = await approved(raw, firstname=SCRIPT, orderToken=SCRIPT)
-    for path in (page, "/_sandbox/calls/2"):
-        text = (await get(raw, f"{path}?personal=shown"))[1]
-        assert ESCAPED in text
-        assert SCRIPT not in text
-
-
-async def test_rule_texts_are_escaped(raw: Raw) -> None:
-    raw.sandbox.on(fiscal_code=SCRIPT).respond(500)
-    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
-    assert "&lt;SCRIPT&gt;" in section(unmasked, "faults"), "a fiscal code is in capitals"
-    assert SCRIPT.upper() not in (await get(raw, INSPECTOR))[1] + unmasked
-    status, text = await post(raw, "/_sandbox/faults", {"Accept": "text/html"}, rule=SCRIPT)
-    assert status == 400
-    assert text.count(ESCAPED) == 2, "in the message and in the form field"
-    assert SCRIPT not in text
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["with a state file", "in memory"])
-async def test_unpaired_surrogates_do_not_break_pages(tmp_path: Path, *, kept: bool) -> None:
-    state = tmp_path / "state" if kept else None
-    async with (
-        Sandbox(state=state, faults=["approve=slow1:0.5"]) as sandbox,
-        aiohttp.ClientSession() as session,
-    ):
-        raw = Raw(sandbox, session)
-        assert (await raw("POST", "", b'{"fiscalCode": "\\ud800", "amount": "\\udfff"}'))[0] == 400
-        page = await approved(raw, firstname="\ud800")
-        for path in (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/3"):
-            assert (await get(raw, path))[0] == 200
-            assert (await get(raw, f"{path}?personal=shown"))[0] == 200
-        assert "\\ud800" in (await get(raw, f"{page}?personal=shown"))[1]
-        assert "\\udfff" not in (await get(raw, "/_sandbox/journal.jsonl"))[1]
+    assert page.count("<button") == 2
+    assert "Back to the shop" not in page
+    async with Sandbox(shop_url="http://shop.example/basket") as sandbox:
+        shop = Raw(sandbox, raw.session)
+        assert 'href="http://shop.example/basket"' in (await get(shop, await approved(shop)))[1]
 
 
 @pytest.mark.parametrize(
@@ -101,18 +51,14 @@ async def test_unpaired_surrogates_do_not_break_pages(tmp_path: Path, *, kept: b
 )
 async def test_first_choice_of_the_customer_is_final(raw: Raw, first: str, then: str, message: str) -> None:
     page = await approved(raw)
+    assert await send(raw, page, data={"action": "pay"}) == (400, "the field action must be accept or cancel")
     for action in (first, then):
         status, text = await post(raw, page, action=action)
-        assert (status, message in text) == (200, True)
-        assert "<form" not in text
-    assert (await post(raw, f"{page}?personal=shown", action=then))[1].count("Anna"), "the choice is kept"
-
-
-async def test_unknown_action_is_400(raw: Raw) -> None:
-    page = await approved(raw)
-    assert await post(raw, page, action="pay") == (400, "the field action must be accept or cancel")
-    assert await post(raw, page) == (400, "the field action must be accept or cancel")
-    assert "The loan is approved." in (await get(raw, page))[1]
+        assert (status, message in text, "<form" in text) == (200, True, False)
+    assert "Anna" in (await post(raw, f"{page}?personal=shown", action=then))[1], "the choice is kept"
+    assert await send(raw, page, data={"action": first}) == (204, "")
+    status, text = await send(raw, page, data={"action": then})
+    assert (status, "the first decision is final" in text) == (409, True)
 
 
 async def test_refused_customer_cannot_accept(raw: Raw) -> None:
@@ -122,36 +68,228 @@ async def test_refused_customer_cannot_accept(raw: Raw) -> None:
     status, text = await get(raw, page)
     assert (status, "This request was refused." in text, "<form" in text) == (200, True, False)
     assert (await post(raw, page, action="accept"))[0] == 404
-
-
-@pytest.mark.parametrize("path", ["/apply/unknown", "/_sandbox/calls/7", "/_sandbox/calls/x"])
-async def test_unknown_page_is_404(raw: Raw, path: str) -> None:
-    status, text = await get(raw, path)
-    assert (status, "Page not found" in text) == (404, True)
-    if path.startswith("/apply"):
-        assert (await post(raw, path, action="accept"))[0] == 404
-
-
-async def test_page_of_a_removed_customer_is_404(raw: Raw) -> None:
-    page = await approved(raw)
     raw.sandbox.reset(CODE)
-    assert (await get(raw, page))[0] == 404
+    for path in (page, "/apply/unknown", "/_sandbox/calls/7", "/_sandbox/calls/x"):
+        status, text = await get(raw, path)
+        assert (status, "Page not found" in text) == (404, True)
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
-async def test_form_of_another_site_is_403(raw: Raw, origin: str) -> None:
+async def test_pages_are_masked_by_default(raw: Raw) -> None:
     page = await approved(raw)
-    raw.sandbox.on(operation="complete").respond(500)
-    before = await get(raw, INSPECTOR)
-    forms = {page: "accept", "/_sandbox/reset": "", "/_sandbox/faults": "", "/_sandbox/faults/clear": ""}
-    for path, action in forms.items():
-        status, text = await post(raw, path, {"Origin": origin}, action=action, rule="500")
-        assert (status, text) == (403, "a page of another site cannot change the sandbox")
-    assert await get(raw, INSPECTOR) == before
-    assert (await post(raw, page, {"Origin": raw.sandbox.base_url}, action="accept"))[0] == 200
+    for path in (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/2", *EXPORTS):
+        text = (await get(raw, path))[1]
+        assert not [word for word in PERSONAL if word in text], path
+    for path in (page, "/_sandbox/calls/2"):
+        unmasked = (await get(raw, f"{path}?personal=shown"))[1]
+        assert not [word for word in PERSONAL if word not in unmasked], path
+    requests = section((await get(raw, f"{INSPECTOR}?personal=shown"))[1], "requests")
+    assert CODE in requests
+    assert "anna@example.com" in requests
 
 
-@pytest.mark.parametrize("path", EVERY_PAGE)
+async def response_of_last_call(raw: Raw) -> tuple[str, dict[str, Any]]:
+    """Return the inspector's page of the last call, and its response in the exported journal."""
+    number = raw.sandbox.journal[-1].number
+    page = html.unescape((await get(raw, f"/_sandbox/calls/{number}"))[1])
+    line = (await get(raw, f"/_sandbox/journal.jsonl?number={number}"))[1]
+    return page.partition('id="response"')[2].partition("</section>")[0], json.loads(line)["response"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"city": ""}, "This value should not be blank."),
+        ({"instalments": 2}, "The number of installments must be between 3 and 60"),
+        ({"email": "a+nouser@example.com"}, "User not found"),
+        ({"email": "a+conflict@example.com"}, "The request cannot be completed"),
+        ({"email": "a+forbidden@example.com"}, "Access denied"),
+        ({"email": "a+500x1@example.com"}, "System error"),
+        ({"email": "a+refus@example.com"}, "did you mean +refused?"),
+    ],
+)
+async def test_message_of_the_service_is_readable(raw: Raw, changes: dict[str, Any], message: str) -> None:
+    await raw.create()
+    _, response = await raw.approve(**changes)
+    page, exported = await response_of_last_call(raw)
+    assert message in page
+    assert exported == response
+
+
+@pytest.mark.parametrize(
+    ("message", "masked"),
+    [
+        (f"{CODE.lower()} is wrong", "*** is wrong"),
+        ("no street Via Prova in ROMA", "no street *** in ***"),
+        ("anna@example.com, 3330000000 and 00100", "***, *** and ***"),
+        ("Rossi earns 123456", "*** earns ***"),
+        ("between 3 and 60, 12 at most, for 45000", "between 3 and 60, 12 at most, for 45000"),
+        ("Annamaria and aRoma", "Annamaria and aRoma"),
+    ],
+)
+async def test_personal_value_in_a_message_is_masked(raw: Raw, message: str, masked: str) -> None:
+    await raw.create()
+    await raw.approve(salary=123_456, documents=[{"holder": "Rossi"}])
+    entry = raw.sandbox.journal[-1]
+    entry.response = {"errors": {"city": [message, 7]}}
+    assert entry.masked()["response"] == {"errors": {"city": [masked, "***"]}}
+
+
+@pytest.mark.parametrize("sent", ["Anna Prova", ["Anna Prova"], {"Anna Prova": ["x"]}])
+async def test_texts_that_are_not_messages_of_the_service_are_masked(raw: Raw, sent: object) -> None:
+    await raw.create()
+    await raw("POST", f"/{CODE}/documents", {})
+    assert (await raw("PATCH", f"/{CODE}", {"errors": sent, "error": sent}))[0] == 200
+    page, exported = await response_of_last_call(raw)
+    assert (exported, "Prova" in page) == ({"errors": "***", "error": "***"}, False)
+    raw.sandbox.on("create_request").respond(400, {"errors": {"domain": ["not for Anna Prova"]}})
+    await raw.create()
+    page, exported = await response_of_last_call(raw)
+    assert (exported, "Prova" in page) == ({"errors": "***"}, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["Anna Prova", "Prova.pdf", CODE, CODE.lower(), "anna@example.com", "333000"]
+)
+async def test_member_named_like_a_person_is_masked(raw: Raw, name: str) -> None:
+    """A member of documents can be named like a file or a fiscal code."""
+    for number, path in enumerate(("", f"/{CODE}/documents"), 1):
+        await raw("POST", path, {"fiscalCode": CODE, "documentFront2": "x", name: "x"})
+        line = (await get(raw, f"/_sandbox/journal.jsonl?number={number}"))[1]
+        assert list(json.loads(line)["request"]) == ["fiscalCode", "documentFront2", "***"]
+        assert name not in line + (await get(raw, f"/_sandbox/calls/{number}"))[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"documents": [{"owner": "Bianchi"}], "loanFinality": "for Bianchi", "paymentDayOfMonth": "Bianchi"},
+        {"errors": "Bianchi", "error": "Bianchi", "amount": "Bianchi", "zeroInterestRate": "Bianchi"},
+        {"email": "mario+bianchi@bianchi.example"},
+        {"email": "a+invalid.bianchi@x.example"},
+    ],
+)
+async def test_personal_value_in_a_wrong_field_is_masked(raw: Raw, body: dict[str, Any]) -> None:
+    await raw.create()
+    await raw("POST", f"/{CODE}", {**BODY, **body})
+    await raw("POST", f"/{CODE}/documents", body)
+    await raw("PATCH", f"/{CODE}", body)
+    journal = raw.sandbox.journal
+    texts = [journal.to_jsonl(), str(list(journal)), (await get(raw, INSPECTOR))[1]]
+    texts += [(await get(raw, f"/_sandbox/calls/{number}"))[1] for number in range(1, 5)]
+    for wanted in (body, {"loanFinality": "Bianchi"}):
+        with pytest.raises(AssertionError) as caught:
+            journal.assert_once(operation="create_request", body=wanted)
+        texts.append(str(caught.value))
+    assert "bianchi" not in "".join(texts).lower()
+    await raw.approve(email="anna+500after@example.com")
+    assert "***+500after@***" in (await get(raw, INSPECTOR))[1]
+
+
+async def test_texts_from_requests_and_rules_are_escaped(raw: Raw) -> None:
+    page = await approved(raw, firstname=SCRIPT, orderToken=SCRIPT)
+    raw.sandbox.on(fiscal_code=SCRIPT).respond(500)
+    for path in (page, "/_sandbox/calls/2"):
+        text = (await get(raw, f"{path}?personal=shown"))[1]
+        assert (ESCAPED in text, SCRIPT in text) == (True, False)
+    unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
+    assert "&lt;SCRIPT&gt;" in section(unmasked, "faults"), "a fiscal code is in capitals"
+    assert SCRIPT.upper() not in (await get(raw, INSPECTOR))[1] + unmasked
+    status, text = await post(raw, "/_sandbox/faults", rule=SCRIPT)
+    assert (status, text.count(ESCAPED), SCRIPT in text) == (400, 2, False), "in the message and the field"
+
+
+async def test_unpaired_surrogates_do_not_break_pages(raw: Raw) -> None:
+    assert (await raw("POST", "", b'{"fiscalCode": "\\ud800", "amount": "\\udfff"}'))[0] == 400
+    page = await approved(raw, firstname="\ud800")
+    for path in (page, INSPECTOR, "/_sandbox/calls/1", "/_sandbox/calls/3"):
+        for query in ("", "?personal=shown"):
+            assert (await get(raw, path + query))[0] == 200
+    assert "\\ud800" in (await get(raw, f"{page}?personal=shown"))[1]
+    assert "\\udfff" not in (await get(raw, "/_sandbox/journal.jsonl"))[1]
+
+
+async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
+    page = (await get(raw, "/"))[1]  # redirects
+    for message in (
+        "0 customers, 0 calls so far.",
+        "No misuse",
+        "No requests yet.",
+        "No calls yet.",
+        "No faults.",
+    ):
+        assert message in page
+    raw.sandbox.on("complete").respond("slow1")
+    await approved(raw)
+    await raw.approve()
+    await raw("POST", f"/{CODE}/documents", {})
+    await raw("PATCH", f"/{CODE}", {"usPerson": False})
+    await raw("POST", "/x/y/z", {})
+    page = (await get(raw, INSPECTOR))[1]
+    assert "1 customer, 6 calls so far." in page
+    for word in ("approved", "uploaded", "completed", ">open<"):
+        assert word in section(page, "requests")
+    journal = section(page, "journal")
+    assert re.findall(r">(\d)</a>", journal) == ["6", "5", "4", "3", "2", "1"], "newest first"
+    assert "201, evaluated" in journal
+    assert len(re.findall(r'data-label="ms">[0-9]+\.[0-9]</td>', journal)) == 6
+    assert "post-after-201" in section(page, "findings")
+    assert '<td class="odd">slow1</td><td>complete</td>' in section(page, "faults")
+    for _ in range(95):
+        await raw("POST", "/x/y/z", {})
+    journal = section((await get(raw, INSPECTOR))[1], "journal")
+    assert (journal.count("<tr>"), "The newest 100 of 101;" in journal) == (101, True)
+
+
+async def test_call_page_shows_request_response_and_command(raw: Raw) -> None:
+    await raw.create()
+    raw.sandbox.on("approve", call=1).respond(500, phase="after")
+    await raw.approve()
+    page = (await get(raw, "/_sandbox/calls/2"))[1]
+    for message in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
+        assert message in page
+    assert "POST /api/shops/sandbox-shop/requests/***</dd>" in page
+    assert "curl -i -X POST" in page
+    assert TOKEN not in page.replace("X-Auth-Token", "")
+    await raw("POST", "/a%2Fb%3F%20c", {})
+    assert "requests/a%2Fb%3F%20c" in (await get(raw, "/_sandbox/calls/3?personal=shown"))[1]
+    await raw("POST", "/x/y/z", {})
+    page = (await get(raw, "/_sandbox/calls/4"))[1]
+    assert "This path is not part of the specification" in page
+    assert "The body was not a JSON object and was not kept." in page
+    assert "curl" not in page
+
+
+FORM = "/_sandbox/try"
+
+
+async def filled_in(raw: Raw) -> dict[str, str]:
+    return dict(re.findall('<input name="(.+?)" value="(.*?)"', (await get(raw, FORM))[1]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "statuses"),
+    [
+        ({}, [201, 201]),
+        ({"email": "anna+refused@example.com"}, [201, 422]),
+        ({"email": "anna+refuse@example.com"}, [201, 400]),
+        ({"amount": "a lot"}, [201, 400]),
+        ({"fiscalCode": ""}, [400, 400]),
+        ({"fiscalCode": "\x00"}, [400, 400]),
+    ],
+)
+async def test_example_form_has_the_response_of_the_service(
+    raw: Raw, changes: dict[str, str], statuses: list[int]
+) -> None:
+    for number in (2, 4):  # each time with a new customer
+        status, page = await post(raw, FORM, None, **{**await filled_in(raw), **changes})
+        assert (status, f"Call {number}: approve" in page) == (200, True)
+    assert [call.status for call in raw.sandbox.journal] == statuses * 2
+    assert not raw.sandbox.findings or statuses[0] == 400
+    status, text = await post(raw, FORM, amout="45000")
+    assert (status, "fiscalCode, amount, " in text) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["{page}", INSPECTOR, "/_sandbox/calls/2", FORM, "/_sandbox/calls/99"])
 async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
     page = await approved(raw)
     async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as response:
@@ -167,87 +305,219 @@ async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["icon.svg", "live.js", "style.css"])
-async def test_assets_are_served(raw: Raw, name: str) -> None:
+async def test_assets_are_served_and_load_nothing_from_other_sites(raw: Raw, name: str) -> None:
     status, text = await get(raw, f"/_sandbox/{name}")
     assert status == 200
-    assert "http:" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert "https:" not in text
+    assert not re.search("https?:", text.replace("http://www.w3.org/2000/svg", ""))
 
 
-@pytest.mark.parametrize("path", ["/", "/_sandbox", "/_sandbox/faults"])
-async def test_root_redirects_to_the_inspector(raw: Raw, path: str) -> None:
-    assert "<h1>Sandbox of sandbox-shop</h1>" in (await get(raw, path))[1]
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[::1"])
+async def test_form_of_another_site_is_403(raw: Raw, origin: str) -> None:
+    page = await approved(raw)
+    before = await get(raw, INSPECTOR)
+    for path in (page, "/_sandbox/reset", "/_sandbox/faults", "/_sandbox/faults/clear"):
+        assert await post(raw, path, {"Origin": origin}, action="accept", rule="500") == (
+            403,
+            "a page of another site cannot change the sandbox",
+        )
+    assert await get(raw, INSPECTOR) == before
+    assert (await post(raw, page, {"Origin": raw.sandbox.base_url}, action="accept"))[0] == 200
 
 
-async def test_empty_inspector_reports_that_there_are_no_calls(raw: Raw) -> None:
-    text = (await get(raw, INSPECTOR))[1]
-    assert "0 customers, 0 calls so far." in text
-    for message in ("No misuse of the protocol found.", "No requests yet.", "No calls yet.", "No faults."):
-        assert message in text
+@pytest.mark.parametrize("host", ["rebound.example:80", "127.0.0.1:abc"])
+async def test_foreign_host_name_is_403(raw: Raw, host: str) -> None:
+    for path in ("/_sandbox/?personal=shown", "/_sandbox/journal.jsonl"):
+        async with raw.session.get(raw.sandbox.base_url + path, headers={"Host": host}) as response:
+            assert (response.status, await response.text()) == (
+                403,
+                "open this page at the URL that the sandbox printed",
+            )
+    foreign = {"Host": "rebound.example:80"}
+    async with (
+        Sandbox(allow_remote=True) as sandbox,
+        raw.session.get(f"{sandbox.base_url}/_sandbox/", headers=foreign) as response,
+    ):
+        assert response.status == 200
 
 
-async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> None:
-    raw.sandbox.on(operation="complete").respond("slow1")
+async def test_findings_health_and_openapi_are_json(raw: Raw) -> None:
     await approved(raw)
     await raw.approve()
-    await raw("POST", f"/{CODE}/documents", {})
-    await raw("PATCH", f"/{CODE}", {"usPerson": False})
-    await raw("POST", "/x/y/z", {})
-    page = (await get(raw, INSPECTOR))[1]
-    assert "1 customer, 6 calls so far." in page
-    for word in ("approved", "uploaded", "completed", ">open<"):
-        assert word in section(page, "requests")
-    journal = section(page, "journal")
-    assert [journal.index(f">{number}</a>") for number in (6, 5, 4, 3, 2, 1)] == sorted(
-        journal.index(f">{number}</a>") for number in range(1, 7)
-    ), "newest first"
-    assert "201, evaluated" in journal
-    assert len(re.findall(r'data-label="ms">[0-9]+\.[0-9]</td>', journal)) == 6
-    assert "post-after-201" in section(page, "findings")
-    assert "post-after-201" in journal
-    assert '<td class="odd">slow1</td><td>complete</td>' in section(page, "faults")
+    [found] = await findings(raw)
+    assert (found["rule"], found["call"]) == ("post-after-201", 3)
+    assert "Keep the first response" in found["message"]
+    assert json.loads((await get(raw, "/_sandbox/health"))[1]) == {"status": "ok"}
+    document = json.loads((await get(raw, "/_sandbox/openapi.json"))[1])
+    assert document["servers"][0]["url"] == raw.sandbox.base_url
 
 
-async def test_inspector_reports_a_journal_switched_off() -> None:
-    async with Sandbox(journal=0, customers=1) as sandbox, aiohttp.ClientSession() as session:
-        raw = Raw(sandbox, session)
-        await raw.create()
-        await raw("POST", "", {"fiscalCode": "TSTXYZ00A00A000B"})
-        text = (await get(raw, INSPECTOR))[1]
-    assert "1 customer, 1 older customer forgotten, 2 calls so far; the journal is switched off." in text
-    assert "calls are counted but not kept" in text
-
-
-async def test_inspector_truncates_long_lists(raw: Raw) -> None:
-    for _ in range(101):
-        await raw("POST", "/x/y/z", {})
-    journal = section((await get(raw, INSPECTOR))[1], "journal")
-    assert journal.count("<tr>") == 101, "the header row and the newest hundred"
-    assert "The newest 100 of 101;" in journal
-
-
-async def test_call_page_shows_request_response_and_commands(raw: Raw) -> None:
-    await raw.create()
-    raw.sandbox.on(operation="approve", call=1).respond(500, phase="after")
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        *(("", [1, 2, 3, 4]), ("operation=approve", [2, 3]), ("operation=", [4]), ("status=201", [1, 2])),
+        *(("status=201&operation=approve", [2]), ("status=null", []), ("evaluated=true", [2])),
+        *(("evaluated=false", [1, 3, 4]), ("number=3", [3]), ("method=POST&fault=", [1, 2, 3, 4])),
+        *((f"fiscal_code={CODE}", [1, 2, 3]), ("route=(unknown)", [4])),
+        ("oparation=approve", "unknown criterion 'oparation', did you mean 'operation'?"),
+        ("operation=aprove", "unknown operation 'aprove', did you mean 'approve'?"),
+        ("status=ok", "status must be int or None, not str"),
+        ("evaluated=yes", "evaluated must be bool, not str"),
+        ("status=201&status=400", "filter 'status' is given twice"),
+    ],
+)
+async def test_journal_is_filtered_by_the_query(raw: Raw, query: str, found: Any) -> None:
+    await approved(raw)
     await raw.approve()
-    page = (await get(raw, "/_sandbox/calls/2"))[1]
-    for message in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
-        assert message in page
-    assert "POST /api/shops/sandbox-shop/requests/***</dd>" in page
-    assert "curl -i -X POST" in page
-    assert "aiohttp.ClientSession" in page
-    assert TOKEN not in page.replace("X-Auth-Token", "")
-
-
-async def test_call_page_of_an_unknown_path_has_no_commands(raw: Raw) -> None:
     await raw("POST", "/x/y/z", {})
-    page = (await get(raw, "/_sandbox/calls/1"))[1]
-    assert "This path is not part of the specification" in page
-    assert "curl" not in page
-    assert "The body was not a JSON object and was not kept." in page
+    status, text = await get(raw, f"/_sandbox/journal.jsonl?{query}")
+    if isinstance(found, str):
+        assert (status, text[: len(found)]) == (400, found)
+    else:
+        assert (status, [json.loads(line)["number"] for line in text.splitlines()]) == (200, found)
 
 
-async def test_call_page_quotes_an_unusual_fiscal_code(raw: Raw) -> None:
-    await raw("POST", "/a%2Fb%3F%20c", {})
-    page = (await get(raw, "/_sandbox/calls/1?personal=shown"))[1]
-    assert "requests/a%2Fb%3F%20c" in page
+async def test_customer_is_reset_by_handle(raw: Raw) -> None:
+    await approved(raw)
+    await raw("POST", "", {"fiscalCode": OTHER})
+    await raw("POST", "/uncreated", {})
+    lines = (await get(raw, "/_sandbox/journal.jsonl"))[1].splitlines()
+    first, _, other, uncreated = (json.loads(line)["customer"] for line in lines)
+    await post(raw, "/_sandbox/reset", customer=other)
+    assert await send(raw, "/_sandbox/reset", data={"customer": uncreated}) == (204, "")
+    assert first in (await get(raw, INSPECTOR))[1]
+    assert (list(raw.sandbox.snapshot()), len(raw.sandbox.journal)) == ([CODE], 4)
+    for wrong in (CODE, "", "nobody", other):
+        status, text = await send(raw, "/_sandbox/reset", data={"customer": wrong})
+        assert (status, text[: len(UNKNOWN)]) == (404, UNKNOWN)
+        assert (await post(raw, "/_sandbox/reset", customer=wrong))[0] == 200, "a browser: it is not there"
+    assert list(raw.sandbox.snapshot()) == [CODE]
+
+
+async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
+    status, page = await post(raw, "/_sandbox/faults", rule=" approve=500 ")
+    assert (status, '<td class="odd">500</td><td>approve</td>' in page) == (200, True)
+    await raw.create()
+    assert (await raw.approve())[0] == 500
+    faults = section((await get(raw, INSPECTOR))[1], "faults")
+    assert 'data-label="matched">1</td></tr>' in faults, "number of matched calls"
+    status, page = await post(raw, "/_sandbox/faults/clear")
+    assert (status, "<table>" in section(page, "faults")) == (200, False)
+    assert (await raw.approve())[0] == 201
+
+
+@pytest.mark.parametrize(("rule", "message"), [("refus", "did you mean +refused?"), ("", "no response")])
+async def test_invalid_fault_is_400_with_a_suggestion(raw: Raw, rule: str, message: str) -> None:
+    status, text = await send(raw, "/_sandbox/faults", data={"rule": rule})
+    assert (status, message in text, "<html" in text) == (400, True, False), "a program reads plain text"
+    status, page = await post(raw, "/_sandbox/faults?personal=shown", rule=rule)
+    assert (status, page.count('id="wrong"'), f'value="{rule}"' in page) == (400, 1, True)
+    assert "Hide personal data" in page, "the choice is kept"
+    assert raw.sandbox.rules == []
+
+
+ONE = "send a form with each of these fields at most once: "
+JSON_TYPE = {"Content-Type": "application/json"}
+URL_ENCODED = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "message"),
+    [
+        ("reset", {"data": {"fiscal_code": CODE}}, f"{ONE}customer"),
+        ("reset", {"json": {"customer": "a"}}, f"{ONE}customer"),
+        ("reset", {"data": b"customer=a"}, f"{ONE}customer"),
+        ("reset", {"params": {"customer": "a"}}, f"{ONE}customer"),
+        ("reset", {"data": [("customer", "a"), ("customer", "b")]}, f"{ONE}customer"),
+        ("reset", {"data": {"customer": io.BytesIO(b"a")}}, f"{ONE}customer"),
+        ("faults", {"data": {"rule": "500", "operation": "approve"}}, f"{ONE}rule"),
+        ("faults", {"data": b"a", "headers": {"Content-Type": f"{URL_ENCODED}; charset=no"}}, f"{ONE}rule"),
+        ("faults", {"data": b"a", "headers": {"Content-Type": "multipart/form-data"}}, f"{ONE}rule"),
+        ("faults/clear", {"data": {"rule": "#1"}}, "send no fields"),
+        ("faults/clear", {"params": {"rule": "#1"}}, "send no fields"),
+    ],
+)
+async def test_admin_call_with_an_unknown_field_changes_nothing(
+    raw: Raw, path: str, sent: dict[str, Any], message: str
+) -> None:
+    await raw.create()
+    rule = raw.sandbox.on("complete").respond(503)
+    assert await send(raw, f"/_sandbox/{path}", **sent) == (400, f"unexpected body or field: {message}")
+    assert (list(raw.sandbox.snapshot()), raw.sandbox.rules) == ([CODE], [rule])
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"data": {}}, {"headers": JSON_TYPE}, {"headers": {"X-Auth-Token": TOKEN}}]
+)
+async def test_empty_post_applies_to_everything(raw: Raw, sent: dict[str, Any]) -> None:
+    await approved(raw)
+    await raw.approve()
+    for path in ("faults/clear", "reset"):
+        raw.sandbox.on("complete").respond(503)
+        assert await send(raw, f"/_sandbox/{path}", **sent) == (204, "")
+        assert raw.sandbox.rules == []
+    assert "0 customers, 3 calls so far." in (await get(raw, INSPECTOR))[1]
+    assert [(await get(raw, path))[1] for path in EXPORTS] == ["", "[]"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "fault"), ("POST", "fault"), ("GET", "reset")])
+async def test_unknown_admin_call_lists_the_known_ones(raw: Raw, method: str, path: str) -> None:
+    async with raw.session.request(method, f"{raw.sandbox.base_url}/_sandbox/{path}") as response:
+        assert response.status == 404
+        assert "POST /_sandbox/faults/clear" in await response.text()
+
+
+class Events:
+    """Server-sent events read byte by byte from a socket."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def __aenter__(self) -> Self:
+        address = urlsplit(self._sandbox.base_url)
+        self._reader, self._writer = await asyncio.open_connection(address.hostname, address.port)
+        self._writer.write(f"GET /_sandbox/events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        assert "Content-Type: text/event-stream" in await self.until(b"\r\n\r\n")
+        assert "retry: 500" in await self.until(b"\n\n")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def until(self, end: bytes) -> str:
+        return (await asyncio.wait_for(self._reader.readuntil(end), 5)).decode()
+
+    async def rest(self) -> str:
+        return (await asyncio.wait_for(self._reader.read(), 5)).decode()
+
+
+async def test_each_change_sends_an_event(raw: Raw) -> None:
+    async with Events(raw.sandbox) as events:
+        page = await approved(raw)
+        while "data: 2" not in await events.until(b"\n\n"):  # two calls may be one event
+            pass
+        for path, name, value in ((page, "action", "accept"), ("/_sandbox/faults", "rule", "500")):
+            await post(raw, path, None, **{name: value})
+            assert "data: 2" in await events.until(b"\n\n")
+        kept, rule = raw.sandbox.snapshot(), raw.sandbox.on()
+        for change in (
+            lambda: rule.respond(500),
+            lambda: raw.sandbox.reset(CODE),
+            lambda: raw.sandbox.restore(kept),
+            raw.sandbox.reset,
+        ):
+            await asyncio.to_thread(change)
+            assert "data: 2" in await events.until(b"\n\n")
+
+
+async def test_event_stream_ends_with_the_sandbox_or_its_client(raw: Raw) -> None:
+    async with raw.session.head(f"{raw.sandbox.base_url}/_sandbox/events") as response:
+        assert response.status == 404
+    async with Events(raw.sandbox):
+        assert len(raw.sandbox._engine.listeners) == 1
+    while raw.sandbox._engine.listeners:  # the next write detects the disconnect
+        await raw.create()
+    async with Events(raw.sandbox) as events:
+        await raw.sandbox.stop()
+        assert (await events.rest()).endswith("0\r\n\r\n"), "a regular end, not a lost connection"
+        assert not raw.sandbox._engine.listeners

@@ -1,9 +1,13 @@
-"""Snapshots, resets and state files, also after a kill of the process."""
+"""Snapshots, resets and state files, also after a kill of the process and with resets in another thread."""
 
 import asyncio
 import contextlib
 import json
+import os
 import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,72 +15,108 @@ import aiohttp
 import pytest
 
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.sqlite import StateFileError
+from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = {"errors": {"domain": ["User already evaluated for approval"]}}
+OTHER = "TSTXYZ00A00A000B"
 
 
 @contextlib.asynccontextmanager
-async def shop_at(sandbox: Any) -> Any:
+async def shop_at(sandbox: Any) -> AsyncIterator[Raw]:
     async with aiohttp.ClientSession() as session:
         yield Raw(sandbox, session)
 
 
-async def test_state_file_is_loaded_by_the_next_sandbox(tmp_path: Path) -> None:
-    file = tmp_path / "shop.sqlite"
-    async with Sandbox(state=file) as sandbox, shop_at(sandbox) as raw:
+@contextlib.asynccontextmanager
+async def serving(sandbox: Sandbox) -> AsyncIterator[Raw]:
+    async with sandbox, shop_at(sandbox) as raw:
+        yield raw
+
+
+async def test_state_file_is_loaded_by_the_next_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    async with serving(Sandbox(state="shop.sqlite")) as raw:
+        monkeypatch.chdir(tmp_path / "elsewhere")
         await raw.create(additionalDataNeeded=False)
-        await raw.approve(email="a+civic.500x2@example.com")
-        await raw.approve(email="a+civic.500x2@example.com")
+        for _ in range(2):
+            await raw.approve(email="a+civic.500x2@example.com")
         _, approved = await raw.approve(email="a+civic.500x2@example.com")
         await raw("POST", f"/{CODE}/documents", {})
-        before = sandbox.snapshot()
+        before = raw.sandbox.snapshot()
+    assert os.listdir() == []  # noqa: PTH208  (a list to compare)
     page = approved["redirectUrl"].partition("#")[0].rpartition("/")[2]
-    async with Sandbox(state=str(file)) as sandbox, shop_at(sandbox) as raw:
-        assert sandbox.snapshot() == before
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as raw:
+        assert raw.sandbox.snapshot() == before
         assert await raw.approve() == (400, ALREADY)
         assert (await raw("PATCH", f"/{CODE}", {"profession": "baker"}))[0] == 500, "its tag is stored, too"
-        async with raw.session.get(f"{sandbox.base_url}/apply/{page}") as response:
+        async with raw.session.get(f"{raw.sandbox.base_url}/apply/{page}") as response:
             assert response.status == 200
 
 
-async def test_restarted_sandbox_keeps_its_customers(tmp_path: Path) -> None:
-    sandbox = Sandbox(state=tmp_path / "shop.sqlite")
-    async with sandbox, shop_at(sandbox) as raw:
-        await raw.create()
-    sandbox.reset(CODE)
-    async with sandbox, shop_at(sandbox) as raw:
-        assert (await raw.approve())[1]["errors"]["domain"] == ["User not found"]
-    async with Sandbox(state=tmp_path / "shop.sqlite") as other:
-        assert other.snapshot() == {}, "the file was replaced by the state of the object"
+async def test_restarted_sandbox_keeps_its_customers_and_loads_newer_ones(tmp_path: Path) -> None:
+    first, second = (Sandbox(state=tmp_path / "shop.sqlite") for _ in range(2))
+    for sandbox, code in ((first, CODE), (second, OTHER)):
+        async with serving(sandbox) as raw:
+            await raw("POST", "", {"fiscalCode": code})
+    async with first:
+        assert list(first.snapshot()) == [CODE, OTHER]
+    first.reset(CODE)
+    async with first:
+        assert list(first.snapshot()) == [OTHER]
+    async with second:
+        assert list(second.snapshot()) == [OTHER], "the file was replaced by the state of the first"
 
 
-async def test_state_file_in_use_is_rejected(tmp_path: Path) -> None:
-    file = tmp_path / "shop.sqlite"
-    async with Sandbox(state=file):
-        with pytest.raises(StateFileError, match="another sandbox uses it"):
-            await Sandbox(state=file).start()
-    async with Sandbox(state=file):
-        pass
+async def test_faults_of_a_tag_are_stored_and_those_of_a_rule_are_not(tmp_path: Path) -> None:
+    for statuses in ([500, 201, 500], [201, 201, 201]):
+        async with serving(Sandbox(state=tmp_path / "shop.sqlite", faults=["create_request=slow1"])) as raw:
+            found = []
+            for code in (CODE, OTHER):
+                raw.sandbox.on("upload_documents").respond("500x1")
+                await raw("POST", "", {"fiscalCode": code})
+            found.append((await raw.approve(email="a+500x1@example.com"))[0])
+            assert (await raw("POST", f"/{CODE}/documents", {}))[0] == 500, "counted from the start"
+            assert (found[0] == 500) == (statuses[0] == 500)
 
 
-async def test_other_file_is_rejected_and_unchanged(tmp_path: Path) -> None:
-    text = tmp_path / "text"
+async def test_unusable_state_file_is_rejected_and_unchanged(tmp_path: Path) -> None:
+    file, text, foreign = (tmp_path / name for name in ("shop.sqlite", "text", "foreign.sqlite"))
     text.write_text("some text that is longer than the header of a database" * 20)
-    foreign = tmp_path / "foreign.sqlite"
     with contextlib.closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE friends (name TEXT)")
     kept = foreign.read_bytes()
-    for file, message in ((text, "file is not a database"), (foreign, "not a state file of this sandbox")):
+    for wrong, message in (
+        (text, "file is not a database"),
+        (foreign, "not a state file of this sandbox"),
+        (tmp_path / "nowhere" / "shop.sqlite", "unable to open"),
+    ):
         with pytest.raises(StateFileError, match=message):
-            await Sandbox(state=file).start()
-    with pytest.raises(StateFileError, match="unable to open"):
-        await Sandbox(state=tmp_path / "nowhere" / "shop.sqlite").start()
+            await Sandbox(state=wrong).start()
     assert foreign.read_bytes() == kept
+    async with Sandbox(state=file):
+        with pytest.raises(StateFileError, match="another sandbox uses it"):
+            await Sandbox(state=file).start()
+    store = SqliteStore(file)
+    store.open()
+    store.put(CODE, '{"name": "maybe"}')
+    store.close()
+    for _ in range(2):
+        with pytest.raises(StateFileError, match="does not contain customers of a sandbox"):
+            await Sandbox(state=file).start()
+    store.open()
+    store.delete(CODE)
+    store.close()
+    with pytest.raises(OverflowError):
+        await Sandbox(port=70_000, state=file).start()
+    async with Sandbox(state=file):  # each failed start has released the file
+        pass
 
 
-async def test_restore_undoes_decisions(raw: Raw) -> None:
+async def test_snapshot_can_be_restored_in_this_and_another_sandbox(raw: Raw, tmp_path: Path) -> None:
     await raw.create()
     created = raw.sandbox.snapshot()
     assert (await raw.approve())[0] == 201
@@ -84,94 +124,134 @@ async def test_restore_undoes_decisions(raw: Raw) -> None:
     raw.sandbox.restore(created)
     assert (await raw.approve(email="a+refused@example.com"))[0] == 422
     raw.sandbox.restore(approved)
-    assert await raw.approve() == (400, ALREADY)
-    assert raw.sandbox.snapshot().keys() == {CODE}
     assert str(approved) == "<Snapshot of 1 customer>"
-    for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}):
+    for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}, {CODE: '{"orders": {"a": 1}}'}):
         with pytest.raises(ValueError, match="pass the value that snapshot"):
             raw.sandbox.restore(wrong)
     assert await raw.approve() == (400, ALREADY), "the state is unchanged"
-
-
-async def test_snapshot_can_be_restored_in_another_sandbox(raw: Raw, tmp_path: Path) -> None:
-    await raw.create()
-    await raw.approve()
-    text = json.dumps(raw.sandbox.snapshot())
-    async with Sandbox(state=tmp_path / "shop.sqlite") as other, shop_at(other) as shop:
-        other.restore(json.loads(text))
-        assert await shop.approve() == (400, ALREADY)
-    async with Sandbox(state=tmp_path / "shop.sqlite") as again, shop_at(again) as shop:
-        assert await shop.approve() == (400, ALREADY)
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as other:
+        other.sandbox.restore(json.loads(json.dumps(approved)))
+        assert await other.approve() == (400, ALREADY)
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as again:
+        assert await again.approve() == (400, ALREADY)
 
 
 async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:
-    other = "TSTXYZ00A00A000B"
-    async with Sandbox(state=tmp_path / "shop.sqlite") as sandbox, shop_at(sandbox) as raw:
-        for code in (CODE, other):
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as raw:
+        sandbox = raw.sandbox
+        for code in (CODE, OTHER):
             await raw("POST", "", {"fiscalCode": code})
             await raw("POST", f"/{code}", BODY)
-        sandbox.reset(CODE)
+        sandbox.reset(f" {CODE.lower()} ")
         assert (await raw.create())[0] == 201
-        assert (await raw("POST", f"/{other}", BODY))[1] == ALREADY
-        with pytest.raises(KeyError, match="unknown fiscal code"):
-            sandbox.reset("TSTXYZ00A00A000C")
+        assert (await raw("POST", f"/{OTHER}", BODY))[1] == ALREADY
+        await raw("POST", "/tstxyz00a00a000c", {})  # another client may send it like this
+        sandbox.reset("tstxyz00a00a000c")
         sandbox.on().respond(500)
         sandbox.reset()
-        assert (len(sandbox.journal), sandbox.findings, sandbox.snapshot()) == (0, [], {})
-        assert (await raw("POST", f"/{other}", BODY))[1]["errors"]["domain"] == ["User not found"]
+        assert (len(sandbox.journal), sandbox.findings, sandbox.rules, sandbox.snapshot()) == (0, [], [], {})
+        assert (await raw("POST", f"/{OTHER}", BODY))[1]["errors"]["domain"] == ["User not found"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        (None, TypeError, "fiscal_code must be a str, not NoneType"),
+        ("", ValueError, "fiscal_code is empty"),
+        (OTHER, KeyError, "unknown fiscal code"),
+    ],
+)
+async def test_reset_of_an_unknown_code_is_an_error(
+    raw: Raw, code: Any, error: type[Exception], message: str
+) -> None:
+    await raw.create()
+    with pytest.raises(error, match=message):
+        raw.sandbox.reset(code)
+    assert list(raw.sandbox.snapshot()) == [CODE]
 
 
 async def test_oldest_customers_are_forgotten_beyond_the_limit(tmp_path: Path) -> None:
     codes = [f"TSTXYZ00A00A00{number}A" for number in range(4)]
-    async with Sandbox(customers=3, state=tmp_path / "shop.sqlite") as sandbox, shop_at(sandbox) as raw:
+    async with serving(Sandbox(customers=3, state=tmp_path / "shop.sqlite")) as raw:
         for code in codes:
             await raw("POST", "", {"fiscalCode": code})
             await raw("POST", f"/{code}", BODY)
-        assert list(sandbox.snapshot()) == codes[1:]
-        async with raw.session.get(f"{sandbox.base_url}/_sandbox/") as page:
+        assert list(raw.sandbox.snapshot()) == codes[1:]
+        async with raw.session.get(f"{raw.sandbox.base_url}/_sandbox/") as page:
             assert "1 older customer forgotten" in await page.text()
-        assert len(sandbox._engine.customers._by_page) == 3
-    async with Sandbox(customers=3, state=tmp_path / "shop.sqlite") as sandbox:
-        assert list(sandbox.snapshot()) == codes[1:]
+    async with Sandbox(customers=2, state=tmp_path / "shop.sqlite") as sandbox:
+        assert list(sandbox.snapshot()) == codes[2:]
 
 
-async def approve_until_it_ends(
-    raw: Raw, worker: int, statuses: dict[str, int], enough: asyncio.Event
-) -> None:
-    """Approve one customer after another until the connection fails; store each received status."""
-    number = 0
-    while True:
-        code = f"TST{worker:03d}{number:010d}"
-        tag = "+refused" if number % 2 else ""
-        try:
-            await raw("POST", "", {"fiscalCode": code})
-            status, _ = await raw("POST", f"/{code}", {**BODY, "email": f"a{tag}@example.com"})
-        except aiohttp.ClientError:
-            return
-        statuses[code] = status
-        if len(statuses) >= 100:
-            enough.set()
-        number += 1
+@pytest.mark.parametrize("alone", [True, False])
+async def test_call_that_waits_during_a_reset_changes_nothing(tmp_path: Path, *, alone: bool) -> None:
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as shop:
+        await shop.create()
+        waiting = asyncio.ensure_future(shop.approve(email="a+slow300@example.com"))
+        customer = shop.sandbox._engine.customers.of(CODE)
+        while not customer.calls.get("approve"):  # noqa: ASYNC110  (a waiting call sends no event)
+            await asyncio.sleep(0)
+        shop.sandbox.reset(*[CODE] * alone)
+        assert (await waiting)[0] == 500
+        assert (shop.sandbox.snapshot(), shop.sandbox.findings) == ({}, [])
+        assert shop.sandbox.journal.calls(operation="approve") == []
+    async with Sandbox(state=tmp_path / "shop.sqlite") as again:
+        assert again.snapshot() == {}
+
+
+def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
+    """Two clients send requests during resets: all responses are regular and no call hangs."""
+    with Sandbox.in_thread(state=tmp_path / "shop.sqlite") as sandbox:
+        ended = threading.Event()
+
+        def reset() -> None:
+            while not ended.is_set():
+                sandbox.reset()
+
+        async def send(code: str, times: int) -> set[int]:
+            async with shop_at(sandbox) as raw:
+                paths = (("", {"fiscalCode": code}), (f"/{code}/documents", {})) * times
+                return {(await raw("POST", path, data))[0] for path, data in paths}
+
+        with ThreadPoolExecutor(3) as pool:
+            resetting = pool.submit(reset)
+            futures = [pool.submit(asyncio.run, send(code, 40)) for code in (CODE, OTHER)]
+            try:
+                found = set().union(*(each.result(60) for each in futures))
+            finally:
+                ended.set()
+            resetting.result(30)
+        assert found <= {201, 400, 500}, "a call that was reset while waiting is a 500"
+        sandbox.reset()
+        assert (len(sandbox.journal), sandbox.snapshot(), sandbox.findings) == (0, {}, [])
+        assert asyncio.run(send(CODE, 1)) == {201}
 
 
 async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
     file = tmp_path / "shop.sqlite"
     statuses: dict[str, int] = {}
     enough = asyncio.Event()
+
+    async def approve_until_it_ends(raw: Raw, worker: int) -> None:
+        number = 0
+        with contextlib.suppress(aiohttp.ClientError):
+            while True:
+                code, tag = f"TST{worker:03d}{number:010d}", "+refused" if number % 2 else ""
+                await raw("POST", "", {"fiscalCode": code})
+                statuses[code] = (await raw("POST", f"/{code}", {**BODY, "email": f"a{tag}@example.com"}))[0]
+                if len(statuses) >= 100:
+                    enough.set()
+                number += 1
+
     with Sandbox.subprocess(state=file) as process:
         async with shop_at(process) as raw:
-            workers = [
-                asyncio.ensure_future(approve_until_it_ends(raw, each, statuses, enough)) for each in range(8)
-            ]
+            workers = [asyncio.ensure_future(approve_until_it_ends(raw, each)) for each in range(8)]
             await enough.wait()
             process.kill()
             await asyncio.gather(*workers)
-    with contextlib.closing(sqlite3.connect(file)) as database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    async with Sandbox(state=file, customers=100_000) as sandbox, shop_at(sandbox) as raw:
-        remembered = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
-        assert {code: remembered[code]["approved"] for code in statuses} == {
+    async with serving(Sandbox(state=file)) as raw:
+        remembered = {code: json.loads(record) for code, record in raw.sandbox.snapshot().items()}
+        assert {code: remembered[code]["orders"][""]["approved"] for code in statuses} == {
             code: status == 201 for code, status in statuses.items()
         }
-        for code in list(statuses)[:5]:
-            assert await raw("POST", f"/{code}", BODY) == (400, ALREADY)
+        assert await raw("POST", f"/{next(iter(statuses))}", BODY) == (400, ALREADY)

@@ -4,7 +4,7 @@ import pytest
 from attrs import evolve
 
 from loanasync.sandbox.outcomes import DEFAULT_OUTCOME, TAG_WORDS, UnknownTagError, parse_email, parse_words
-from loanasync.sandbox.validation import APPROVAL_FIELDS, USER_DATA_FIELDS
+from loanasync.sandbox.validation import FIELDS
 
 
 @pytest.mark.parametrize("email", ["anna@example.com", "a@b+refused.example", "anna+@x.it", "", None, 5, "+"])
@@ -18,7 +18,7 @@ def test_documented_word_is_understood(word: str) -> None:
     assert evolve(parse_email(f"Anna+{written.upper()}@example.com"), name="") != DEFAULT_OUTCOME
 
 
-@pytest.mark.parametrize("field", [*APPROVAL_FIELDS, *USER_DATA_FIELDS])
+@pytest.mark.parametrize("field", sorted({name for fields in FIELDS.values() for name in fields}))
 def test_invalid_word_ignores_case_of_the_field(field: str) -> None:
     assert parse_words(f"invalid.{field}").invalid == (field,)
     assert parse_words(f"invalid.{field.lower()}").invalid == (field,)
@@ -28,14 +28,12 @@ def test_invalid_word_ignores_case_of_the_field(field: str) -> None:
     ("words", "nearest"),
     [
         ("refuse", "+refused"),
-        ("aproved", "+approved"),
         ("500x", "+500xN"),
         ("501", "+500xN"),
         ("resetduring", "+resetafter"),
         ("500afterx2", "+500after"),
         ("emptybefore", "+resetbefore"),
         ("slow", "+slow<ms>"),
-        ("slowly", "+slow<ms>"),
         ("invalid", "+invalid."),
         ("invalid.citty", "+invalid.city"),
     ],
