@@ -24,7 +24,14 @@ from loanasync import (
     schema,
 )
 from loanasync._protocol.codec import write
-from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, USER_DATA
+from support.builders import (
+    APPROVAL_REQUESTS,
+    FISCAL_CODE,
+    USER_DATA,
+    additional_data,
+    approval_request,
+    user_data,
+)
 
 CIVIC = Dialect(
     street_number_field="civicNumber",
@@ -47,49 +54,24 @@ RULES = [
     RequestRules(additional_data_needed=True),
     RequestRules(dialect=CIVIC, limits=STRICT),
 ]
-ADDITIONAL = {
-    "residence": "rent",
-    "residence_start_date": "2019-05-01",
-    "educational_qualification": "diploma",
-    "children": "5+",
-    "salary_type": "net-monthly",
-    "salary": 1_600,
-}
-ORDER = {
-    "amount": 45_000,
-    "instalments": 12,
-    "loan_finality": "ecommerce_shop",
-    "email": "anna@example.com",
-    "last_name": "Prova",
-    "first_name": "Anna",
-    "mobile_phone": "3330000000",
-    "country_calling_code": "+39",
-    "city": "Roma",
-    "address": "Via Prova",
-    "province": "RM",
-    "postal_code": "00100",
-    "street_number": "12",
-    "citizenship": "italian",
-    "iban": None,
-    "zero_interest_rate": True,
-    "order_token": "token",
-    "payment_day_of_month": None,
-    "additional": ADDITIONAL,
-}
-USER = {
-    "document_type": "passport",
-    "document_code": "AA00000AA",
-    "document_city": "Roma",
-    "document_issue_date": "2019-05-01",
-    "document_expiration_date": "2030-02-28",
-    "iban": "IT00",
-    "politically_exposed": False,
-    "us_person": False,
-    "marketing": True,
-    "payment_day_of_month": 9,
-    "profession": "baker",
-}
-VALID: dict[type, dict[str, Any]] = {ApprovalRequest: ORDER, AdditionalData: ADDITIONAL, UserData: USER}
+REQUEST = approval_request(
+    street_number="12", country_calling_code="+39", order_token="token", additional=additional_data()
+)
+
+
+def plain(model: Any) -> dict[str, Any]:
+    """Return the fields of a model as JSON, under their Python names."""
+    found = {}
+    for name, value in attrs.asdict(model, recurse=False).items():
+        if attrs.has(type(value)):
+            found[name] = plain(value)
+        elif name not in ("extra", "unread"):
+            found[name] = str(value) if isinstance(value, date | str) else value
+    return found
+
+
+ORDER, USER = plain(REQUEST), plain(user_data(profession="baker"))
+
 
 # Values at the edges of the rules, for every field.
 VALUES: list[Any] = [
@@ -116,10 +98,6 @@ VALUES: list[Any] = [
     *(-(2**63) - 1, -(2**63), -1, 0, 1, 2, 3, 31, 32, 60, 61, 4_999, 5_000, 100_000, 100_001),
     *(1_500_000, 1_500_001, 2**63 - 1, 2**63, 1.5, True, False, None, [], {}, {"salary": 1}, {"typo": 1}),
 ]
-# Without surrogates, and without spaces and control characters that regular expressions know differently.
-TEXTS = st.text(
-    st.characters(exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp", "Zs"]) | st.sampled_from(" \n")
-)
 
 
 def changed(body: Mapping[str, Any], values: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -196,16 +174,10 @@ def assert_all_agree(model: Any, body: Mapping[str, Any], rules: RequestRules) -
 @pytest.mark.parametrize("rules", RULES, ids=["default", "additional", "other settings"])
 @pytest.mark.parametrize("model", [ApprovalRequest, UserData])
 def test_schema_accepts_what_the_client_accepts(model: Any, rules: RequestRules) -> None:
-    assert assert_all_agree(model, VALID[model], rules)
-    accepted = {assert_all_agree(model, body, rules) for body in changed(VALID[model], VALUES)}
+    valid = ORDER if model is ApprovalRequest else USER
+    assert assert_all_agree(model, valid, rules)
+    accepted = {assert_all_agree(model, body, rules) for body in changed(valid, VALUES)}
     assert accepted == {True, False}
-
-
-@given(st.sampled_from(RULES), st.sampled_from(sorted({**ORDER, **ADDITIONAL})), TEXTS | st.integers())
-def test_schema_accepts_values_that_the_client_accepts(rules: RequestRules, name: str, value: object) -> None:
-    additional = {**ADDITIONAL, name: value} if name in ADDITIONAL else ADDITIONAL
-    own = {} if name in ADDITIONAL else {name: value}
-    assert_all_agree(ApprovalRequest, {**ORDER, "additional": additional, **own}, rules)
 
 
 @given(APPROVAL_REQUESTS | USER_DATA, st.sampled_from(RULES[::2]))
@@ -220,7 +192,7 @@ def test_wire_schema_accepts_what_the_client_sends(
 
 
 def test_wire_schema_refuses_what_the_client_does_not_send() -> None:
-    body = json.loads(write(instance(ApprovalRequest, ORDER), Dialect.street_number()))
+    body = json.loads(write(REQUEST, Dialect.street_number()))
     is_valid = validator(ApprovalRequest, RequestRules(), wire_names=True).is_valid
     assert is_valid(body)
     assert is_valid({**body, "newField": 1})

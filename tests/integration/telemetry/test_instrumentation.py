@@ -1,7 +1,5 @@
 """OpenTelemetry's instrumentation of aiohttp records other requests, but not those of the client."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,8 +9,6 @@ import pytest
 from opentelemetry.instrumentation import aiohttp_client
 
 from loanasync import ApprovalRequest, Approved, ConnectionLostError, LoanClient
-from loanasync.sandbox import Sandbox
-from loanasync.testing import fiscal_code
 from support.canned_server import Canned, response_bytes, serving
 from support.direct_path import each_path
 from support.privacy.plants import CODE, LIMITS, PAYLOAD, TOKEN, planted
@@ -113,41 +109,3 @@ async def test_instrumentation_would_record_the_fiscal_code(captured: Captured) 
             ):
                 await response.read()
     assert [each for each in leaks(captured) if each.startswith("spans")]
-
-
-# In a separate process, like an agent that instruments aiohttp before the program imports anything.
-SHOP = """
-import asyncio, sys
-import aiohttp
-from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
-
-tracing = TracerProvider()
-tracing.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
-AioHttpClientInstrumentor().instrument(tracer_provider=tracing)
-
-from loanasync import LoanClient
-from loanasync.testing import approval_request
-
-async def main():
-    base_url, code = sys.argv[1:]
-    options = {"shop_id": "sandbox-shop", "auth_token": "sandbox-token"}
-    async with aiohttp.ClientSession() as session:
-        async with LoanClient(base_url, session=session, **options) as client:
-            await client.create_request({"fiscalCode": code})
-            await client.approve(code, approval_request())
-        async with session.get(base_url + "/") as page:
-            await page.read()
-
-asyncio.run(main())
-"""
-
-
-def test_instrumentation_before_the_import_records_other_requests_only(served: Sandbox) -> None:
-    code = fiscal_code()
-    command = [sys.executable, "-W", "ignore", "-c", SHOP, served.base_url, code]
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"trace_id"') == 1
-    assert code not in done.stdout + done.stderr

@@ -56,40 +56,40 @@ async def test_each_attempt_and_each_call_is_an_event_with_fields(caplog: pytest
     assert call.getMessage().startswith("approve: approved, attempts: 2, ")
 
 
-async def test_failed_attempt_is_logged_with_its_error_type(caplog: pytest.LogCaptureFixture) -> None:
-    *_, failed, _ = await logged(caplog, connection_lost())
-    refusal, _ = await logged(caplog, refused())
-    well, _ = await logged(caplog, approved())
-    assert fields(failed)["error_type"] == "ServerDisconnectedError"
-    assert fields(refusal)["error_type"] == "422"
-    assert "error_type" not in fields(well)
-
-
 @pytest.mark.parametrize(
-    ("responses", "level", "end", "expected"),
+    ("responses", "level", "end", "attempt", "call"),
     [
-        ([refused()], "INFO", "refused", {"outcome": "refused"}),
-        ([connection_lost()], "WARNING", "ConnectionLostError", {"outcome": "unknown"}),
+        ([refused()], "INFO", "refused", "422", {"outcome": "refused"}),
+        (
+            [connection_lost()],
+            "WARNING",
+            "ConnectionLostError",
+            "ServerDisconnectedError",
+            {"outcome": "unknown"},
+        ),
         (
             [system_error()] * 3,
             "WARNING",
             "SystemFaultError",
+            "500",
             {"outcome": "unknown", "stopped_by": "attempts"},
         ),
-        ([response(403, {})], "WARNING", "AccessDeniedError", {"outcome": "not_evaluated"}),
+        ([response(403, {})], "WARNING", "AccessDeniedError", "403", {"outcome": "not_evaluated"}),
     ],
 )
-async def test_call_is_logged_with_its_result(
+async def test_call_and_attempt_are_logged_with_their_results(
     caplog: pytest.LogCaptureFixture,
     responses: list[ScriptedResponse],
     level: str,
     end: str,
-    expected: dict[str, str],
+    attempt: str,
+    call: dict[str, str],
 ) -> None:
-    *_, call = await logged(caplog, *responses)
-    assert (call.levelname, call.getMessage().split(",")[0]) == (level, f"approve: {end}")
-    assert {"outcome", "stopped_by"} & fields(call).keys() == expected.keys()
-    assert fields(call).items() >= expected.items()
+    *_, tried, ended = await logged(caplog, *responses)
+    assert fields(tried)["error_type"] == attempt
+    assert (ended.levelname, ended.getMessage().split(",")[0]) == (level, f"approve: {end}")
+    assert {"outcome", "stopped_by"} & fields(ended).keys() == call.keys()
+    assert fields(ended).items() >= call.items()
 
 
 async def test_cancelled_call_is_a_warning_if_its_outcome_is_unknown(

@@ -37,18 +37,13 @@ def test_any_random_generator_makes_valid_fiscal_codes(random: Random) -> None:
     assert re.fullmatch("TST[A-Z]{3}[5-9][0-9][A-Z][0-9]{2}X[0-9]{3}[A-Z]", code)
 
 
-def test_seeded_generator_repeats_its_fiscal_codes() -> None:
+def test_only_a_given_generator_repeats_its_fiscal_codes() -> None:
     first, second = Random(3), Random(3)  # noqa: S311  (the values need not be secret)
-    codes = [fiscal_code(first) for _ in range(10)]
-    assert codes == [fiscal_code(second) for _ in range(10)]
-    assert len(set(codes)) == 10
-
-
-def test_seeded_global_generator_does_not_repeat_fiscal_codes() -> None:
+    assert [fiscal_code(first) for _ in range(10)] == [fiscal_code(second) for _ in range(10)]
     seed(1)
-    first = fiscal_code(), email()
+    made = fiscal_code(), email()
     seed(1)
-    assert not {fiscal_code(), email()} & set(first)
+    assert not {fiscal_code(), email()} & set(made)
 
 
 def test_email_is_different_on_each_call_and_has_its_tag() -> None:

@@ -52,13 +52,6 @@ async def test_spans_are_returned_by_name_in_the_order_of_their_ends() -> None:
     assert recorder.spans("loanasync.complete") == ()
 
 
-def test_a_span_without_attributes_has_none() -> None:
-    recorder = TelemetryRecorder()
-    recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
-    [span] = recorder.spans()
-    assert recorder.attributes(span) == {}
-
-
 async def test_metrics_are_summed_and_counted_by_attributes() -> None:
     recorder = TelemetryRecorder()
     client = recorded(recorder, system_error(), approved(), refused(), refused())
@@ -102,8 +95,7 @@ async def test_recorders_are_independent_of_each_other_and_environment(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     first, second = TelemetryRecorder(), TelemetryRecorder()
     await recorded(first, approved()).approve(CODE, approval_request())
-    assert len(first.spans()) == 2
-    assert second.spans() == ()
+    assert (len(first.spans()), second.spans()) == (2, ())
     assert second.metric("loanasync.decisions").sum == 0
 
 
@@ -117,17 +109,13 @@ def test_recorder_without_the_sdk_names_the_package_to_install(
     assert caught.value.__suppress_context__, "the failed import adds no information"
 
 
-@pytest.mark.parametrize(("value", "off"), [("true", True), (" True ", True), ("false", False), ("", False)])
-def test_recorder_with_a_disabled_sdk_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    value: str,
-    off: bool,  # noqa: FBT001  (parametrised)
-) -> None:
+@pytest.mark.parametrize("value", ["true", " True "])
+def test_recorder_with_a_disabled_sdk_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", value)
-    if off:
-        with pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED: must not be true"):
-            TelemetryRecorder()
-    else:
-        recorder = TelemetryRecorder()
-        recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
-        assert len(recorder.spans("checkout")) == 1
+    with pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED: must not be true"):
+        TelemetryRecorder()
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
+    recorder = TelemetryRecorder()
+    recorder.tracer_provider.get_tracer("shop").start_span("checkout").end()
+    [span] = recorder.spans("checkout")
+    assert recorder.attributes(span) == {}
