@@ -61,7 +61,7 @@ REQUEST = approval_request(
 
 def plain(model: Any) -> dict[str, Any]:
     """Return the fields of a model as JSON, under their Python names."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in attrs.asdict(model, recurse=False).items():
         if attrs.has(type(value)):
             found[name] = plain(value)
