@@ -2,7 +2,7 @@
 
 `python -m support.agents FOLDER [AGENT ...]` makes two environments for each agent in the folder: with the
 newest aiohttp, and with an older one. It exits with status 1 if a run proves nothing, or if a result differs
-from the record. `--write` writes the record and the table of docs/contributing/privacy.md.
+from the record. `--write` writes the record, which docs/contributing/privacy.md shows.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from loanasync import DecisionNotRecordedError
+from loanasync import DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
@@ -68,3 +68,26 @@ async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: Path) -> N
     assert isinstance(await shop.result(), DecisionNotRecordedError)
     assert ledger_results(recorder) == [("claimed", "refused")]
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "refused"}).sum == 1
+
+
+class Cipher:
+    """A cipher whose key can be lost."""
+
+    is_lost = False
+
+    def encrypt(self, data: bytes) -> bytes:
+        return data
+
+    def decrypt(self, data: bytes) -> bytes:
+        if self.is_lost:
+            raise ValueError(len(data))
+        return data
+
+
+async def test_span_of_a_decision_that_cannot_be_decrypted_has_no_hit() -> None:
+    cipher = Cipher()
+    shop, recorder = recorded(approved(), encrypt=cipher)
+    await shop.approve()
+    cipher.is_lost = True
+    assert isinstance(await shop.result(), LedgerUnavailableError)
+    assert ledger_results(recorder) == [("claimed", "approved"), ("unavailable", "not_sent")]
