@@ -12,6 +12,7 @@
 It calls only public methods of the client. Use these directly if your checkout differs.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from logging import ERROR, WARNING
 from typing import Any, Protocol, TypeAlias
@@ -207,7 +208,8 @@ async def checkout(
 
     Call it for each click, such as a double click or a reload: the approval is sent once. A stored decision
     is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions
-    and of `order` are raised.
+    and of `order` are raised. If the shopper leaves and the caller is cancelled, an approval that was begun
+    ends in the background, and its decision is stored.
 
     Args:
         client: The client, with a ledger if your shop has several workers.
@@ -248,6 +250,19 @@ async def checkout(
         return _decided(decision, approved_url)
     if not (holds := await order.hold(click.fiscal_code)):
         return Ask(error=PayloadMismatchError("approve", "", "inflight"))
+    deciding = asyncio.ensure_future(_decide(click, order, holds, fields, approved_url))
+    try:
+        return await asyncio.shield(deciding)
+    except asyncio.CancelledError:  # the shopper has left
+        if not click.may_evaluate:
+            deciding.cancel()
+        raise
+
+
+async def _decide(
+    click: "_Click", order: Order, holds: int, fields: Collection[str], approved_url: str
+) -> Page:
+    """Decide a held order, then store its decision or release the hold, also after the shopper has left."""
     try:
         decision = await click.decide()
     except DecisionNotRecordedError as error:

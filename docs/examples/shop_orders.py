@@ -58,7 +58,7 @@ class Order:
     """An order in the file. `loanasync.checkout` uses the first four methods."""
 
     _orders: Orders = field(repr=False)
-    number: str
+    number: str = field(repr=False)  # the value of the cookie
 
     async def decision(self) -> dict[str, Any] | None:
         """Return the stored decision, None before."""

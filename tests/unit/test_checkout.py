@@ -1,5 +1,6 @@
 """The page that `checkout` returns for each end of the creation and of the approval."""
 
+import asyncio
 from collections.abc import Mapping
 from traceback import TracebackException
 from typing import Any
@@ -12,7 +13,9 @@ from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
+    SentRequest,
     approved,
+    computed,
     conflict,
     connection_lost,
     denied,
@@ -170,6 +173,42 @@ async def test_fault_leads_to_a_page_that_never_repeats_an_approval(
     if isinstance(again, Ask):
         assert again.text("it") == first.text("it")
     assert order.holds == 1
+
+
+@pytest.mark.parametrize(
+    ("left_at", "end", "holds"),
+    [("create_request", CREATED, 0), ("approve", denied(), 0), ("approve", approved(), 1)],
+)
+async def test_shopper_who_leaves_keeps_the_decision_but_no_other_hold(
+    left_at: str, end: ScriptedResponse, holds: int
+) -> None:
+    arrived, go, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait(_: SentRequest) -> ScriptedResponse:
+        arrived.set()
+        await go.wait()
+        return end
+
+    class WatchedOrder(MemoryOrder):
+        async def release(self) -> None:
+            await super().release()
+            released.set()
+
+        async def save(self, entry: str, decision: Mapping[str, Any] | None) -> None:
+            await super().save(entry, decision)
+            if decision is not None:
+                released.set()
+
+    steps = [computed(wait)] if left_at == "create_request" else [CREATED, computed(wait)]
+    script, order = ScriptedTransport(*steps), WatchedOrder()
+    click = asyncio.create_task(page_of(script.client(ledger=MemoryLedger()), order))
+    await arrived.wait()
+    click.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await click
+    go.set()
+    await released.wait()
+    assert (sent_by(script)[-1], order.holds, order.stored is None) == (left_at, holds, not holds)
 
 
 async def test_creation_has_its_own_time_limits() -> None:

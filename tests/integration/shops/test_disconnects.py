@@ -2,36 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from shop_orders import Orders
 
-from loanasync import Decision, LoanClient
+from loanasync.checkout import Page, checkout
 from loanasync.ledger import Entry, SqliteLedger, State
 from loanasync.sandbox import Sandbox
 from support.example_shops import FORM, SHOPS, shopper
 
 # Behaviour of each framework when the browser disconnects.
 CANCELS = {"aiohttp": False, "fastapi": False, "litestar": False, "quart": True, "django": True}
-
-
-class WatchedClient(LoanClient):
-    """A client that records whether its caller was cancelled."""
-
-    def __init__(self, sandbox: Sandbox, ledger: SqliteLedger) -> None:
-        token = sandbox.auth_token
-        super().__init__(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=token, ledger=ledger)
-        self.was_cancelled = asyncio.Event()
-
-    async def approve(self, *args: Any, **options: Any) -> Decision:
-        try:
-            return await super().approve(*args, **options)
-        except asyncio.CancelledError:
-            self.was_cancelled.set()
-            raise
 
 
 class HeldLedger(SqliteLedger):
@@ -52,13 +35,28 @@ async def ledger(tmp_path: Path) -> AsyncIterator[HeldLedger]:
         yield opened
 
 
-@asynccontextmanager
-async def shopper_left(
-    name: str, sandbox: Sandbox, ledger: HeldLedger, folder: Path
-) -> AsyncIterator[tuple[httpx.AsyncClient, WatchedClient]]:
-    """A shop whose shopper disconnected after the service decided and before the decision was stored."""
-    client = WatchedClient(sandbox, ledger)
-    async with shopper(name, client, folder) as browser:
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event that is set when the handler of a click is cancelled."""
+    event = asyncio.Event()
+
+    async def watched(*values: Any, **options: Any) -> Page:
+        try:
+            return await checkout(*values, **options)
+        except asyncio.CancelledError:
+            event.set()
+            raise
+
+    monkeypatch.setattr("checkout.checkout", watched)
+    return event
+
+
+@pytest.mark.parametrize("name", SHOPS)
+async def test_decision_of_a_shopper_who_left_is_stored_while_the_server_stops(
+    name: str, sandbox: Sandbox, ledger: HeldLedger, cancelled: asyncio.Event, tmp_path: Path
+) -> None:
+    """The shopper disconnects after the service decided and before the decision is stored."""
+    async with shopper(name, sandbox.client(ledger=ledger), tmp_path) as browser:
         request = browser.build_request("POST", "/pay", data=FORM)
         names = ("Host", "Cookie", "Content-Length", "Content-Type")
         lines = ["POST /pay HTTP/1.1", *(f"{each}: {request.headers[each]}" for each in names), "", ""]
@@ -68,28 +66,15 @@ async def shopper_left(
         writer.close()
         await writer.wait_closed()
         if CANCELS[name]:
-            await client.was_cancelled.wait()
-        yield browser, client
-
-
-@pytest.mark.parametrize("name", SHOPS)
-async def test_returning_shopper_is_redirected_with_one_approval_sent(
-    name: str, sandbox: Sandbox, ledger: HeldLedger, tmp_path: Path
-) -> None:
-    async with shopper_left(name, sandbox, ledger, tmp_path) as (browser, client):
-        ledger.released.set()
-        again = await browser.post("/pay", data=FORM)
-        assert "/apply/" in again.headers["Location"]
-    assert client.was_cancelled.is_set() == CANCELS[name]
+            await cancelled.wait()
+        assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]
+        asyncio.get_running_loop().call_later(0.2, ledger.released.set)
+        order = await Orders(tmp_path / "orders.db").get(browser.cookies["order"])
+    assert cancelled.is_set() == CANCELS[name]
+    assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
+    assert order is not None
+    while await order.decision() is None:  # noqa: ASYNC110  (the database is another thread)
+        await asyncio.sleep(0.02)
+    assert ((await order.decision()) or {})["approved"] is True
     sandbox.journal.assert_once(operation="approve")
     assert sandbox.findings == []
-
-
-@pytest.mark.parametrize("name", SHOPS)
-async def test_stopping_server_waits_for_approval_in_flight(
-    name: str, sandbox: Sandbox, ledger: HeldLedger, tmp_path: Path
-) -> None:
-    async with shopper_left(name, sandbox, ledger, tmp_path):
-        assert [entry.state async for entry in ledger.scan()] == [State.INFLIGHT]
-        asyncio.get_running_loop().call_later(0.2, ledger.released.set)  # while the server stops
-    assert [entry.state async for entry in ledger.scan()] == [State.APPROVED]
