@@ -10,27 +10,20 @@ import attrs
 import pytest
 
 from loanasync import (
-    AlreadyEvaluatedError,
     Approved,
-    CannotCompleteError,
     ClientClosedError,
     ConnectError,
     DecisionNotRecordedError,
-    DomainError,
     InFlightError,
     InvalidRequestError,
     LedgerUnavailableError,
     LoanClient,
     LoanError,
-    Meta,
     OutcomeUnknownError,
     PayloadMismatchError,
     Refused,
-    RejectedError,
     RetryPolicy,
     TransportError,
-    UnexpectedResponseError,
-    UserNotFoundError,
 )
 from loanasync.bulk import Row
 from loanasync.bulk.rows import result_of
@@ -50,27 +43,6 @@ from support.bulk import approvals_of, tagged_rows
 
 ONCE = RetryPolicy(attempts=1)
 
-STATUS_BY_TAG = {
-    "approved": "approved",
-    "refused": "refused",
-    "invalid.city": "rejected",
-    "nouser": "error",
-    "already": "unknown",
-    "500": "unknown",
-    "500after": "unknown",
-    "resetafter": "unknown",
-    "truncafter": "approved",  # without the redirect
-    "refused.truncafter": "refused",
-    "html502": "unknown",
-    "forbidden": "error",
-    "conflict": "unknown",
-}
-NOT_EVALUATED = {"invalid.city", "nouser", "forbidden"}
-
-
-def meta(status: int, attempts: int = 1) -> Meta:
-    return Meta(status, attempts, 0.1)
-
 
 async def created(sandbox: Sandbox, rows: list[Row]) -> list[Row]:
     async with sandbox.client() as client:
@@ -79,24 +51,17 @@ async def created(sandbox: Sandbox, rows: list[Row]) -> list[Row]:
     return rows
 
 
-async def test_every_outcome_of_the_service_becomes_a_status(sandbox: Sandbox, client: LoanClient) -> None:
-    rows = await created(sandbox, tagged_rows(*STATUS_BY_TAG))
-    async with client.approve_many(rows, retry=ONCE) as results:
+async def test_summary_has_counts_and_amounts(sandbox: Sandbox, client: LoanClient) -> None:
+    tags = ("approved", "truncafter", "refused", "invalid.city", "forbidden", "resetafter", "conflict")
+    rows = await created(sandbox, tagged_rows(*tags))
+    async with client.approve_many(rows) as results:
         read = {result.id: result async for result in results}
-    assert {tag: result.status for tag, result in read.items()} == STATUS_BY_TAG
-    kinds = {"approved": Approved, "refused": Refused}
-    for result in read.values():
-        assert type(result.decision) is kinds.get(result.status, type(None))
-        assert (result.error is None) == result.is_decided
-        assert not result.repeatable, "the service responded to each"
-    assert isinstance(read["already"].error, AlreadyEvaluatedError)
-    assert {tag for tag, result in read.items() if result.outcome == "not_evaluated"} == NOT_EVALUATED
-    assert all(read[tag].outcome == read[tag].status for tag in STATUS_BY_TAG.keys() - NOT_EVALUATED)
+    assert [read[tag].status for tag in ("truncafter", "forbidden")] == ["approved", "error"]
     summary = results.summary
     counts = ("approved", "refused", "rejected", "unknown", "error", "rows")
-    assert [getattr(summary, name) for name in counts] == [2, 2, 1, 6, 2, len(STATUS_BY_TAG)]
+    assert [getattr(summary, name) for name in counts] == [2, 1, 1, 2, 1, 7]
     amounts = (summary.amount_approved, summary.amount_refused, summary.amount_unknown, summary.net_amount)
-    assert amounts == (90_000, 90_000, 270_000, 43_650)
+    assert amounts == (90_000, 45_000, 90_000, 43_650), "one net amount was cut off"
     assert (summary.elapsed > 0, summary.errors["ConnectionLostError"]) == (True, 1)
 
 
@@ -161,17 +126,8 @@ async def test_results_are_masked_and_can_be_pickled() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "outcome", "repeatable"),
     [
-        (ConnectError("approve", "ClientConnectorError", "not_sent", 1), "error", "not_sent", True),
-        (ConnectError("approve", "ClientConnectorError", "unknown", 2), "unknown", "unknown", False),
         (ClientClosedError(), "error", "not_sent", False),
         (InvalidRequestError(()), "rejected", "not_sent", False),
-        (RejectedError("approve", (), meta(400)), "rejected", "not_evaluated", False),
-        (RejectedError("approve", (), meta(400, 2)), "unknown", "unknown", False),
-        (UserNotFoundError("approve", (), meta(400)), "error", "not_evaluated", False),
-        (DomainError("approve", (), meta(400)), "unknown", "unknown", False),
-        (AlreadyEvaluatedError("approve", (), meta(400)), "unknown", "unknown", False),
-        (CannotCompleteError("approve", (), meta(409)), "unknown", "unknown", False),
-        (UnexpectedResponseError("approve", (), "unknown", meta(422)), "unknown", "unknown", False),
         (InFlightError("approve", "c0ffee"), "unknown", "unknown", False),
         (LedgerUnavailableError("approve", "c0ffee", "OSError"), "error", "not_sent", True),
         (PayloadMismatchError("approve", "c0ffee", "inflight"), "unknown", "unknown", False),
@@ -211,12 +167,6 @@ async def test_concurrency_above_max_concurrency_waits_for_slots(sandbox: Sandbo
     async with sandbox.client(max_concurrency=2) as client:
         results = [result async for result in client.approve_many(iter(rows), concurrency=50)]
     assert [result.status for result in results] == ["approved"] * 60
-
-
-async def test_closed_client_gives_each_row_an_error(client: LoanClient) -> None:
-    await client.aclose()
-    results = [result async for result in client.approve_many(tagged_rows("approved", "refused"))]
-    assert [(result.status, result.outcome) for result in results] == [("error", "not_sent")] * 2
 
 
 class Unwritable(MemoryLedger):
