@@ -110,12 +110,11 @@ class LedgerGuard:
         if (keys := self.known_keys) is not None:
             return keys
         header = await self.ledger.open(self._service, self.policy)
+        if self._keys is None and self._outlives_process:
+            header = await self.ledger.expect_number(*await in_thread(self._last_number.read, header))
         secrets = keys_of(header, self.policy)
         check_cipher(header, self.policy)
         check_scope(header, self.policy)
-        if self._keys is None and self._outlives_process:
-            epoch, number = await in_thread(self._last_number.read, header)
-            await self.ledger.expect_number(epoch, number)
         self._keys = _Keys(header, secrets)
         return self._keys
 

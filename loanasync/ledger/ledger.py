@@ -130,8 +130,11 @@ class Ledger(Closing):
         makes_secret = not self.driver  # a ledger on a server needs a key
         return new_header(self._store.name, service, policy, makes_secret=makes_secret, ledger=ledger)
 
-    async def expect_number(self, epoch: int, number: int) -> None:
+    async def expect_number(self, epoch: int, number: int) -> Header:
         """Compare the ledger with the last number that an earlier process saw, and its epoch.
+
+        Returns:
+            The header, which may have been read again.
 
         Raises:
             LedgerMismatchError: The ledger has lost writes since then.
@@ -141,6 +144,7 @@ class Ledger(Closing):
             header = await self.refresh()  # this compares the numbers
             if header.has_lost_writes:
                 raise lost_writes(header.name)
+        return await self.header()
 
     async def refresh(self) -> Header:
         """Read the header again, and return it.

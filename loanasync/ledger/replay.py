@@ -1,14 +1,13 @@
 """Conversion of the result of a call to a settlement, and of a stored entry to a decision."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from attrs import evolve, fields
 
 from loanasync._display.masking import JSON, mask
 from loanasync._models import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._protocol.json import Malformed, decode, encode, encode_checked
+from loanasync._protocol.json import Malformed, decode, encode
 from loanasync._protocol.messages import Response
 from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import LoanError, UnexpectedResponseError
@@ -66,11 +65,6 @@ def _encrypt(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
 
 
 def _encode(members: dict[str, JSON]) -> bytes:
-    # orjson is fast, but writes an infinite number as null, and refuses unpaired surrogates.
-    with suppress(TypeError, ValueError, RecursionError):
-        body = encode_checked(members)
-        if b"null" not in body:
-            return body
     try:
         return encode(members)
     except (ValueError, RecursionError):  # for example the number -1e999: store the other members

@@ -396,6 +396,7 @@ async def test_restarted_process_notices_restored_tables(
         ledger = PostgresLedger(postgres.url, table=table)
         shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
         result = await shop.result(code=code)
+        assert {entry.history for entry in await shop.entries()} == {()}, "claimed once"
         await shop.client.aclose()
         await shop.ledger.aclose()
         return result
