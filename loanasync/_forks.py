@@ -1,29 +1,34 @@
 """Locks that a forked child finds free."""
 
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
-
-Owner = TypeVar("Owner")
-
-_owners: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
+import threading
+from weakref import WeakSet
 
 
-def free_after_fork(owner: Owner, renew_lock: Callable[[Owner], None]) -> None:
-    """Call `renew_lock(owner)` in each forked child, as long as the owner exists.
+class ForkSafe:
+    """Base class of objects with a lock that a forked child finds free.
 
     A thread of the parent that holds the lock does not exist in the child, so the lock would never be
     released there. Each step of that thread must leave the guarded data consistent.
+
+    The lock is held for microseconds, never across an await. It is reentrant, because garbage collection can
+    end another call in the thread that holds it.
     """
-    _owners[owner] = renew_lock
+
+    lock: threading.RLock
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        _fork_safe.add(self)
 
 
-def _renew() -> None:
-    for reference in _owners.keyrefs():
-        if (owner := reference()) is not None:
-            _owners[owner](owner)
+_fork_safe: WeakSet[ForkSafe] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for each in tuple(_fork_safe):
+        each.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(after_in_child=_renew_locks)

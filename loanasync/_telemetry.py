@@ -6,7 +6,6 @@ propagators, processors and log handlers are caught here and logged once per typ
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from operator import methodcaller
@@ -21,7 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanKi
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync._log import is_logged, log, log_event, log_failure
 from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call, CircuitChange
 from loanasync._protocol.messages import NoResponse, Response
@@ -163,19 +162,7 @@ class Metrics:
 _metrics_by_provider: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
 
 
-class _CreationLock:
-    """The lock for creating `Metrics`."""
-
-    def __init__(self) -> None:
-        self._renew_lock()
-        free_after_fork(self, _CreationLock._renew_lock)
-
-    def _renew_lock(self) -> None:
-        """Replace the lock in a forked child, where a thread that does not exist there may hold it."""
-        self.lock = threading.RLock()
-
-
-_creation = _CreationLock()
+_creation = ForkSafe()
 
 
 def metrics_for(provider: MeterProvider | None) -> Metrics:

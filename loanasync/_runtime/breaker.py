@@ -1,6 +1,5 @@
 """The circuit breaker of a client: it refuses approvals while the service decides none."""
 
-import threading
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import count
@@ -9,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from attrs import define, field
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync._protocol.endpoints import SYSTEM_FAULT, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
@@ -93,7 +92,7 @@ class Circuit:
         return True
 
 
-class Breaker:
+class Breaker(ForkSafe):
     """The circuits of a client and its copies: one for unknown outcomes, and one for each shop's denials.
 
     All methods may be called from several event loops and threads.
@@ -107,21 +106,15 @@ class Breaker:
     """
 
     def __init__(self, settings: CircuitBreaker) -> None:
+        super().__init__()
         self._settings = settings
         self._secret = token_bytes(16)  # so that a digest cannot be guessed from a fiscal code
         self._numbers = count(1)
         self.circuits: dict[str, Circuit] = {}
-        self._renew_lock()
-        free_after_fork(self, Breaker._renew_lock)
-
-    def _renew_lock(self) -> None:
-        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
-        # It is reentrant, because garbage collection can end another call in the thread that holds it.
-        self._lock = threading.RLock()
 
     def refusal(self, shop: str, now: float) -> Refusal | None:
         """Return a refusal if a circuit for this shop is open, else None. Its `seconds` may be 0."""
-        with self._lock:
+        with self.lock:
             waits = [Refusal(each.reason, each.wait(now)) for each in self._open_circuits(shop)]
             return max(waits, key=lambda refusal: refusal.seconds, default=None)
 
@@ -133,7 +126,7 @@ class Breaker:
             now: The present time.
             until: The deadline of the call.
         """
-        with self._lock:
+        with self.lock:
             refusal = self.refusal(shop, now)
             if refusal is None:
                 return 0
@@ -156,7 +149,7 @@ class Breaker:
             trial: The number of the call's trial, or 0.
             now: The present time.
         """
-        with self._lock:
+        with self.lock:
             if verdict == "decided":
                 closed = [each.reason for each in self._open_circuits(shop)]
                 for key in (_SERVICE, shop):

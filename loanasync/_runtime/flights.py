@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from asyncio import CancelledError
 from contextlib import suppress
 from enum import Enum, auto
@@ -13,7 +12,7 @@ from typing import Any
 
 from attrs import evolve
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
@@ -122,7 +121,7 @@ class Flight(Run):
             log(INFO, _UNREAD, entry, type(result).__name__)
 
 
-class Flights:
+class Flights(ForkSafe):
     """The approvals in progress of a client and its copies. `approve` starts a flight, or joins one.
 
     An approval is identified by shop, customer and scope. The digests of these have a random secret, so that
@@ -130,18 +129,11 @@ class Flights:
     """
 
     def __init__(self, pipeline: Pipeline, guard: Guard) -> None:
+        super().__init__()
         self._pipeline = pipeline
         self._guard = guard
         self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, Flight] = {}
-        self._renew_lock()
-        free_after_fork(self, Flights._renew_lock)
-
-    def _renew_lock(self) -> None:
-        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
-        # It is never held during an await. It is reentrant, because garbage collection can end another flight
-        # in the thread that holds it.
-        self._lock = threading.RLock()
 
     async def approve(
         self, call: Call, timeout: Timeout, retry: RetryPolicy, *, waits_for_response: bool = False
@@ -183,7 +175,7 @@ class Flights:
     def _find_or_add(self, own: Flight) -> Flight:
         """Return the flight of the same approval in progress, or else add this one, which `_wait` starts."""
         while True:
-            with self._lock:
+            with self.lock:
                 flight = self._in_flight.get(own.customer)
                 if flight is not None and flight.is_inherited:
                     self._drop_inherited()
@@ -315,7 +307,7 @@ class Flights:
 
     def _finish(self, flight: Flight, result: Outcome | BaseException) -> None:
         """Set the result of a flight, and wake its callers."""
-        with self._lock:
+        with self.lock:
             # Another thread may have finished this dead flight, or garbage collection may have ended it.
             if flight.phase is Phase.OVER:
                 return

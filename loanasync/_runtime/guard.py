@@ -1,13 +1,12 @@
 """Guards, which decide whether a request may be sent. `ProcessGuard` remembers approvals of this process."""
 
-import threading
 from collections import OrderedDict
 from logging import WARNING
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.messages import Response
@@ -99,7 +98,7 @@ class _Kept(NamedTuple):
     fault: str | None = None
 
 
-class ProcessGuard:
+class ProcessGuard(ForkSafe):
     """The approvals that this process has requested in the last hour, for a client without a ledger.
 
     Each customer has a record of about 150 bytes, whatever their number. The responses of the last 10,000
@@ -111,18 +110,12 @@ class ProcessGuard:
     """
 
     def __init__(self, max_responses: int = _MAX_RESPONSES) -> None:
+        super().__init__()
         self._max_responses = max_responses
         self._records: dict[bytes, bytes] = {}  # in the order of the first requests
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._unread: dict[bytes, _Kept] = {}
         self._has_warned = False
-        self._renew_lock()
-        free_after_fork(self, ProcessGuard._renew_lock)
-
-    def _renew_lock(self) -> None:
-        """Create the lock; replace it in a forked child, as a thread of the parent may have held it."""
-        # It is reentrant, because garbage collection can end another call in the thread that holds it.
-        self._lock = threading.RLock()
 
     def parts(self, call: Call) -> tuple[str | None, ...]:
         """See `Guard.parts`."""
@@ -130,13 +123,13 @@ class ProcessGuard:
 
     def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
-        with self._lock:
+        with self.lock:
             if self._find(run)[0] in (None, "unknown"):
                 self._write(run, "inflight", int(monotonic()))
 
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
-        with self._lock:
+        with self.lock:
             is_decided = self._find(run)[0] in ("approved", "refused")
             if is_decided and (kept := self._kept.pop(run.customer, None)) is not None:
                 self._unread[run.customer] = kept
@@ -154,7 +147,7 @@ class ProcessGuard:
         if state is None:
             return None
         is_same = payload == run.payload
-        with self._lock:
+        with self.lock:
             if int(monotonic()) - seconds >= _MAX_AGE:
                 self._forget(run.customer)
                 return None
@@ -195,7 +188,7 @@ class ProcessGuard:
     def record(self, run: Run, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of an approval."""
         is_first_time, now = False, int(monotonic())
-        with self._lock:
+        with self.lock:
             self._write(run, state, now)
             self._keep(run.customer, kept)
             self._drop_expired(now)

@@ -1,12 +1,11 @@
 """A ledger in the memory of one process."""
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry
@@ -28,22 +27,17 @@ class MemoryLedger(Ledger):
         super().__init__(MemoryStore(), creates=True)
 
 
-class MemoryStore:
+class MemoryStore(ForkSafe):
     """Entries in a dict, with the monotonic times at which their leases end."""
 
     name = "in memory"
 
     def __init__(self) -> None:
+        super().__init__()
         # The first client adds its service and its key.
         self._header = new_header(self.name, "", LedgerPolicy(), makes_secret=True)
         self._entries: dict[str, tuple[Entry, float]] = {}
         self._number = 1  # 0 means that a store cannot tell
-        self._replace_lock()
-        free_after_fork(self, MemoryStore._replace_lock)
-
-    def _replace_lock(self) -> None:
-        """Create a new lock. In a forked child, a thread that does not exist there may hold the old one."""
-        self._lock = threading.Lock()  # held for microseconds, never across an await
 
     async def header(self) -> FoundHeader:
         """See `Store.header`."""
@@ -51,7 +45,7 @@ class MemoryStore:
 
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         """See `Store.swap_header`."""
-        with self._lock:
+        with self.lock:
             is_expected = replaces is not None and replaces == self._header
             if is_expected:
                 self._header = header
@@ -67,7 +61,7 @@ class MemoryStore:
     async def swap(self, write: Write) -> Found:
         """See `Store.swap`."""
         self.check(write.header)
-        with self._lock:
+        with self.lock:
             now, generation = time.monotonic(), self._header.generation
             stored = self._entries.get(write.entry.key)
             revision, left = ("", 0.0) if stored is None else (stored[0].revision, stored[1] - now)
@@ -95,7 +89,7 @@ class MemoryStore:
         """See `Store.drop`."""
         self.check(header)
         revisions = {entry.key: entry.revision for entry in entries}
-        with self._lock:
+        with self.lock:
             stored = {key: self._entries[key][0] for key in revisions if key in self._entries}
             dropped = [key for key, entry in stored.items() if entry.revision == revisions[key]]
             for key in dropped:

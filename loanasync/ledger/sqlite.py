@@ -19,7 +19,7 @@ from weakref import WeakSet, finalize
 
 from attrs import define
 
-from loanasync._forks import free_after_fork
+from loanasync._forks import ForkSafe
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.header import OTHER_FORMAT, Header, mismatch
 from loanasync.ledger.ledger import Ledger
@@ -175,21 +175,16 @@ class _MissingFileError(LedgerMismatchError):
     """There is no file."""
 
 
-class _SqliteStore:
+class _SqliteStore(ForkSafe):
     def __init__(self, file: Path, patience: float) -> None:
+        super().__init__()
         self.name = str(file)
         self._file = file
         self._patience = patience
         self._thread: _DatabaseThread | None = None
-        self._replace_lock()
-        free_after_fork(self, _SqliteStore._replace_lock)
-
-    def _replace_lock(self) -> None:
-        """Create a new lock. In a forked child, a thread of the parent may have held the old one."""
-        self._lock = threading.Lock()  # held for microseconds, never across an await
 
     def _database(self) -> "_DatabaseThread":
-        with self._lock:
+        with self.lock:
             # The threads of the parent do not exist in a forked child.
             if self._thread is None or self._thread.process != os.getpid():
                 self._thread = _DatabaseThread(self._file, self._patience)
@@ -228,7 +223,7 @@ class _SqliteStore:
         return _CAUSES.get(_result_code(error), "")
 
     async def aclose(self) -> None:
-        with self._lock:
+        with self.lock:
             thread, self._thread = self._thread, None
         if thread is not None and thread.process == os.getpid():
             await thread.end()

@@ -22,9 +22,9 @@ if sys.argv[1] == "SqliteLedger":
     asyncio.run(ledger.aclose())
 client = scripted_client(approved())
 locks = {
-    "MemoryLedger": lambda: ledger._store._lock,
-    "SqliteLedger": lambda: ledger._store._lock,
-    "Flights": lambda: client._flights._lock,
+    "MemoryLedger": lambda: ledger._store.lock,
+    "SqliteLedger": lambda: ledger._store.lock,
+    "Flights": lambda: client._flights.lock,
     "metrics": lambda: _telemetry._creation.lock,
 }
 
