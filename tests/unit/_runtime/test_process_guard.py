@@ -169,7 +169,10 @@ async def test_memory_beyond_its_size_still_blocks_unknown_outcomes() -> None:
 
 
 @pytest.mark.parametrize("when", ["before the response", "with the response"])
-async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(when: str) -> None:
+async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "loanasync")
     step, arrived, go = held_response(approved())
     shop = Shop(step, *[approved()] * 3)
     shop.client._flights._guard = ProcessGuard(1)
@@ -181,6 +184,10 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(w
     await until(lambda: not shop.client._flights._in_flight)
     if not call.done():
         await cancelled(call)
+        assert (
+            "approve, entry -: received the response after the last caller had left: Approved"
+            in caplog.messages
+        )
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     assert isinstance(await shop.approve(), Approved)
