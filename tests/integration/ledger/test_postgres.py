@@ -21,7 +21,7 @@ from loanasync.testing import approved
 from support.ledger_clients import KEY, Shop, create
 from support.servers import PgBouncer, Postgres, Standby
 from support.servers.fixtures import skip_missing_server
-from support.settlements import HELD, LOST, REFUSAL, UNKNOWN, claim, settle
+from support.settlements import HELD, LOST, REFUSAL, claim, settle
 
 BASE_URL = "https://loans.example.com"
 POLICY = LedgerPolicy(key=KEY)
@@ -127,19 +127,6 @@ async def test_given_pool_is_used_and_stays_open(postgres: Postgres, table: str)
         assert (await shop.entry()).state is State.APPROVED
         assert repr(shop.ledger) == f"PostgresLedger('Pool', table={table!r})"
     assert repr(PostgresLedger(pool)) == "PostgresLedger('Pool')"
-
-
-async def test_conflict_in_a_given_transaction_is_raised(
-    own: PostgresLedger, ledger: PostgresLedger, connection: Any
-) -> None:
-    await claim(own)
-    transaction = connection.transaction(isolation="repeatable_read")
-    await transaction.start()
-    await own.get("k")
-    await settle(ledger, UNKNOWN)
-    with pytest.raises(asyncpg.SerializationError):
-        await settle(own, REFUSAL)
-    await transaction.rollback()
 
 
 # Users of the database
@@ -520,35 +507,15 @@ async def test_lists_through_a_pooler_are_complete(
     assert {*first, *second} == {1200}
 
 
-async def test_shared_prepared_statements_are_reported_with_the_option(
-    pgbouncer: PgBouncer, table: str
-) -> None:
-    async with (
-        PostgresLedger(pgbouncer.url, table=table, statement_cache_size=100) as ledger,
-        asyncpg.create_pool(pgbouncer.url, min_size=2, statement_cache_size=0) as others,
-    ):
-        await claim(ledger)
-        error: Any = None
-        while error is None:
-            await asyncio.gather(*(others.execute("DEALLOCATE ALL") for _ in range(2)))
-            [error] = await asyncio.gather(ledger.find(customer="c"), return_exceptions=True)
-            error = error or None
-        assert "put statement_cache_size=0 into the address" in ledger.reason(error)
-
-
 # Arguments and reasons
-
-
-async def test_unknown_parameter_of_the_address_is_reported(postgres: Postgres) -> None:
-    reason = await refusal(PostgresLedger(f"{postgres.url}?prefix=p"))
-    assert "the address has a parameter that the server does not know" in reason
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
         (asyncpg.DiskFullError("x"), "disk is full"),
-        (asyncpg.InvalidPasswordError("x"), "wrong user or password"),
+        (asyncpg.UndefinedObjectError("x"), "has a parameter that the server does not know"),
+        (asyncpg.DuplicatePreparedStatementError("x"), "put statement_cache_size=0 into the address"),
         (TimeoutError(), "did not answer in time"),
         (ConnectionRefusedError(), "cannot be reached"),
         (ValueError(), ""),

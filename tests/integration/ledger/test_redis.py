@@ -154,25 +154,6 @@ async def test_server_that_loads_its_data_is_unavailable() -> None:
         await shop.ledger.aclose()
 
 
-async def test_server_that_synchronizes_as_a_replica_is_unavailable(
-    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a replica that synchronizes, the setting is on, but the append-only file is off."""
-    info = Redis.info
-
-    async def without_file(self: Any, *args: Any) -> Any:
-        return {**await info(self, *args), "aof_enabled": 0}
-
-    prefix = f"{token_hex(4)}:"
-    async with ledger_on(valkey, prefix=prefix), RedisLedger(valkey.url, prefix=prefix) as ledger:
-        shop = Shop(approved(), ledger=ledger)
-        with monkeypatch.context() as patch:
-            patch.setattr(Redis, "info", without_file)
-            with pytest.raises(LedgerUnavailableError, match="BusyLoadingError: the server is loading"):
-                await shop.approve()
-        assert isinstance(await shop.approve(), Approved)
-
-
 @pytest.mark.parametrize("forbidden", [["-config"], ["-config", "-info"]])
 async def test_server_with_unreadable_settings_is_accepted(
     forbidden: list[str], valkey: Valkey, caplog: pytest.LogCaptureFixture

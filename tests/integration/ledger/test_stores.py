@@ -222,16 +222,6 @@ async def test_swap_sets_the_times_of_claims_and_settlements(store: Store, heade
     assert found.left <= 0
 
 
-async def test_every_way_to_read_returns_the_time_left(store: Store, other: Store, header: Header) -> None:
-    entry = written(await put(store, header, draft("k", customer="c"), lease=HOUR))
-    conflict = (await put(other, header, draft("k"), lease=HOUR)).entry
-    [paged] = await other.page("", "", "", "", header)
-    [found] = await other.page("customer", "c", "", "", header)
-    for each in (entry, conflict, paged, found):
-        assert each is not None
-        assert each.left == AN_HOUR
-
-
 @pytest.mark.parametrize("skew", [-600.0, 600.0])
 async def test_lease_ignores_the_wrong_clock_of_a_client(
     store: Store, other: Store, header: Header, skew: float
@@ -241,9 +231,13 @@ async def test_lease_ignores_the_wrong_clock_of_a_client(
         "time", time=lambda: right() + skew, time_ns=lambda: right_ns() + int(skew * 1e9)
     )
     with wrong:
-        await put(other, header, draft("of the other"), lease=HOUR)
+        await put(other, header, draft("of the other", customer="c"), lease=HOUR)
         expired = await put(other, header, draft("expired"), lease=0.0)
-    assert (await entry_of(store, header, "of the other")).left == AN_HOUR
+    stored = await entry_of(store, header, "of the other")
+    conflict = (await put(store, header, draft(stored.key), lease=HOUR)).entry
+    [_, paged] = await store.page("", "", "", "", header)
+    [found] = await store.page("customer", "c", "", "", header)
+    assert [each and each.left for each in (stored, conflict, paged, found)] == [AN_HOUR] * 4
     assert expired.entry
     assert expired.entry.left <= 0
     assert (await entry_of(store, header, "expired")).left <= 0
@@ -322,6 +316,7 @@ async def test_page_returns_all_entries_in_order_of_their_keys(store: Store, hea
         assert [key for page in pages for key in page] == listed
         assert {len(page) for page in pages[:-1]} <= {PAGE_SIZE}
     assert await keys(store, header, State.INFLIGHT) == []
+    assert await store.drop(await store.page("", "", "", "", header), header) == PAGE_SIZE
 
 
 @pytest.mark.parametrize("lease", [HOUR, None])
@@ -348,17 +343,6 @@ async def test_entry_is_in_the_lists_of_its_state_customer_and_order(
     assert await keys(store, header) == ["k"]
 
 
-async def test_page_returns_the_entries_of_a_customer_or_an_order(
-    store: Store, other: Store, header: Header
-) -> None:
-    about = {"a": ("anna", "1"), "b": ("anna", "2"), "c": ("bea", "2"), "d": ("bea", ""), "e": ("", "")}
-    for key, (customer, order) in about.items():
-        await put(store, header, draft(key, customer=customer, order=order), lease=HOUR)
-    assert await of(other, header, "customer", "anna") == ["a", "b"]
-    assert await of(other, header, "order", "2") == ["b", "c"]
-    assert await other.page("customer", "anna", "b", "", header) == [await entry_of(store, header, "b")]
-
-
 async def test_drop_deletes_only_entries_of_equal_revision(store: Store, header: Header) -> None:
     old = [draft(f"{n}", state=State.REFUSED, customer="anna", order=f"{n}") for n in range(4)]
     for each in old:
@@ -372,14 +356,6 @@ async def test_drop_deletes_only_entries_of_equal_revision(store: Store, header:
     assert await keys(store, header, State.REFUSED) == ["3"]
     assert await of(store, header, "customer", "anna") == ["1", "3"]
     assert await of(store, header, "order", "0") == []
-
-
-async def test_drop_of_a_whole_page_deletes_it(store: Store, header: Header) -> None:
-    old = [draft(f"{number}", state=State.REFUSED) for number in range(PAGE_SIZE)]
-    for begin in range(0, PAGE_SIZE, 100):
-        await asyncio.gather(*(put(store, header, each) for each in old[begin : begin + 100]))
-    assert await store.drop(await store.page("", "", "", "", header), header) == PAGE_SIZE
-    assert await keys(store, header) == []
 
 
 # The header

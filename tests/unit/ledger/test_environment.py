@@ -138,6 +138,11 @@ def test_mistyped_variable_of_the_ledger_is_refused(name: str, meant: str) -> No
     assert refused({name: "s3cret"}, ledger_variables) == error
 
 
+def test_mistyped_variable_of_the_shop_is_refused() -> None:
+    error = refused({**SHOP, "LOANASYNC_SHOPID": "s3cret"}, from_environment)
+    assert str(error) == "LOANASYNC_SHOPID: is unknown; rename it to LOANASYNC_SHOP_ID, or remove it"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -239,9 +244,3 @@ def test_key_that_is_not_bytes_is_refused_with_the_conversion(key: Any, rule: st
     with pytest.raises(ConfigurationError) as caught:
         LedgerPolicy(key=key)
     assert str(caught.value) == f"ledger_policy.key: must be bytes, {rule}"
-
-
-def test_address_of_a_server_is_refused_as_a_file() -> None:
-    with pytest.raises(ConfigurationError, match="ledger: must be the path of a file") as caught:
-        SqliteLedger("postgresql://shop:secret@db.example.com/shop")
-    assert "secret" not in str(caught.value)

@@ -314,18 +314,6 @@ async def test_resolve_imports_the_response_in_a_file_first(tmp_path: Path, outc
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_resolve_ignores_files_that_cannot_be_imported(tmp_path: Path) -> None:
-    shop = Shop(connection_lost(), orphan_folder=tmp_path)
-    await shop.result()
-    entry = await shop.entry()
-    file = tmp_path / f"{entry.key[:12]}-0.json"
-    file.mkdir()
-    assert (await stated(shop, "refused")).state is State.REFUSED
-    other = Shop(connection_lost(), orphan_folder=Path(__file__))  # not a folder
-    await other.result()
-    assert (await stated(other, "refused")).state is State.REFUSED
-
-
 EVENTS = ("expires", "service", "stated", "stated again", "held")
 
 
