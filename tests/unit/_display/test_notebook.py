@@ -3,8 +3,6 @@
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 from loanasync import (
     AlreadyEvaluatedError,
     Approved,
@@ -80,14 +78,6 @@ def test_table_texts_are_escaped() -> None:
         assert ("class", "tex2jax_ignore mathjax_ignore") in page.attributes
 
 
-@pytest.mark.parametrize(
-    "value", [Approved(email=SECRET, meta=META), Refused(meta=META), Problem("a", "a", "b"), META]
-)
-def test_single_values_have_no_notebook_html(value: object) -> None:
-    """A notebook shows its `repr`."""
-    assert not hasattr(value, "_repr_html_")
-
-
 def test_error_html_shows_advice_and_each_problem_once() -> None:
     problems = (
         Problem("amount", "amount", "must be more", "amount.range", hint="in cents"),
@@ -98,32 +88,32 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
         "InvalidRequestError: request not sent; fix these fields"
         "fieldmessagecodeamountmust be more; in centsamount.rangelast_nameis required"
     )
+    assert (
+        Page(shown(Problems(problems[:1]))).text
+        == "problemsfieldmessagecodeamountmust be more; in centsamount.range"
+    )
+    assert Page(shown(Problems())).text == "no problemsfieldmessagecode"
     page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
     assert "approve failed with status 201 (see below): this customer was evaluated before" in page.text
     assert page.text.count("must be more") == 1
-    assert ClientClosedError()._repr_html_() is None
+    for value in (
+        ClientClosedError()._repr_html_(),
+        *(hasattr(each, "_repr_html_") for each in (META, *problems)),
+    ):
+        assert not value, "a notebook shows its `repr`"
 
 
-def test_problems_html_is_a_table() -> None:
-    problem = Problem("amount", "amount", "must be more", "amount.range", hint="in cents")
-    page = Page(shown(Problems((problem, problem))))
-    assert page.text == "problemsfieldmessagecode" + "amountmust be more; in centsamount.range" * 2
-    assert Page(shown(Problems())).text == "no problemsfieldmessagecode"
-
-
-def test_error_html_does_not_show_its_decision() -> None:
+def test_row_result_html_shows_no_person_and_only_the_class_of_a_foreign_error() -> None:
     decision = Approved(redirect_url=SECRET, last_name=SECRET, meta=META)
     error = DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
-    result = RowResult(3, Row(SECRET, approval_request()), "approved", decision, error)
-    assert SECRET not in shown(result)
-    page = Page(shown(result))
-    assert page.text.endswith(f"approved3DecisionNotRecordedError: {error}")
-
-
-def test_foreign_error_html_shows_only_its_class() -> None:
-    result = result_of(3, (SECRET, approval_request()), ValueError(SECRET))
-    assert "unknown3TransportError: approve: no response (ValueError): " in Page(shown(result)).text
-    assert SECRET not in shown(result)
+    unrecorded = RowResult(3, Row(SECRET, approval_request()), "approved", decision, error)
+    foreign = result_of(4, (SECRET, approval_request()), ValueError(SECRET))
+    for result, text in (
+        (unrecorded, f"approved3DecisionNotRecordedError: {error}"),
+        (foreign, "unknown4TransportError: approve: no response (ValueError): "),
+    ):
+        assert SECRET not in shown(result)
+        assert text in Page(shown(result)).text
 
 
 def test_row_result_html_shows_the_result() -> None:

@@ -21,12 +21,8 @@ CHOICE = Problem("residence", "residence", "must be another", "residence.choice"
 def test_text_shows_cents_as_euros_of_the_language() -> None:
     assert RANGE.text("it") == "Inserire un importo tra 50,00 e 15.000,50 euro."
     assert RANGE.text("en") == RANGE.text() == "Enter an amount between 50.00 and 15,000.50 euros."
-
-
-def test_text_shows_an_amount_that_no_float_can_hold() -> None:
-    large = attrs.evolve(RANGE, params={"least": 5, "most": 10**400 + 1})
+    large = attrs.evolve(RANGE, params={"least": 5, "most": 10**400 + 1})  # more than a float can hold
     assert large.text("it", {"range": "{least:0,00} {most:0.00}"}).startswith("0,05 100,000,")
-    assert large.text().endswith(",000.01 euros.")
 
 
 def test_text_has_no_hint_and_str_has_it() -> None:
@@ -63,17 +59,15 @@ def test_text_of_a_problem_without_template_is_its_message(code: str) -> None:
     assert problem.text("it", {"rejected": "{{no}}"}) == ("{no}" if "rejected" in code else problem.message)
 
 
-@pytest.mark.parametrize(
-    "language", ["de", "de-IT", "it-", "it,en;q=0.5", "italian", "", None, {"amount.range": "text"}]
-)
+@pytest.mark.parametrize("language", ["de", "de-IT", "it-", "it,en;q=0.5", "italian", "", None, {"a": "b"}])
 def test_unknown_language_is_refused(language: Any) -> None:
     with pytest.raises(ValueError, match="there are no texts in this language: pass 'en' or 'it'"):
         RANGE.text(language)
 
 
-@pytest.mark.parametrize("language", ["it-IT", "it_CH", "it-it", "IT"])
-def test_language_with_a_region_has_the_texts_of_the_language(language: str) -> None:
-    assert RANGE.text(language, None) == RANGE.text("it") != RANGE.text("en_GB") == RANGE.text("en")
+def test_language_with_a_region_has_the_texts_of_the_language() -> None:
+    for language in ("it-IT", "it_CH", "it-it", "IT"):
+        assert RANGE.text(language, None) == RANGE.text("it") != RANGE.text("en_GB") == RANGE.text("en")
 
 
 @pytest.mark.parametrize("template", ["{", "{}", "{least.x}", "{least:nonsense}", "{least[0]}"])
@@ -86,26 +80,23 @@ def test_catalogues_have_the_same_codes() -> None:
     assert CATALOGUES["en"].keys() == CATALOGUES["it"].keys()
 
 
-def test_params_are_read_only_and_json() -> None:
+def test_params_are_a_read_only_copy_and_json() -> None:
+    given = {"least": 1}
+    params: Any = attrs.evolve(RANGE, params=given).params
+    given["least"] = 2
     for change in (
-        lambda: RANGE.params.__setitem__("least", 1),  # type: ignore[index]
-        lambda: RANGE.params.update(least=1),  # type: ignore[attr-defined]
-        lambda: RANGE.params.pop("least"),  # type: ignore[attr-defined]
-        RANGE.params.clear,  # type: ignore[attr-defined]
-    ):
+        lambda: params.__setitem__("least", 3), lambda: params.update(least=3), lambda: params.pop("least"),
+        params.clear,
+    ):  # fmt: skip
         with pytest.raises(TypeError, match="read-only"):
             change()
-    given = {"least": 1}
-    problem = attrs.evolve(RANGE, params=given)
-    given["least"] = 2
-    assert problem.params == {"least": 1}
+    assert params == {"least": 1}
     assert json.loads(json.dumps(CHOICE.params)) == {"options": ["a", "b"]}
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])  # noqa: S301
-def test_copy_of_a_problem_keeps_all_fields(copied: Any) -> None:
-    again = copied(RANGE)
-    assert attrs.astuple(again) == attrs.astuple(RANGE)
-    assert type(again.params) is ReadOnlyDict
-    assert again == Problem("amount", "amount", "must be more")
-    assert hash(again) == hash(Problem("amount", "amount", "must be more"))
+def test_copy_of_a_problem_keeps_all_fields() -> None:
+    same = Problem("amount", "amount", "must be more")
+    for again in (copy.copy(RANGE), copy.deepcopy(RANGE), pickle.loads(pickle.dumps(RANGE))):  # noqa: S301
+        assert attrs.astuple(again) == attrs.astuple(RANGE)
+        assert type(again.params) is ReadOnlyDict
+        assert (again, hash(again)) == (same, hash(same))

@@ -79,7 +79,7 @@ def test_201_is_approved_and_422_is_refused() -> None:
     ],
 )
 def test_domain_error_of_other_calls_has_its_class(message: str, kind: type[ServiceError]) -> None:
-    """Approvals are stricter; see test_rejections.py."""
+    """Approvals are stricter; see test_error_bodies.py."""
     for call in (COMPLETE, CREATE, DOCUMENTS):
         error = read(call, 400, errors(domain=[message]))
         assert type(error) is kind
