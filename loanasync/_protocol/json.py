@@ -44,7 +44,6 @@ def _keep_all(pairs: list[tuple[str, Any]]) -> Any:  # noqa: ANN401  (any JSON)
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _SORTING_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_integer)
-_PAIRS = json.JSONDecoder(object_pairs_hook=list)
 _ALL_MEMBERS = json.JSONDecoder(
     object_pairs_hook=_keep_all, parse_constant=_refuse_constant, parse_int=_read_integer
 )
@@ -135,10 +134,10 @@ def repeated_members(body: bytes, members: Mapping[str, Any], names: Collection[
     # Without spaces, each name ends with `":`. Nested objects and texts may have more of them.
     if body.translate(None, b" \t\r\n").count(b'":') == len(members):
         return {}
-    values: dict[str, list[Any]] = {name: [] for name in names}
-    for name, value in _decode_with(_PAIRS, body):
-        if name in values:
-            values[name].append(value)
+    found = decode_all(body)
+    if not isinstance(found, list):
+        return {}
+    values = {name: [each[name] for each in found if name in each] for name in names}
     return {name: all_values for name, all_values in values.items() if len(all_values) > 1}
 
 

@@ -103,7 +103,7 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
         assert not value, "a notebook shows its `repr`"
 
 
-def test_row_result_html_shows_no_person_and_only_the_class_of_a_foreign_error() -> None:
+def test_row_result_html_shows_no_personal_data() -> None:
     decision = Approved(redirect_url=SECRET, last_name=SECRET, meta=META)
     error = DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
     unrecorded = RowResult(3, Row(SECRET, approval_request()), "approved", decision, error)

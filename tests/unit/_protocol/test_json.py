@@ -137,7 +137,7 @@ def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[
 
 def test_value_that_equals_a_name_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spec §2.1: both deprecated texts of a response may be `approved`."""
-    monkeypatch.setattr("loanasync._protocol.json._PAIRS", None)
+    monkeypatch.setattr("loanasync._protocol.json._ALL_MEMBERS", None)
     body = b'{"approved":true,"approvalMessageApiFull":"approved","approvalMessageApiSemiFull":"approved"}'
     assert repeated_members(body, decode(body), ["approved"]) == {}
     with pytest.raises(AttributeError):
