@@ -45,8 +45,11 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("received", "text"), WRONG, ids=[text for _, text in WRONG])
 def test_invalid_message_is_reported_with_its_problems(received: Any, text: str) -> None:
-    with pytest.raises(InvalidRequestError, match=text):
+    with pytest.raises(InvalidRequestError, match=text) as caught:
         arguments_of(received)
+    for each in caught.value.problems:
+        assert each.text("en") != each.message, "its code has a text"
+        assert each.wire_name is not None
 
 
 async def test_message_values_are_checked_by_the_request_rules() -> None:
