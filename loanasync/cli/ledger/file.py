@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar, cast
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from loanasync._cells import CellError, normalized, to_cents
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
@@ -78,15 +78,31 @@ T = TypeVar("T")
 _NO_ENTRY_AT_ALL = "the ledger has no entry of any customer in the file: check --ledger and LOANASYNC_SHOP_ID"
 
 
-@frozen
+@define
 class _Row:
-    """The outcome that one row of the file states about a customer's approval."""
+    """The outcome that one row of the file states about a customer's approval, and the entry for it.
+
+    Args:
+        line: Number of the line.
+        fiscal_code: The customer.
+        scope: The scope, or the order token in a ledger with an entry for each order.
+        amount: The amount in euro cents, if the row has one.
+        statement: The outcome.
+        key: Key of the entry; empty if it was not found.
+        result: The result, if nothing is written.
+        entry: The entry, if it is written.
+        place: The place of an entry to create.
+    """
 
     line: int
     fiscal_code: str
     scope: str
     amount: int | None
     statement: Statement
+    key: str = ""
+    result: str | None = None
+    entry: Entry | None = None
+    place: Place | None = None
 
 
 @define
@@ -163,21 +179,23 @@ class _Run:
     async def run(self, rows: Sequence[_Row]) -> None:
         if not self.dry_run:
             self.folders = await asyncio.to_thread(lambda: self.use.policy.orphan_folders)
-        matches: dict[str, list[_Match]] = defaultdict(list)
         for batch in _batches(rows):
-            for match in await asyncio.gather(*map(self._match, batch)):
-                if match.key:
-                    matches[match.key].append(match)
-        to_settle = [*self._without_contradictions(matches)]
-        for settled in _batches(to_settle):
-            await asyncio.gather(*map(self._settle, settled))
-        to_write = {match.key for match in to_settle if match.result is None} if self.dry_run else set()
+            await asyncio.gather(*map(self._find, batch))
+        rows_by_key: dict[str, list[_Row]] = defaultdict(list)
+        for row in rows:
+            if row.key:
+                rows_by_key[row.key].append(row)
+        to_settle = [*self._without_contradictions(rows_by_key)]
+        for batch in _batches(to_settle):
+            await asyncio.gather(*map(self._settle, batch))
+        to_write = {row.key for row in to_settle if row.result is None} if self.dry_run else set()
         async for entry in self.use.ledger.scan():
             self.results.left += entry.state in TO_RESOLVE and entry.key not in to_write
-            if entry.key not in matches and entry.state is not State.RELEASED:
+            if entry.key not in rows_by_key and entry.state is not State.RELEASED:
                 self.results.not_in_file[entry.state.value].append(entry.key)
 
-    async def _match(self, row: _Row) -> "_Match":
+    async def _find(self, row: _Row) -> None:
+        """Add the entry to a row, or its place if it is to be created."""
         by_order = bool(self.use.policy.scope)
         names = ("", row.scope) if by_order else (row.scope, None)
         approval = Approval(self.shop_id, row.fiscal_code, *names)
@@ -185,64 +203,46 @@ class _Run:
         entry = await find_entry(self.use.ledger, places, by_order=by_order)
         is_new = entry == "missing" and row.statement.state is State.HELD
         if is_new and (row.scope or not by_order):
-            return _Match(places[0].key, row, place=places[0])
+            row.key, row.place = places[0].key, places[0]
+            return
         if not isinstance(entry, Entry):
             self.results.lines[entry].append(row.line)
-            return _Match("", row)
+            return
         members = response_members(decrypted(entry, self.use.policy.encrypt), reveal=True) or {}
         if row.amount is not None and members.get("amount", row.amount) != row.amount:
             self.results.lines["other amount"].append(row.line)
-        result = result_without_writing(entry, row.statement)
-        # 100,000 decided entries are large, and need no writing.
-        return _Match(entry.key, row, result, entry if result in (None, "inflight") else None)
+        row.key, row.result = entry.key, result_without_writing(entry, row.statement)
+        if row.result in (None, "inflight"):  # 100,000 decided entries are large, and need no writing
+            row.entry = entry
 
-    def _without_contradictions(self, matches: Mapping[str, Sequence["_Match"]]) -> Iterator["_Match"]:
-        """Yield one match of each entry, in the order of their lines."""
-        for first, *others in matches.values():
-            lines = [match.row.line for match in others]
-            if any(match.row.statement.state is not first.row.statement.state for match in others):
-                self.results.pairs.append([first.row.line, *lines])
+    def _without_contradictions(self, rows_by_key: Mapping[str, Sequence[_Row]]) -> Iterator[_Row]:
+        """Yield one row of each entry, in the order of the lines."""
+        for first, *others in rows_by_key.values():
+            lines = [row.line for row in others]
+            if any(row.statement.state is not first.statement.state for row in others):
+                self.results.pairs.append([first.line, *lines])
                 self.results.lines["disagrees"] += self.results.pairs[-1]
                 continue
             if lines:
                 self.results.lines["repeats"] += lines
             yield first
 
-    async def _settle(self, match: "_Match") -> None:
-        result, entry, statement = match.result, match.entry, match.row.statement
-        if match.place is not None and not self.dry_run:
+    async def _settle(self, row: _Row) -> None:
+        result, entry, statement = row.result, row.entry, row.statement
+        if row.place is not None and not self.dry_run:
             entry = await self.use.ledger.settle(
-                match.key,
+                row.key,
                 token=token_hex(16),
                 payload="",
                 settlement=Settlement(state=statement.state, note=statement.note, source=statement.source),
-                subject=match.place.subject,
+                subject=row.place.subject,
             )
             entry = None if entry.state is statement.state else entry  # a client claimed it in the meantime
         if entry is not None and not self.dry_run:
             result, _ = await settle_as_stated(self.use.ledger, entry, statement, orphan_folders=self.folders)
         if result == "contradicts" and statement.state is State.HELD:
             result = "decided"
-        self.results.lines[result or "settled"].append(match.row.line)
-
-
-@frozen
-class _Match:
-    """A row and the entry that it names.
-
-    Args:
-        key: Key of the entry.
-        row: The row.
-        result: The result, if nothing is written.
-        entry: The entry, if it is written.
-        place: The place of an entry to create.
-    """
-
-    key: str
-    row: _Row
-    result: str | None = None
-    entry: Entry | None = None
-    place: Place | None = None
+        self.results.lines[result or "settled"].append(row.line)
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -321,26 +320,6 @@ def test_resolve_that_ends_early_keeps_earlier_resolutions(
     done = run_ledger("resolve", file, "--note", "x")
     assert (done.exit_code, done.stderr.splitlines()[-1].strip()) == (130, "interrupted")
     assert sorted(states(file).values()).count("refused") == 2
-
-
-@pytest.mark.scheduled  # the same with a real signal
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_resolve_ctrl_c_at_a_prompt_keeps_earlier_resolutions(file: Path) -> None:
-    command = [sys.executable, "-m", "loanasync", "ledger", "resolve", "--ledger", str(file), "--note", "x"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None)
-    )
-    assert process.stdin is not None
-    assert process.stderr is not None
-    process.stdin.write(b"r\n")
-    process.stdin.flush()
-    output = b""
-    while output.count(b"[q]uit") < 2:  # until the second prompt
-        output += os.read(process.stderr.fileno(), 1000)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors.splitlines()[-1]) == (130, b"interrupted")
-    assert list(states(file).values()).count("refused") == 2
 
 
 def test_resolve_keeps_decisions_that_arrive_during_the_prompt(

@@ -16,7 +16,7 @@ from rich.console import Console
 import loanasync
 from loanasync.cli import demo as otlp
 from loanasync.cli.demo import Recording
-from support.cli import run, run_process
+from support.cli import run
 from support.otlp_collector import collecting, plain
 
 # Each call of the demo, in the order of their starts, with the statuses of its attempts.
@@ -91,13 +91,6 @@ def statuses_below(call: Span, spans: list[Span]) -> list[int]:
     attempts = [span for span in spans if span.parent_span_id == call.span_id]
     assert {span.trace_id for span in attempts} == {call.trace_id}
     return [plain(span.attributes)["http.response.status_code"] for span in attempts]
-
-
-@pytest.mark.scheduled  # no part of the demo depends on the process
-def test_demo_process_ends_without_a_warning() -> None:
-    with collecting() as collector:
-        done = run_process(None, "demo", "--otlp", collector.url)
-    assert (done.returncode, done.stderr, len(collector.received)) == (0, "", 2)
 
 
 def test_unreachable_collector_prints_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Printers of notebooks, terminals and JSON logs show no content of a decision."""
+"""Notebooks, terminals and JSON logs show no content of a decision, and tables in the theme's own colours."""
 
 import json
 import pprint
@@ -9,6 +9,7 @@ import rich.pretty
 from IPython.lib.pretty import pretty
 
 from loanasync import Approved, Meta
+from loanasync._display import notebook
 from loanasync._display.masking import Body
 
 BODY = Body({"approved": True, "lastname": "Prova", "later": [{"a": "Prova"}]})
@@ -30,3 +31,8 @@ def test_printer_shows_no_content_of_a_decision(show: Callable[[object], str]) -
         assert "Prova" not in show(value)
     assert "Approved(" in show(DECISION)
     assert "Prova" not in show(DECISION)
+
+
+def test_table_has_the_colours_of_light_and_dark_notebooks() -> None:
+    table = notebook.table("Title", ("a", "b"), [("1", "2")], notes=["n"])
+    assert [word for word in ("color", "background", "border") if word in table] == []
