@@ -44,10 +44,11 @@ async def client_of(
     base_url: str,
     session: str | aiohttp.ClientSession = "own",
     *,
+    separate: bool = True,
     users: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[LoanClient]:
-    """Run a client that sends each call, with a session of `support.faults.row` or a given one.
+    """Run a client with a session of `support.faults.row` or a given one. By default it sends each call.
 
     Over https, it trusts the authority of the tests. `users` has the arguments of a user's session.
     """
@@ -63,4 +64,5 @@ async def client_of(
                 arguments = {"connector": aiohttp.TCPConnector(ssl=trust or True), **(users or {})}
                 session = await stack.enter_async_context(aiohttp.ClientSession(**arguments))
         settings |= {"ssl": trust} if isinstance(session, str) else {"session": session}
-        yield await stack.enter_async_context(SeparateClient(base_url, **settings))
+        kind = SeparateClient if separate else LoanClient
+        yield await stack.enter_async_context(kind(base_url, **settings))

@@ -2,20 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
-
-import aiohttp
 
 from loanasync import ClientClosedError, Decision, LoanClient, LoanError
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
+from support.direct_path import client_of
+from support.faults.row import SESSIONS
 
 __all__ = ["SESSIONS", "Shop", "cancelled", "checked", "held_server", "request"]
-
-# Connections of the client's own session and of a user's session, and both through aiohttp.
-SESSIONS = ("own", "own, through aiohttp", "users", "users, through aiohttp")
 
 
 async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
@@ -63,10 +60,8 @@ async def held_server(
     session: str, *responses: bytes | None, **options: Any
 ) -> AsyncIterator[tuple[Canned, LoanClient]]:
     """Run a server with the given responses (None: no response), and a client with a memory."""
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(*(responses or (None,))))
-        if session.startswith("users"):
-            options["session"] = await stack.enter_async_context(aiohttp.ClientSession())
-        if "through aiohttp" in session:
-            options["direct_connections"] = False
-        yield server, await stack.enter_async_context(server.client(separate=False, **options))
+    async with (
+        serving(*(responses or (None,))) as server,
+        client_of(server.base_url, session, separate=False, **options) as client,
+    ):
+        yield server, client

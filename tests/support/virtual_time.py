@@ -18,6 +18,15 @@ async def turns(number: int = 100) -> None:
         await asyncio.sleep(0)
 
 
+class StoppedClock:
+    """Stops the clock of the running event loop. `passed` moves it, as if the loop had been blocked."""
+
+    def __init__(self) -> None:
+        loop: Any = asyncio.get_running_loop()
+        began, self.passed = loop.time(), 0.0
+        loop.time = lambda: began + self.passed
+
+
 class _Selector(selectors.DefaultSelector):
     """A selector that does not wait for the next timer, but moves the time to it."""
 

@@ -44,15 +44,6 @@ def test_version_is_defined_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [loanasync, loanasync.bulk, loanasync.errors, loanasync.sandbox, loanasync.testing]
-)
-def test_exported_names_exist(module: object) -> None:
-    names: list[str] = module.__all__  # type: ignore[attr-defined]
-    assert names
-    assert all(hasattr(module, name) for name in names)
-
-
-@pytest.mark.parametrize(
     "module",
     [loanasync, loanasync.bulk, loanasync.ledger, loanasync.sandbox, loanasync.testing, loanasync.worker],
 )

@@ -18,7 +18,7 @@ from loanasync import ConnectError, Refused, Timeout, TransportError
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import client_of, each_direct_session, each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, certificate, until
-from support.virtual_time import turns
+from support.virtual_time import StoppedClock, turns
 
 
 def loops() -> Iterator[Any]:
@@ -94,15 +94,6 @@ def threaded_server(scheme: str, **options: bool) -> Iterator[ThreadedServer]:
         server.stop()
 
 
-class Clock:
-    """Stops the clock of the running event loop. `passed` moves it, as if the loop had been blocked."""
-
-    def __init__(self) -> None:
-        loop: Any = asyncio.get_running_loop()
-        began, self.passed = loop.time(), 0.0
-        loop.time = lambda: began + self.passed
-
-
 @pytest.mark.parametrize("end", ["closed", "reset"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("new_loop", list(loops()))
@@ -126,7 +117,7 @@ def test_call_after_a_blocked_loop_is_sent_once_on_another_connection(
 @each_direct_session
 def test_response_that_arrived_before_the_deadline_is_read_after_a_block(session: str, scheme: str) -> None:
     async def late() -> object:
-        clock = Clock()
+        clock = StoppedClock()
         async with client_of(server.base_url, session) as client:
             call = asyncio.create_task(approve(client))
             await until(lambda: server.requests == 1)
@@ -170,7 +161,7 @@ def test_response_before_any_request_is_refused(
 @each_path
 async def test_call_that_gets_a_slot_after_its_deadline_is_not_sent(*, is_direct: bool) -> None:
     """The call waits for the only slot of the user's pool while the event loop is blocked."""
-    clock, connector = Clock(), cast("Any", aiohttp.TCPConnector(limit=1))
+    clock, connector = StoppedClock(), cast("Any", aiohttp.TCPConnector(limit=1))
     async with serving(None, REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
 
         async def send_and_block() -> None:
@@ -199,7 +190,7 @@ def test_request_that_was_queued_before_a_block_is_checked_again(scheme: str, en
     """The second call blocks the event loop between the queueing and the writing of the first call."""
 
     async def results() -> list[object]:
-        clock, calls = Clock(), count(1)
+        clock, calls = StoppedClock(), count(1)
 
         def token() -> str:
             """Return the token; each call asks for it before it sends its request."""

@@ -3,13 +3,14 @@
 import asyncio
 import gzip
 import tracemalloc
-from typing import Any
+from itertools import count
 
 import pytest
 
 from loanasync import Refused, UnexpectedResponseError
 from support.canned_server import REFUSAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
+from support.virtual_time import StoppedClock
 
 MAX_BODY_SIZE = 1 << 20
 
@@ -28,21 +29,46 @@ MAX_BODY_SIZE = 1 << 20
 )
 async def test_connection_is_reused_only_within_its_idle_limit(announced: str, limit: float) -> None:
     """The timer has not closed it yet, because the test controls the clock of the event loop."""
-    loop: Any = asyncio.get_running_loop()
-    now = loop.time()
-    loop.time = lambda: now
+    clock = StoppedClock()
     body = b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'
     async with serving(response_bytes(422, body, *filter(None, [announced]))) as server:
         client = server.client()
         await approve(client)
         if limit:
-            now += limit - 0.01
+            clock.passed += limit - 0.01
             await approve(client)
         assert server.connections == 1
-        now += limit
+        clock.passed += limit
         await approve(client)
         assert server.connections == 2
         await client.aclose()
+
+
+@needs_direct_path
+async def test_connection_of_a_call_that_was_cancelled_unsent_is_no_fresher() -> None:
+    async with serving(REFUSAL, REFUSAL, None, REFUSAL) as server:
+        clock, calls = StoppedClock(), count(1)
+
+        def token() -> str:
+            """Return the token. The fifth call cancels the fourth one, which is queued."""
+            if next(calls) == 5:
+                queued.cancel()
+            return "token"
+
+        async with server.client(auth_token=token) as client:
+            await asyncio.gather(approve(client), approve(client))  # opens two connections
+            clock.passed = 0.5
+            held = asyncio.create_task(approve(client))  # while it is in progress, requests are queued
+            await server.wait_for_requests(3)
+            queued = asyncio.create_task(client.create_request({}))
+            await approve(client)
+            assert queued.cancelled()
+            assert (server.requests, server.connections) == (4, 3)
+            clock.passed = 1.1
+            await asyncio.gather(approve(client), approve(client))
+            server.respond_to_all(REFUSAL)
+            await held
+        assert server.connections == 4
 
 
 CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"

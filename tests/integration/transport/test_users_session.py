@@ -43,7 +43,8 @@ async def test_connections_of_the_user_and_the_client_are_separate() -> None:
 async def test_idle_connection_of_the_client_gives_back_its_slot() -> None:
     connector = aiohttp.TCPConnector(limit=1)
     async with serving(REFUSAL) as server, aiohttp.ClientSession(connector=connector) as session:
-        assert isinstance(await approve(server.client(session=session)), Refused)
+        client = server.client(session=session)
+        assert isinstance(await approve(client), Refused)
         async with asyncio.timeout(PATIENCE):
             assert await post(session, server) == 422
         assert server.most_open == 1
