@@ -32,15 +32,13 @@ from loanasync.testing import (
     scripted_client,
     system_error,
 )
-from support.pages import PAGES, ROOT, name_of
+from support.pages import PACKAGES, PAGES, ROOT, name_of
 
-PACKAGES = [
-    loanasync,
-    *(importlib.import_module(f"loanasync.{name}") for name in ("bulk", "ledger", "testing")),
-]
-PACKAGES += [importlib.import_module(f"loanasync.{name}") for name in ("sandbox", "worker", "worker.nats")]
-PACKAGES += [importlib.import_module("loanasync.worker.redis")]
-PUBLIC = {name: getattr(package, name) for package in PACKAGES for name in package.__all__}
+PUBLIC = {
+    name: getattr(package, name)
+    for package in map(importlib.import_module, PACKAGES)
+    for name in package.__all__
+}
 DECISIONS = (loanasync.Approved, loanasync.Refused)
 ERRORS = tuple(getattr(errors, name) for name in errors.__all__)
 # Variables of the pages, and the classes whose attributes they have.

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from docs.test_pages import examples
-from support.pages import PAGES, ROOT, fences, name_of
+from support.pages import PACKAGES, PAGES, ROOT, fences, name_of
 
-PUBLIC = [
-    "loanasync",
-    *(f"loanasync.{name}" for name in ("bulk", "errors", "ledger", "sandbox", "testing", "worker")),
-    *("loanasync.checkout", "loanasync.worker.nats", "loanasync.worker.redis"),
-]
 PROGRAMS = sorted((ROOT / "docs" / "examples").glob("*.py"))
 
 
@@ -23,11 +18,11 @@ def private(program: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.Import):
             ours = [alias.name for alias in node.names if alias.name.partition(".")[0] == "loanasync"]
-            yield from (name for name in ours if name not in PUBLIC)
+            yield from (name for name in ours if name not in PACKAGES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "loanasync":
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            listed = importlib.import_module(str(node.module)).__all__ if node.module in PUBLIC else ()
-            yield from sorted(names - {f"{node.module}.{name}" for name in listed} - set(PUBLIC))
+            listed = importlib.import_module(str(node.module)).__all__ if node.module in PACKAGES else ()
+            yield from sorted(names - {f"{node.module}.{name}" for name in listed} - set(PACKAGES))
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
             yield from [node.attr] if node.attr.startswith("_") and not node.attr.endswith("__") else ()
 

@@ -1,10 +1,15 @@
-"""The pages of the documentation, and the code on them."""
+"""The pages of the documentation, the code on them, and the public packages."""
 
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "fences", "name_of"]
+__all__ = ["PACKAGES", "PAGES", "ROOT", "fences", "name_of"]
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = [
+    "loanasync",
+    *(f"loanasync.{name}" for name in ("bulk", "checkout", "errors", "ledger", "sandbox", "testing")),
+    *("loanasync.worker", "loanasync.worker.nats", "loanasync.worker.redis"),
+]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
