@@ -1,28 +1,27 @@
 """One call in progress: its span, its slot, its attempts within a deadline, and its result."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from attrs import evolve
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._config import token_violation
 from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Request, Response, correlation
 from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
+from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptRecord, CallRecord
 from loanasync._transport.base import Transport
-from loanasync._transport.failures import drop_frames
+from loanasync._transport.failures import SESSION_CLOSED
 from loanasync._waits import was_cancelled
 from loanasync.errors import (
-    TOKEN_FAILED,
     CircuitOpenError,
     ClientClosedError,
     ConnectError,
@@ -44,10 +43,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# The results of attempts that could not begin.
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
-_TOKEN_TOO_LATE = evolve(_TOO_LATE, cause_type=f"{TOKEN_FAILED}TimeoutError")
-_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 
 
 class NothingKnownError(LoanError):
@@ -98,7 +94,6 @@ class Run:
     _sending: Request | None = None  # the request in progress
     _is_written: bool = False  # an earlier request of this call was written
     _has_slot: bool = False
-    _auth_token: str | None = None  # of the next request, if the shop has a function for it
     _trial: int = 0  # number of its trial while the circuit breaker is open, else 0
     _circuit_changes: tuple[CircuitChange, ...] = ()
     _error: LoanError | None = None
@@ -307,18 +302,20 @@ class Run:
         call, resources, timeout = self.call, self.resources, self.timeout
         left = self._remaining()
         if left <= 0 or resources.waits.is_closed:
-            return _TOO_LATE if left <= 0 else _CLOSED
+            return _TOO_LATE if left <= 0 else SESSION_CLOSED
+        token = None
         if not isinstance(call.shop.auth_token, str):
-            if (failed := await self._obtain_token(left)) is not None:
-                return failed
-            left = self._remaining()
+            obtained = await obtain_token(call.shop, resources.waits, self._remaining)
+            if isinstance(obtained, NoResponse):
+                return obtained
+            token, left = obtained, self._remaining()
         # The response to an approval is read and settled even if its callers have left.
         within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         self.attempts += 1
         attempt = AttemptRecord(self.record, self.attempts)
         response: Response | NoResponse | None = None
         try:
-            request = self._sending = call.request(attempt.headers, self._auth_token)
+            request = self._sending = call.request(attempt.headers, token)
             try:
                 response = await resources.transport.send(
                     request, connect=min(timeout.connect, left), within=within
@@ -342,56 +339,6 @@ class Run:
             self._is_written = self._is_written or is_sent
             self._sending = None
             attempt.end(response, self.entry)
-
-    async def _obtain_token(self, within: float) -> NoResponse | None:
-        """Obtain the token of the next request from the user's function. Return the reason if that fails.
-
-        It may take `within` seconds, and ends if the client is closed. An exception of the function is not
-        raised, because its text may contain a secret.
-        """
-        waits = self.resources.waits
-        limit = asyncio.timeout(within)
-        try:
-            cause = await self._set_token(limit)
-        except (Exception, asyncio.CancelledError) as error:
-            drop_frames(error)  # those of the user's function, whose local variables may be secret
-            if isinstance(error, asyncio.CancelledError) and was_cancelled():
-                raise
-            cause = type(error).__name__
-        if waits.is_closed:
-            return _CLOSED
-        if limit.expired() or self._remaining() <= 0:
-            return _TOKEN_TOO_LATE
-        if cause is not None:
-            return NoResponse(error=ConnectError, cause_type=TOKEN_FAILED + cause, is_sent=False)
-        return None
-
-    async def _set_token(self, limit: asyncio.Timeout) -> str | None:
-        """Set the token of the next request with the user's function; return the rule that it breaks.
-
-        An awaitable is awaited in a task of its own: then `limit` ends this wait even if the awaitable
-        suppresses its cancellation. The function is not stored in a variable: its `repr` may contain a
-        secret.
-        """
-        assert not isinstance(self.call.shop.auth_token, str)  # noqa: S101  (only called for functions)
-        token: object = None
-        task: asyncio.Future[Any] | None = None
-        try:
-            token = self.call.shop.auth_token()
-            if isinstance(token, Awaitable):
-                task = asyncio.ensure_future(cast("Awaitable[Any]", token))
-                async with self.resources.waits.limited_by(limit):
-                    await asyncio.wait((task,))
-                token = task.result()
-            violation = token_violation(token)
-            if violation is None:
-                self._auth_token = str(token)
-            return violation
-        finally:
-            if task is not None and task is not token:  # not the user's, which several calls may await
-                task.cancel()
-                task.add_done_callback(_retrieve)
-            del token, task  # secret: must not be in a traceback
 
     def _remaining(self) -> float:
         return self.deadline - self._pipeline.now()
@@ -470,12 +417,6 @@ def copy_error(result: Result) -> Result:
     if isinstance(result, LedgerError) and isinstance(again, LedgerError):
         again.trace_id = result.trace_id
     return again
-
-
-def _retrieve(task: "asyncio.Future[object]") -> None:
-    """Retrieve the exception of a task that is not awaited any more, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _must_be_raised(error: BaseException, transport: Transport) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 IO_ERRORS = (aiohttp.ClientError, OSError)  # TimeoutError is a subclass of OSError
+SESSION_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 # aiohttp raises these errors before it sends the request. They mean the same when a user's test raises them

@@ -24,7 +24,7 @@ from loanasync._transport.base import Proxy
 from loanasync._transport.connection import MAX_BODY_FOR_REUSE, DirectConnection, Origin, Scheduler
 from loanasync._transport.session import SessionTransport, connect_timeout, open_session
 from loanasync._waits import Waits
-from loanasync.errors import ConfigurationError, ConnectError
+from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl
@@ -117,7 +117,7 @@ class DirectTransport:
             origin = self._origins[address] = Origin(address, URL(address))
         while (connection := origin.take_idle(now)) is None:
             if self._waits.is_closed or self._session.closed:
-                return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+                return failures.SESSION_CLOSED
             try:
                 return await self._connect(origin, connect, deadline)
             except (*failures.IO_ERRORS, asyncio.CancelledError) as error:

@@ -27,7 +27,7 @@ from loanasync._transport.aiohttp_internals import (
     tls_setting,
 )
 from loanasync._waits import Waits, expire
-from loanasync.errors import ConfigurationError, ConnectError
+from loanasync.errors import ConfigurationError
 
 _MAX_BYTES = 1 << 20  # the largest body that aiohttp accepts as `bytes` without a warning
 _REPLACED = (
@@ -161,7 +161,7 @@ class SessionTransport:
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """See `Transport.send`."""
         if self._waits.is_closed or self.session.closed:  # between two attempts
-            return NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
+            return failures.SESSION_CLOSED
         request.is_sent = False
         if is_replaced():
             warn_once(_REPLACED)
