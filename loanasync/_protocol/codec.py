@@ -74,36 +74,36 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     return attrs.evolve(data, unread=tuple(unread)) if unread else data
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _one_of(choices: Iterable[str], **spellings: str) -> Convert:
+def _to_choice(choices: Iterable[str], **spellings: str) -> Convert:
     """Return a converter to an open enumeration: a value that the service added later stays a str."""
     by_value = {**{str(each): each for each in choices}, **spellings}
-    return lambda value: by_value.get(_text(value), value)
+    return lambda value: by_value.get(_to_text(value), value)
 
 
-def _day(value: object) -> date:
+def _to_day(value: object) -> date:
     """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
-    match = _DAY.fullmatch(_text(value))
+    match = _DAY.fullmatch(_to_text(value))
     if match is None:
         raise ValueError
     return date.fromisoformat(match[1])
 
 
-def _url(value: object) -> str:
-    url = _text(value)
+def _to_url(value: object) -> str:
+    url = _to_text(value)
     if not url.strip():  # an empty URL is treated as missing (spec §1.3)
         raise ValueError
     return url
 
 
-def _day_of_month(value: object) -> int:
+def _to_day_of_month(value: object) -> int:
     # spec §2.1: a string in the request and an integer in the response; both are accepted here.
-    digits = _text(value)
+    digits = _to_text(value)
     if not _DAY_OF_MONTH.fullmatch(digits):
         raise ValueError
     return int(digits)
@@ -116,14 +116,14 @@ def _refuse(_: object) -> NoReturn:
 # By the name of a field, or by its type: the type of values that are kept, and the converter of all others.
 # A value has exactly its type, so that "false" is not read as True, nor 1.9 as 1.
 _READERS: Mapping[object, tuple[type | None, Convert]] = {
-    "payment_day_of_month": (int, _day_of_month),
-    "redirect_url": (None, _url),
+    "payment_day_of_month": (int, _to_day_of_month),
+    "redirect_url": (None, _to_url),
     str | None: (str, _refuse),
     int | None: (int, _refuse),
     bool | None: (bool, _refuse),
-    date | None: (None, _day),
-    Citizenship | str | None: (None, _one_of(Citizenship, Italian=Citizenship.ITALIAN)),
-    DocumentType | str | None: (None, _one_of(DocumentType)),
+    date | None: (None, _to_day),
+    Citizenship | str | None: (None, _to_choice(Citizenship, Italian=Citizenship.ITALIAN)),
+    DocumentType | str | None: (None, _to_choice(DocumentType)),
 }
 
 

@@ -75,7 +75,7 @@ def check_approval(
         return [_wrong_type(ApprovalRequest, request)]
     names = dialect.approval_names
     problems = approval_check(limits)(request, names)
-    if dialect.order_token_required and _is_blank(request.order_token):
+    if dialect.order_token_required and not str(request.order_token or "").strip():
         required = Violation("required", "is required", "this dialect requires it")
         problems.append(required.problem("order_token", names["order_token"]))
     for field, is_sent in (
@@ -160,10 +160,6 @@ def _has_right_check_letter(code: str) -> bool:
     from stdnum.it import codicefiscale  # noqa: PLC0415  (installed with the extra `strict` only)
 
     return bool(codicefiscale.is_valid(code))
-
-
-def _is_blank(value: object) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _province_hint(value: object) -> str:
