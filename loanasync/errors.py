@@ -319,14 +319,13 @@ class ServiceError(LoanError):
     @property
     def _possible_effect(self) -> str:
         is_approval = self.operation == "approve"  # no other call evaluates the customer
-        return f"the service may have {'evaluated the customer' if is_approval else 'carried out the call'}"
+        return f"may have {'evaluated the customer' if is_approval else 'carried out the call'}"
 
     def _message(self, advice: str, advice_after_500: str = "") -> str:
         problems = f" ({join_problems(self.problems)})" if self.problems else ""
         if self.attempts > 1:  # only a 500 is retried
-            effect = "evaluated the customer" if self.operation == "approve" else "carried out the call"
             advice = advice_after_500 or (
-                f"an earlier attempt of this call failed with status 500 and may have {effect}; "
+                f"an earlier attempt of this call failed with status 500 and {self._possible_effect}; "
                 f"{_before_repeating(self.operation)}"
             )
         elif self.meta.after_unknown and self._proves_no_evaluation:
@@ -498,7 +497,9 @@ class CannotCompleteError(ServiceError):
     """
 
     def __str__(self) -> str:
-        return self._message(f"{self._possible_effect}; ask it for the outcome, do not repeat the call")
+        return self._message(
+            f"the service {self._possible_effect}; ask it for the outcome, do not repeat the call"
+        )
 
 
 @define(slots=False, repr=False)
@@ -528,7 +529,7 @@ class SystemFaultError(ServiceError):
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         advice = (
             f"gave up after {times}, stopped by {self.stopped_by}; "
-            f"{self._possible_effect}; {_before_repeating(self.operation, 'it')}"
+            f"the service {self._possible_effect}; {_before_repeating(self.operation, 'it')}"
         )
         return self._message(advice, advice_after_500=advice)
 
@@ -966,9 +967,7 @@ class OutcomeUnknownError(LedgerError):
     note: str
     response: RawResponse | None = None
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.outcome: Outcome = "unknown"
+    outcome = "unknown"
 
     def __str__(self) -> str:
         cause = {
