@@ -125,6 +125,7 @@ class RawServer:
         self.requests: list[bytes] = []
         self.call_over = asyncio.Event()
         self.accepted = 0
+        self.played = 0  # exchanges
         self.tasks: set[asyncio.Task[None]] = set()
         self._tls = tls
         self._address = f"{scheme}://{host}"
@@ -210,6 +211,7 @@ class RawServer:
                 try:
                     for step in exchange:
                         await connection.play(step)
+                    self.played += 1
                 except asyncio.IncompleteReadError as error:
                     if not error.partial:  # the client closed an idle connection
                         self.exchanges.appendleft(exchange)

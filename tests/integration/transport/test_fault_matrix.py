@@ -87,12 +87,9 @@ def assert_private(captured: Captured) -> None:
 async def assert_usable(caller: Caller, result: object, row: Row, scheme: str) -> None:
     """Assert that no task and no connection is left, and that the next call gets the only slot."""
     server = caller.server
-    if isinstance(result, TransportError):
-        assert not any(is_open for is_open, _ in caller.idle_connections())
+    if isinstance(result, TransportError) or row.closes_connection:
         await server.wait_until_closed()
     await wait_until_only_servers_run(server, caller.other)
-    if row.closes_connection:
-        await until(lambda: not any(is_open for is_open, _ in caller.idle_connections()))
     await server.recover(certificate(Certificate.GOOD) if scheme == "https" else None)
     assert succeeded(await caller(PATIENT))
 

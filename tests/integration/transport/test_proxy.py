@@ -2,24 +2,21 @@
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from traceback import walk_tb
 from typing import Any
-from unittest import mock
 
 import aiohttp
 import pytest
 
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient
-from loanasync._transport.session import SessionTransport
 from loanasync.testing import ScriptedTransport
-from support.builders import FISCAL_CODE, approval_request
-from support.direct_path import each_path
+from support.builders import FISCAL_CODE
+from support.canned_server import approve
+from support.direct_path import client_of, is_direct, needs_direct_path
 from support.faults.row import http
-from support.raw_server import Certificate, Play, RawServer, authority, certificate, running, until
-from support.separate import SeparateClient
+from support.raw_server import Certificate, Play, RawServer, certificate, running, until
 
 RESPONSE = (Play.READ, http("201 Created", b'{"approved": true, "fiscalCode": "TSTXYZ00A00A000A"}'))
 TOKEN = "token-of-the-shop"
@@ -62,25 +59,15 @@ class Proxy:
         writer.close()
 
 
-@asynccontextmanager
-async def shop(service: str, proxy: str, *, is_direct: bool) -> AsyncIterator[LoanClient]:
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority().configure_trust(trusting)
-    async with SeparateClient(
-        service,
-        shop_id="s",
-        auth_token=TOKEN,
-        ssl=trusting,
-        proxy=proxy,
-        direct_connections=is_direct,
-    ) as client:
-        yield client
+each_own_session = pytest.mark.parametrize(
+    "session", [pytest.param("own", marks=needs_direct_path), "own, through aiohttp"]
+)
 
 
-@each_path
+@each_own_session
 @pytest.mark.parametrize("is_env", [False, True], ids=["URL", "env"])
 async def test_approvals_through_a_proxy_are_not_readable_by_it(
-    monkeypatch: pytest.MonkeyPatch, *, is_direct: bool, is_env: bool
+    session: str, monkeypatch: pytest.MonkeyPatch, *, is_env: bool
 ) -> None:
     """Direct calls share one tunnel; each request through aiohttp has a new one."""
     proxy = Proxy()
@@ -91,12 +78,11 @@ async def test_approvals_through_a_proxy_are_not_readable_by_it(
         with_password = address.replace("//", "//shop:secret@")
         monkeypatch.setenv("https_proxy", with_password)
         monkeypatch.setenv("no_proxy", "localhost")
-        async with shop(server.base_url, "env" if is_env else with_password, is_direct=is_direct) as client:
-            other_path = mock.patch.object(SessionTransport, "send", side_effect=AssertionError)
-            with other_path if is_direct else nullcontext():
-                for _ in range(2):
-                    assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
-    tunnels = 1 if is_direct else 2
+        proxy_setting = "env" if is_env else with_password
+        async with client_of(server.base_url, session, auth_token=TOKEN, proxy=proxy_setting) as client:
+            for _ in range(2):
+                assert isinstance(await approve(client), Approved)
+    tunnels = 1 if is_direct(session) else 2
     assert (server.accepted, len(server.requests)) == (tunnels, 2)
     head = proxy.received.partition(b"\r\n\r\n")[0]
     assert proxy.received.count(b"CONNECT 127.0.0.1:") == tunnels
@@ -107,35 +93,35 @@ async def test_approvals_through_a_proxy_are_not_readable_by_it(
         assert secret in server.requests[0]
 
 
-@each_path
+@each_own_session
 @pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "403 Forbidden", "502 Bad Gateway"])
-async def test_request_refused_by_a_proxy_is_not_sent(status: str, *, is_direct: bool) -> None:
+async def test_request_refused_by_a_proxy_is_not_sent(session: str, status: str) -> None:
     proxy = Proxy(status=status)
     async with (
         running(RawServer(RESPONSE, tls=certificate(Certificate.GOOD), scheme="https")) as server,
         proxy.running() as address,
-        shop(server.base_url, address, is_direct=is_direct) as client,
+        client_of(server.base_url, session, proxy=address) as client,
     ):
         with pytest.raises(ConnectError) as caught:
-            await client.approve(FISCAL_CODE, approval_request())
+            await approve(client)
         assert caught.value.outcome == "not_sent"
     assert server.requests == []
 
 
-@each_path
-async def test_unreachable_proxy_is_a_connect_error(*, is_direct: bool) -> None:
+@each_own_session
+async def test_unreachable_proxy_is_a_connect_error(session: str) -> None:
     async with Proxy().running() as closed:
         pass
-    async with shop("https://loans.example.com", closed, is_direct=is_direct) as client:
+    async with client_of("https://loans.example.com", session, proxy=closed) as client:
         with pytest.raises(ConnectError) as caught:
-            await client.approve(FISCAL_CODE, approval_request())
+            await approve(client)
     assert caught.value.outcome == "not_sent"
 
 
 @pytest.mark.parametrize("proxy", [None, "env"])
-@each_path
+@each_own_session
 async def test_request_on_this_machine_ignores_the_proxy_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, proxy: str | None, *, is_direct: bool
+    session: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over http, the proxy would read it."""
     seen = Proxy()
@@ -143,16 +129,14 @@ async def test_request_on_this_machine_ignores_the_proxy_of_the_environment(
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, address)
         monkeypatch.setenv("no_proxy", "")
-        async with LoanClient(
-            server.base_url, shop_id="s", auth_token=TOKEN, direct_connections=is_direct, proxy=proxy
-        ) as client:
-            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        async with client_of(server.base_url, session, proxy=proxy) as client:
+            assert isinstance(await approve(client), Approved)
     assert seen.received == b""
 
 
-@each_path
+@each_own_session
 async def test_host_that_the_environment_excludes_is_called_without_the_proxy(
-    monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
+    session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Proxy()
     async with (
@@ -161,8 +145,8 @@ async def test_host_that_the_environment_excludes_is_called_without_the_proxy(
     ):
         monkeypatch.setenv("https_proxy", address)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        async with shop(server.base_url, "env", is_direct=is_direct) as client:
-            assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+        async with client_of(server.base_url, session, proxy="env") as client:
+            assert isinstance(await approve(client), Approved)
     assert proxy.received == b""
 
 

@@ -24,10 +24,10 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._transport.pool import DirectTransport
 from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
 from support.raw_server import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
+from support.virtual_time import turns
 
 __all__ = ["PATIENT", "Caller", "cases", "ready", "succeeded"]
 
@@ -140,21 +140,13 @@ class Caller:
         except LoanError as error:
             return error
 
-    def idle_connections(self) -> list[tuple[bool, bool]]:
-        """Return (is open, is clean) of each idle connection."""
-        resources: Any = self.client._pipeline._per_loop.current()
-        if type(resources.transport) is DirectTransport:
-            idle = [each for origin in resources.transport._origins.values() for each in origin.idle]
-            return [(each.is_open, each._is_clean) for each in idle]
-        pools = resources.transport.session.connector._conns.values()
-        return [(each.is_connected(), not each.should_close) for pool in pools for each, _ in pool]
-
     async def wait_until_noticed(self, exchange: Exchange) -> None:
         """Wait until the client has noticed the end of its idle connection, or unread data on it."""
         if Play.FIN in exchange:
             await self.server.wait_until_closed()
         elif Play.AFTER_THE_CALL in exchange:
-            await until(lambda: not any(is_clean for _, is_clean in self.idle_connections()))
+            await until(lambda: self.server.played > 0)
+            await turns(10)
 
 
 @asynccontextmanager
