@@ -70,6 +70,14 @@ async def test_restarted_process_notices_a_restored_copy(tmp_path: Path) -> None
     await shop.ledger.aclose()
 
 
+async def test_copy_from_before_a_confirmation_is_refused() -> None:
+    """Its number may be higher than that of the last write after the confirmation."""
+    ledger = MemoryLedger()
+    header = await ledger.header()
+    with pytest.raises(LedgerMismatchError, match="has lost writes"):
+        await ledger.expect_number(header.epoch + 1, 0)
+
+
 async def test_copy_of_a_ledger_for_another_service_has_its_own_numbers(tmp_path: Path) -> None:
     file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
     shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
