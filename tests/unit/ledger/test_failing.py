@@ -28,9 +28,11 @@ from loanasync import (
 )
 from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, State, import_orphans
+from loanasync.ledger.ledger import HeaderChangedError
 from loanasync.testing import approved, fiscal_code, not_connected, refused, scripted_client, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
+from support.memory_clients import cancelled
 from support.raw_server import until
 
 
@@ -456,3 +458,20 @@ def test_client_with_an_invalid_ledger_is_rejected(options: Any, setting: str) -
     with pytest.raises(ConfigurationError) as caught:
         LoanClient("https://loans.example.com", shop_id="s", auth_token="t", **options)
     assert caught.value.setting == setting
+
+
+async def test_claim_of_a_cancelled_call_is_undone_after_a_change_of_the_header() -> None:
+    claiming, go = asyncio.Event(), asyncio.Event()
+
+    async def changed() -> None:
+        claiming.set()
+        await go.wait()
+        raise HeaderChangedError
+
+    ledger = FailingLedger(claim=changed)
+    call = asyncio.create_task(Shop(ledger=ledger).approve())
+    await claiming.wait()
+    await cancelled(call)
+    assert ledger.operations == ["claim"]
+    go.set()
+    await until(lambda: ledger.operations == ["claim", "get"])
