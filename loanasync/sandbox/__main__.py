@@ -26,26 +26,15 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
     add("--auth-token", default="sandbox-token", help="made-up token of the shop")
     add("--dialect", choices=["street_number", "civic_number"], help="accept one description only")
     add("--state", help="SQLite file that stores the customers")
-    add(
-        "--fault",
-        dest="faults",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="[operation=]words[:rate[:phase]], such as 500:0.1:after; can be repeated",
-    )
+    many: Any = {"action": "append", "default": []}
+    rule = "[operation=]words[:rate[:phase]], such as 500:0.1:after; can be repeated"
+    add("--fault", dest="faults", metavar="RULE", help=rule, **many)
     add("--seed", type=int, default=0, help="seed of the random choices of faults")
     add("--journal", type=int, default=1000, help="number of calls to keep")
     add("--customers", type=int, default=10_000, help="number of customers to remember")
     add("--shop-url", help="URL of the link back to the shop")
-    add(
-        "--reading",
-        dest="readings",
-        action="append",
-        default=[],
-        metavar="SWITCH=VALUE",
-        help="another reading of the specification, such as refusal=201; can be repeated",
-    )
+    reading = "another reading of the specification, such as refusal=201; can be repeated"
+    add("--reading", dest="readings", metavar="SWITCH=VALUE", help=reading, **many)
     add("--allow-remote", action="store_true", help="allow access from other hosts, without access control")
     add("--open", dest="open_page", action="store_true", help="open the inspector in the browser")
     return parser

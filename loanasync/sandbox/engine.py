@@ -102,8 +102,8 @@ class Engine:
         self._responder = Responder(customers, dialect, readings)
         rules.on_change = self.notify
 
-    def plan(self, call: Call) -> Response | None:
-        """Choose the call's outcome; return a response if the tag cannot be read."""
+    def plan(self, call: Call) -> Delivery | None:
+        """Choose the call's outcome; return a delivery if the tag cannot be read."""
         with self.lock:
             customer = call.customer = self.customers.of(call.code)
             self._select_order(call, customer)
@@ -112,7 +112,7 @@ class Engine:
             try:
                 call.outcome = self._outcome_from_tag(call, customer)
             except UnknownTagError as unknown:
-                return self._responder.rejected({"email": [str(unknown)]})
+                return Delivery(self._responder.rejected({"email": [str(unknown)]}))
             if call.rule is not None and call.rule.outcome is not None:
                 call.outcome = call.rule.outcome.merged_with(call.outcome)
             return None

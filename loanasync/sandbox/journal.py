@@ -16,6 +16,8 @@ from loanasync.sandbox.masking import MASK, masked, masked_response, masked_valu
 from loanasync.sandbox.outcomes import FAULT_NAMES, nearest
 from loanasync.sandbox.rules import OPERATIONS
 
+_UNMASKED = ("number", "method", "route", "operation", "status", "evaluated", "fault")
+
 
 @define(kw_only=True, eq=False)
 class JournalEntry:
@@ -65,17 +67,11 @@ class JournalEntry:
     def masked(self) -> dict[str, Any]:
         """Return the call as a JSON object with personal data masked."""
         return {
-            "number": self.number,
+            **{name: getattr(self, name) for name in _UNMASKED},
             "at": round(self.at, 3),
-            "method": self.method,
-            "route": self.route,
-            "operation": self.operation,
+            "elapsed": round(self.elapsed, 6),
             "fiscal_code": MASK if self.fiscal_code else "",
             "customer": pseudonym(self.fiscal_code),
-            "status": self.status,
-            "elapsed": round(self.elapsed, 6),
-            "evaluated": self.evaluated,
-            "fault": self.fault,
             "request": masked(self.request),
             "response": self._masked_response(),
             "findings": list(self.findings),
@@ -85,7 +81,7 @@ class JournalEntry:
         """Return the masked body of the response; in a canned response, messages are masked, too."""
         if self.canned and isinstance(self.response, Mapping):
             return masked(self.response)
-        return masked_response(self.response, self.request, self.fiscal_code)
+        return masked_response(self.response, self.request)
 
     def __repr__(self) -> str:
         status = self.status if self.status is not None else "no response"

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -13,7 +13,6 @@ MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
 _FIELD = re.compile("[a-z][A-Za-z0-9_]{0,39}")
 _MAX_NAME_DIGITS = 4  # a fiscal code in lower case has more
-_MIN_DIGITS = 5  # messages contain shorter numbers by chance, such as "between 3 and 60"
 _KEY = secrets.token_bytes(16)
 
 # spec §2.1 and §2.2: fields of the order. All other fields, also unknown ones, are masked.
@@ -56,49 +55,21 @@ def _masked_name(name: str) -> str:
 
 
 def masked_response(
-    response: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None, code: str
+    response: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None
 ) -> dict[str, Any] | list[Any] | None:
-    """Return the body of a response of the service with readable messages and all else as in `masked`.
+    """Return the body of a response of the sandbox; its messages, which contain no values, stay readable.
 
     Args:
         response: Body of the response, an object or an array.
-        request: Body of the request. Its values are masked in the messages.
-        code: Fiscal code of the customer. It is masked in the messages, too.
+        request: Body of the request. A completion returns all fields that were sent, also one that is named
+            like a member with messages.
     """
     if isinstance(response, list):
         return [masked(each) if isinstance(each, Mapping) else MASK for each in response]
-    body = masked(response)
+    body, sent = masked(response), request or {}
     if response is None or body is None:
         return None
-    # A completion returns all fields that were sent, also one that is named like a member with messages.
-    own = [name for name in _MESSAGES if name in response and name not in (request or {})]
-    return body | {name: _redacted(_personal_values(request, code), response[name]) for name in own}
-
-
-def _personal_values(request: object, code: str) -> re.Pattern[str]:
-    values = sorted({code, *_texts(request)}, key=len, reverse=True)  # longest first: they may contain others
-    found = [re.escape(value) for value in values if len(value) >= (_MIN_DIGITS if value.isdecimal() else 2)]
-    return re.compile(rf"(?<!\w)(?:{'|'.join(found) or '(?!)'})(?!\w)", re.IGNORECASE)
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if name == "email" or masked_value(name, inner) == MASK:
-                yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
-    elif isinstance(value, str | int | float):
-        yield str(value).strip()
-
-
-def _redacted(personal: re.Pattern[str], message: object) -> object:
-    if isinstance(message, Mapping):
-        return {name: _redacted(personal, inner) for name, inner in message.items()}
-    if isinstance(message, list):
-        return [_redacted(personal, inner) for inner in message]
-    return personal.sub(MASK, message) if isinstance(message, str) else MASK
+    return body | {name: response[name] for name in _MESSAGES if name in response and name not in sent}
 
 
 def masked_email(email: object) -> str:

@@ -124,13 +124,14 @@ class Rule:
             raise TypeError(
                 f"respond() takes a status or the words of a tag, such as 500 or 'refused', not {response!r}"
             )
+        is_alone = body is None and headers is None
         if isinstance(response, str):
-            if body is not None or headers is not None:
+            if not is_alone:
                 raise ValueError("body and headers need a status, such as 503, instead of the words of a tag")
             outcome = _outcome_from_words(response, phase)
-        elif body is None and headers is None and response == _CREATED and self.operation in _CREATING:
+        elif is_alone and response == _CREATED and self.operation in _CREATING:
             outcome = Outcome(name=str(response))
-        elif body is None and headers is None and response in _WORD_BY_STATUS:
+        elif is_alone and response in _WORD_BY_STATUS:
             outcome = _outcome_from_words(_WORD_BY_STATUS[response], phase)
         else:
             outcome = _canned_outcome(response, body, headers, phase)

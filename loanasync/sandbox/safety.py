@@ -2,7 +2,6 @@
 
 import logging
 import re
-import traceback
 from ipaddress import ip_address
 
 HINT = "this token looks like a production token: use a made-up one"
@@ -69,14 +68,12 @@ def check_shop(shop_id: str, shop_url: str | None) -> None:
 
 
 class _RequestDataFilter(logging.Filter):
-    """Logs only the type and location of an exception, because its text may quote a header or a URL."""
+    """Logs only the type of an exception, because its text may quote a header or a URL."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            frames = traceback.extract_tb(error.__traceback__)
-            location = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-            record.msg, record.args = f"a request could not be handled: {type(error).__name__}{location}", ()
+            record.msg, record.args = f"a request could not be handled: {type(error).__name__}", ()
             record.exc_info = record.exc_text = None
         return True
 

@@ -71,14 +71,8 @@ class Service:
     def _endpoint(self, operation: str, method: str, route: str) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
             started = time.perf_counter()
-            call = Call(
-                operation,
-                request.match_info.get("fiscalCode", ""),
-                None,
-                method,
-                route,
-                base_url_of(request),
-            )
+            code = request.match_info.get("fiscalCode", "")
+            call = Call(operation, code, None, method, route, base_url_of(request))
             rejection = await self._read_request(request, call)
             self._lint_url(request, call)
             delivery = Delivery(rejection) if rejection is not None else await self._process(request, call)
@@ -132,9 +126,8 @@ class Service:
         return "" if shop == self._shop_id else "the shop in the path does not match X-Auth-Token"
 
     async def _process(self, request: web.Request, call: Call) -> Delivery:
-        unreadable = self._engine.plan(call)
-        if unreadable is not None:
-            return Delivery(unreadable)
+        if rejected := self._engine.plan(call):
+            return rejected
         if call.outcome.wait_before:
             await self._pause(request, call.outcome.wait_before / 1000)
         delivery = self._engine.process(call)
@@ -227,11 +220,10 @@ _READER = json.JSONDecoder(parse_float=_finite_number, parse_constant=_finite_nu
 
 
 def _json_response(response: Response) -> web.Response:
-    content_type = None if response.body is None else "application/json"
-    body = None if response.body is None else _encode(response.body)
-    return web.Response(
-        body=body, status=response.status, headers=response.headers, content_type=content_type
-    )
+    if response.body is None:
+        return web.Response(status=response.status, headers=response.headers)
+    body, kind = _encode(response.body), "application/json"
+    return web.Response(body=body, status=response.status, headers=response.headers, content_type=kind)
 
 
 def _encode(body: object) -> bytes:

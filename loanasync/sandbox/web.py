@@ -12,7 +12,7 @@ from aiohttp import web
 from attrs import frozen
 
 from loanasync.sandbox import pages
-from loanasync.sandbox.engine import Call, Delivery, Engine
+from loanasync.sandbox.engine import Call, Engine
 from loanasync.sandbox.forms import read_filters, read_form
 from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.openapi import document
@@ -166,9 +166,7 @@ class Web:
             call = Call(
                 operation, code if code.isprintable() else "", body, *ROUTES[operation], base_url_of(request)
             )
-            unreadable = self._engine.plan(call)
-            delivery = self._engine.process(call) if unreadable is None else Delivery(unreadable)
-            self._engine.record(call, delivery, started)
+            self._engine.record(call, self._engine.plan(call) or self._engine.process(call), started)
         raise _after_change(request, f"/_sandbox/calls/{self._engine.journal.total}")
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:

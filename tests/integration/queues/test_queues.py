@@ -214,14 +214,6 @@ async def test_consumers_of_ended_and_killed_workers_are_deleted(valkey: Valkey)
                     await receive(last, 1)
 
 
-async def test_message_sent_before_the_first_worker_is_delivered(valkey: Valkey) -> None:
-    broker = RedisStreams(valkey.url, queue_name=f"q{token_hex(4)}")
-    await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"early", labels={}))
-    async with pending_messages(broker, 0):
-        (found,) = await receive(broker, 1)
-        assert found.data == b"early"
-
-
 async def delete_data(url: str, queue: str) -> None:
     """Delete the data of the server, as after a start with an empty disk."""
     if url.startswith("nats"):
@@ -248,16 +240,17 @@ async def test_server_that_lost_its_data_does_not_end_the_worker(server: Server)
         assert (await listening).data == b"later"
 
 
-async def test_message_of_another_program_is_removed(valkey: Valkey) -> None:
+async def test_early_messages_and_those_of_other_programs_are_removed(valkey: Valkey) -> None:
     queue = f"q{token_hex(4)}"
     broker = RedisStreams(valkey.url, queue_name=queue)
-    async with pending_messages(broker, 0), Redis.from_url(valkey.url) as redis:
-        await redis.xadd(queue, {"else": "what"})
+    async with Redis.from_url(valkey.url) as redis:
+        await redis.xadd(queue, {"else": "what"})  # before the first worker
         await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"a message", labels={}))
-        for each in (found := await receive(broker, 2)):
-            await each.ack()  # type: ignore[misc]  # a coroutine
-    assert [each.data for each in found] == [b"", b"a message"]
-    assert await count_messages(valkey.url, queue) == (0, 0)
+        async with pending_messages(broker, 0):
+            for each in (found := await receive(broker, 2)):
+                await each.ack()  # type: ignore[misc]  # a coroutine
+        assert [each.data for each in found] == [b"", b"a message"]
+        assert await count_messages(valkey.url, queue) == (0, 0)
 
 
 async def test_cancellation_swallowed_by_the_client_ends_listening(

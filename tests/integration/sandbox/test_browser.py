@@ -130,44 +130,6 @@ def test_inspector_shows_a_new_call_with_findings(visit: Visitor, shop: Shop, *,
     expect(page.get_by_role("cell", name=CODE)).to_be_visible()
 
 
-@both_ways
-def test_fault_added_in_the_form_applies_to_the_next_approval(
-    visit: Visitor, shop: Shop, *, scripts: bool
-) -> None:
-    shop.create()
-    page = visit(scripts=scripts)
-    form = page.get_by_label("Inject a fault")
-    form.fill("approve=5oo")
-    with page.expect_console_message(lambda message: "status of 400" in message.text) as caught:
-        page.get_by_role("button", name="Add").click()
-    visit.errors.remove(caught.value.text)
-    expect(page.get_by_role("alert")).to_contain_text("did you mean")
-    expect(form).to_be_focused()
-    expect(form).to_have_value("approve=5oo")
-    form.fill("approve=500")
-    form.press("Enter")
-    expect(page.locator("#faults tbody tr")).to_contain_text("500")
-    assert shop.approve()[0] == 500
-    after(page, scripts=scripts)
-    expect(journal(page).first).to_contain_text("500before")
-    page.get_by_role("button", name="Remove all faults").click()
-    expect(page.locator("#faults table")).to_have_count(0)
-    assert shop.approve()[0] == 201
-
-
-@both_ways
-def test_reset_empties_the_inspector(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
-    shop.approved()
-    shop.approve()
-    page = visit(scripts=scripts)
-    page.get_by_role("button", name="Reset customer").click()
-    expect(page.get_by_text("No requests yet.")).to_be_visible()
-    expect(journal(page)).to_have_count(3)
-    page.get_by_role("button", name="Reset everything").click()
-    for empty in ("No calls yet.", "No misuse of the protocol found."):
-        expect(page.get_by_text(empty)).to_be_visible()
-
-
 def test_command_on_the_call_page_repeats_the_call(visit: Visitor, shop: Shop, sandbox: Sandbox) -> None:
     program("curl")
     shop.approved()

@@ -9,53 +9,34 @@ from support.builders import FISCAL_CODE
 from support.pages import ROOT, fences
 
 SHOP = """
-import asyncio, gc, json, threading, urllib.error, urllib.request
+import asyncio, contextlib, gc, threading
 import pytest
 from loanasync import Approved, LoanError, Refused
-from loanasync.testing import approval_request, fiscal_code
+from loanasync.testing import approval_request, fiscal_code, user_data
 
 pytestmark = []
+CODE = "TSTXYZ00A00A000A"
 
 @pytest.fixture(autouse=True)
 def collect_garbage():
     yield
     gc.collect()
 
-async def buy(client, **changes):
-    code = fiscal_code()
+async def buy(client, code=None, **changes):
+    code = code or fiscal_code()
     await client.create_request({"fiscalCode": code})
     return await client.approve(code, approval_request(**changes))
 
-def send(sandbox, method, path, body):
-    '''Send a request with a blocking client.'''
-    url = f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests{path}"
-    headers = {"X-Auth-Token": sandbox.auth_token, "Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except (urllib.error.URLError, ConnectionError):
-        return None
-
-CODE = "TSTXYZ00A00A000A"
-ORDER = {
-    "amount": 45_000, "instalments": 12, "loanFinality": "ecommerce_shop", "lastname": "Prova",
-    "firstname": "Anna", "mobilePhone": "3330000000", "city": "Roma", "address": "Via Prova",
-    "province": "RM", "postalCode": "00100", "streetNumber": "12", "citizenship": "italian",
-}
-
-def create(sandbox):
-    return send(sandbox, "POST", "", {"fiscalCode": CODE})
-
-def approve(sandbox, tag=""):
-    return send(sandbox, "POST", f"/{CODE}", {**ORDER, "email": f"anna{tag}@example.com"})
+def misuse(sandbox):  # breaks two rules, in calls 3 and 4
+    async def run():
+        async with sandbox.client() as client, sandbox.client() as other:
+            await buy(client, CODE)
+            with contextlib.suppress(LoanError):
+                await other.approve(CODE, approval_request())
+            with contextlib.suppress(LoanError):
+                await client.complete(CODE, user_data())
+    asyncio.run(run())
 """
-
-AGAIN = "create(s); approve(s); approve(s)"
-IN_URL = "send(s, 'POST', '?token=x', {'fiscalCode': CODE})"
 
 
 # Plugins of libraries, which would be imported again for each run.
@@ -82,10 +63,6 @@ class Run:
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> Run:
     return Run(pytester)
-
-
-def body(misuse: str) -> str:
-    return f"\n    s = loan_sandbox; {misuse}\n"
 
 
 NAME = "loanasync.pytest_plugin"
@@ -194,41 +171,45 @@ def test_tests_with_own_event_loops_leave_nothing_open(run: Run) -> None:
 def test_blocking_client_needs_no_event_loop(run: Run) -> None:
     run(
         """
+import json, urllib.request
+
 def test_blocking(loan_sandbox):
-    assert create(loan_sandbox) == 201
-    assert approve(loan_sandbox, "+refused") == 422
-    assert loan_sandbox.journal.assert_once(operation="approve").status == 422
+    url = f"{loan_sandbox.base_url}/api/shops/{loan_sandbox.shop_id}/requests"
+    headers = {"X-Auth-Token": loan_sandbox.auth_token, "Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps({"fiscalCode": CODE}).encode(), headers)
+    with urllib.request.urlopen(request) as response:
+        assert response.status == loan_sandbox.journal.assert_once().status == 201
 """
     ).assert_outcomes(passed=1)
 
 
 def test_protocol_misuse_fails_a_passing_test_unless_a_mark_allows_it(run: Run) -> None:
-    marks = ["()", "(allow=['token-in-url'])", "(allow='post-after-201')", "(allow='all')"]
+    marks = ["()", "(allow=['patch-before-documents'])", "(allow='post-after-201')", "(allow='all')"]
     tests = [
-        f"@pytest.mark.loan_sandbox{mark}\ndef test_{number}(loan_sandbox):{body(f'{AGAIN}; {IN_URL}')}"
+        f"@pytest.mark.loan_sandbox{mark}\ndef test_{number}(loan_sandbox): misuse(loan_sandbox)"
         for number, mark in enumerate(marks)
     ]
     result = run("\n".join(tests))
     result.assert_outcomes(passed=4, errors=3)
     output = result.stdout.str()
     assert output.count(f"  call 3: post-after-201: {RULES['post-after-201']}") == 2
-    assert output.count(f"  call 4: token-in-url: {RULES['token-in-url']}") == 2
-    for allowed in ("['post-after-201', 'token-in-url']", "['post-after-201']", "['token-in-url']"):
+    assert output.count(f"  call 4: patch-before-documents: {RULES['patch-before-documents']}") == 2
+    for allowed in ("['patch-before-documents', 'post-after-201']", "['post-after-201']"):
         assert f"@pytest.mark.loan_sandbox(allow={allowed})" in output
     assert "pytest_plugin.py" not in output, "no traceback of the plugin"
 
 
 def test_marks_add_up_allowed_rules_and_closest_argument_wins(run: Run) -> None:
     run(
-        f"""
+        """
 pytestmark = [pytest.mark.loan_sandbox(allow=["post-after-201"], shop_id="of-the-module", auth_token="a")]
 
-@pytest.mark.loan_sandbox(allow="token-in-url", shop_id="of-the-class")
+@pytest.mark.loan_sandbox(allow="patch-before-documents", shop_id="of-the-class")
 class TestShop:
     @pytest.mark.loan_sandbox(shop_id="of-the-function")
     def test_function(self, loan_sandbox):
         assert (loan_sandbox.shop_id, loan_sandbox.auth_token) == ("of-the-function", "a")
-        s = loan_sandbox; {AGAIN}; {IN_URL}
+        misuse(loan_sandbox)
 
     def test_class(self, loan_sandbox):
         assert loan_sandbox.shop_id == "of-the-class"
@@ -296,9 +277,7 @@ def test_mark_is_listed_by_pytest(run: Run) -> None:
 
 FAILING = """
 def test_failing(loan_sandbox):
-    create(loan_sandbox)
-    approve(loan_sandbox, "+refused")
-    approve(loan_sandbox)
+    misuse(loan_sandbox)
     assert False
 """
 SECTION = "*- Calls to the loan sandbox -*"
@@ -312,8 +291,8 @@ def test_failure_report_has_the_masked_calls_once(run: Run) -> None:
     result.stdout.fnmatch_lines(
         [
             "<JournalEntry #1 create_request -> 201> customer *",
-            "<JournalEntry #2 approve -> 422, evaluated> customer *",
-            "<JournalEntry #3 approve -> 400> ?post-after-422? customer * ms",
+            "<JournalEntry #2 approve -> 201, evaluated> customer *",
+            "<JournalEntry #3 approve -> 400> ?post-after-201? customer * ms",
         ]
     )
     assert FISCAL_CODE not in output.partition("Calls to the loan sandbox")[2]
@@ -321,7 +300,8 @@ def test_failure_report_has_the_masked_calls_once(run: Run) -> None:
 
 def test_failure_report_has_the_last_calls_only(run: Run) -> None:
     result = run(
-        "def test_many(loan_sandbox):\n    [create(loan_sandbox) for _ in range(30)]\n    assert False\n"
+        "def test_many(loan_client):\n    asyncio.run(many(loan_client))\n    assert False\n"
+        "async def many(client):\n    for _ in range(30): await client.create_request({'fiscalCode': CODE})\n"
         "def test_none(loan_sandbox): assert False\n"
         "def test_without(): assert False\n"
     )
@@ -336,7 +316,7 @@ def test_failure_report_has_the_last_calls_only(run: Run) -> None:
 def test_plugin_works_with_xdist(run: Run, workers: str) -> None:
     result = run(STRICT + FAILING, "-n", workers, "--asyncio-mode=auto", apart=True)
     result.stdout.fnmatch_lines(
-        [f"*{workers} worker*", "*call 3: post-after-422: *", SECTION, "<JournalEntry #1 *"]
+        [f"*{workers} worker*", "*call 3: post-after-201: *", SECTION, "<JournalEntry #1 *"]
     )
     result.assert_outcomes(passed=4, failed=1, errors=1)
 

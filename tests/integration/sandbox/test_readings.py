@@ -33,8 +33,7 @@ class Shop:
 
     def processed(self, operation: str, body: dict[str, Any], code: str = CODE) -> Delivery:
         call = Call(operation, code, body)
-        unreadable = self.engine.plan(call)
-        delivery = self.engine.process(call) if unreadable is None else Delivery(unreadable)
+        delivery = self.engine.plan(call) or self.engine.process(call)
         self.engine.record(call, delivery, 0.0)
         return delivery
 

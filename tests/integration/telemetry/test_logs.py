@@ -135,18 +135,6 @@ async def test_events_have_a_trace_id_and_are_logged_within_their_span(
     assert ["trace_id" in fields(record) for record in untraced] == [False, False]
 
 
-async def test_log_events_contain_no_personal_data(caplog: pytest.LogCaptureFixture) -> None:
-    request = approval_request()
-    for responses in ([approved()], [refused()], [response(400, {"errors": {"city": ["Milano is wrong"]}})]):
-        records = await logged(caplog, *responses)
-        assert len(records) == 2, "the attempt, and the call"
-        for record in records:
-            text = record.getMessage() + repr(fields(record))
-            assert FISCAL_CODE not in text
-            for name in ("email", "last_name", "city", "address", "mobile_phone"):
-                assert getattr(request, name) not in text
-
-
 QUIET = """
 import asyncio
 from loanasync.testing import approval_request, connection_lost, fiscal_code, scripted_client

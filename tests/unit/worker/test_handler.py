@@ -25,8 +25,6 @@ from loanasync.testing import (
     ScriptedResponse,
     approved,
     connection_lost,
-    denied,
-    domain_error,
     not_connected,
     refused,
     response,
@@ -135,21 +133,6 @@ async def test_error_of_an_unsent_request_is_raised() -> None:
     assert isinstance(await raised(shop), LedgerUnavailableError)
     await shop.client.aclose()
     assert isinstance(await raised(shop), ClientClosedError)
-
-
-DENIALS = [
-    denied(),
-    *(response(status) for status in (301, 401, 404, 429)),
-    domain_error("This sales point cannot apply for a loan"),
-]
-
-
-@pytest.mark.parametrize("step", DENIALS, ids=lambda step: str(step.status))
-async def test_denial_of_the_shop_is_raised_and_released(step: ScriptedResponse) -> None:
-    shop = Shop(step, approved())
-    assert (await raised(shop)).outcome == "not_evaluated"
-    assert (await shop.entry()).state is State.RELEASED
-    assert (await result(shop))["status"] == "approved"
 
 
 async def test_wrong_configuration_is_raised() -> None:
