@@ -196,6 +196,20 @@ async def test_call_that_waits_during_a_reset_changes_nothing(tmp_path: Path, *,
         assert again.snapshot() == {}
 
 
+async def test_call_of_a_reset_customer_whose_shop_disconnects_is_not_saved(tmp_path: Path) -> None:
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as shop:
+        await shop.create()
+        customer = shop.sandbox._engine.customers.of(CODE)
+        waiting = asyncio.ensure_future(shop.approve(email="a+slow60000after@example.com"))
+        while not customer.order.approved:  # noqa: ASYNC110  (a waiting call sends no event)
+            await asyncio.sleep(0)
+        shop.sandbox.reset(CODE)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with Sandbox(state=tmp_path / "shop.sqlite") as again:
+        assert again.snapshot() == {}
+
+
 def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
     """Two clients send requests during resets: all responses are regular and no call hangs."""
     with Sandbox.in_thread(state=tmp_path / "shop.sqlite") as sandbox:
