@@ -101,7 +101,7 @@ class _Kept(NamedTuple):
 class ProcessGuard(ForkSafe):
     """The approvals that this process has requested in the last hour, for a client without a ledger.
 
-    Each customer has a record of about 150 bytes, whatever their number. The responses of the last 10,000
+    Each customer has a record of about 200 bytes, whatever their number. The responses of the last 10,000
     approvals are kept as bytes, and those of decisions that no caller has received for the whole hour. A
     decision whose response is gone is a `DecisionForgottenError`, never a second request.
 
@@ -112,7 +112,8 @@ class ProcessGuard(ForkSafe):
     def __init__(self, max_responses: int = _MAX_RESPONSES) -> None:
         super().__init__()
         self._max_responses = max_responses
-        self._records: dict[bytes, bytes] = {}  # in the order of the first requests
+        # In the order of their times. Taking the first key of a dict whose first keys were deleted is slow.
+        self._records: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._unread: dict[bytes, _Kept] = {}
         self._has_warned = False
@@ -199,6 +200,7 @@ class ProcessGuard(ForkSafe):
 
     def _write(self, run: Run, state: EntryState, now: int) -> None:
         self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
+        self._records.move_to_end(run.customer)
 
     def _keep(self, customer: bytes, kept: _Kept) -> None:
         self._kept[customer] = kept
@@ -223,7 +225,7 @@ class ProcessGuard(ForkSafe):
 class _ProcessClaim(Claim):
     """A claim of `ProcessGuard`. The record of the approval is written when the claim is settled.
 
-    Until then, no other call of this process can begin the approval, because it joins the run.
+    Until then, no other call of this process can begin the approval, because it joins the flight.
     """
 
     __slots__ = ("_guard", "_run")
