@@ -28,9 +28,6 @@ class LedgerStore(Protocol):
     async def connection_count(self) -> int:
         """Return the number of connections to the server, without the one that counts them."""
 
-    async def dump(self) -> str:
-        """Return all stored data of the ledger as text."""
-
 
 class ValkeyStore:
     def __init__(self, server: Valkey) -> None:
@@ -49,11 +46,6 @@ class ValkeyStore:
     async def run(self, *command: str) -> Any:
         async with Redis.from_url(self.server.url) as client:
             return await client.execute_command(*command)  # type: ignore[no-untyped-call]
-
-    async def dump(self) -> str:
-        names = await self.run("KEYS", f"{self.prefix}*")
-        entries = [await self.run("GET", name) for name in names if b":entry:" in name]
-        return repr([names, entries, await self.run("ZRANGE", f"{self.prefix}index", "0", "-1")])
 
 
 class PostgresStore:
@@ -79,7 +71,3 @@ class PostgresStore:
             return await connection.fetch(statement.format(table=self.table))
         finally:
             await connection.close()
-
-    async def dump(self) -> str:
-        rows = await self.run("SELECT t.*, encode(body, 'escape') FROM {table} t")
-        return repr([tuple(row.items()) for row in rows])
