@@ -69,7 +69,7 @@ class Approvals:
             raise wrong
         self._created_at = caller_line()
         self._tally = Tally()
-        self._bar = _progress_bar(rows) if progress is True else None
+        self._bar = _ProgressBar(rows) if progress is True else None
         self._framed: list[RowResult] = []  # results that `to_frame` has read
         self._has_shown_reason = False  # `stopped` was read, or a warning has printed it
         self._open_circuit = open_circuit
@@ -276,7 +276,8 @@ class _ProgressBar:
     requests the same customer, or continue after a cell was interrupted.
     """
 
-    def __init__(self, total: int | None) -> None:
+    def __init__(self, rows: object) -> None:
+        total = len(rows) if isinstance(rows, Sized) else None
         self._bar = import_module("tqdm.auto").tqdm(total=total, unit=" rows")
         self._updates: asyncio.Task[None] | None = None
 
@@ -297,10 +298,6 @@ class _ProgressBar:
         if self._updates is not None:
             self._updates.cancel()
         self._bar.close()
-
-
-def _progress_bar(rows: object) -> _ProgressBar:
-    return _ProgressBar(len(rows) if isinstance(rows, Sized) else None)
 
 
 _DATA_FRAME = (

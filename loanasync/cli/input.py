@@ -70,13 +70,24 @@ class Reading:
 
 def _columns(options: Sequence[str]) -> dict[str, str]:
     """Return the column by field from the values of ``--column``."""
-    columns: dict[str, str] = {}
-    for option in options:
-        name, separator, column = option.partition("=")
-        if not separator or not column:
-            raise typer.BadParameter(f"'{option}' must be FIELD=NAME", param_hint="--column")
+    columns = named_columns(options, "--column", "FIELD=NAME")
+    for name in columns:
         if name not in FIELDS:
             known = ", ".join(sorted(FIELDS))
             raise typer.BadParameter(f"unknown field '{name}'; the fields are {known}", param_hint="--column")
+    return columns
+
+
+def named_columns(values: Sequence[str], option: str, form: str) -> dict[str, str]:
+    """Return the column by name from the values of an option, such as ``amount=Importo``.
+
+    Raises:
+        typer.BadParameter: A value has another form.
+    """
+    columns = {}
+    for value in values:
+        name, _, column = value.partition("=")
+        if not name or not column:
+            raise typer.BadParameter(f"'{value}' must be {form}", param_hint=option)
         columns[name] = column
     return columns

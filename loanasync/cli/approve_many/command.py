@@ -23,7 +23,7 @@ from loanasync.cli.approve_many.run import RunOptions, plan, run
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, is_regular
-from loanasync.cli.input import DialectName, Reading
+from loanasync.cli.input import DialectName, Reading, named_columns
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 
 # The groups of options in the help.
@@ -109,10 +109,10 @@ def approve_many(
     """
     if deadline is not None and not deadline > 0:
         raise typer.BadParameter("must be a number of seconds greater than 0", param_hint="--deadline")
-    check_rate(rate)
+    _check_rate(rate)
     job = () if out is None else (f"{out}.ledger",)
     letters = () if rejected is None else (rejected, f"{rejected}.old")
-    check_distinct_files(rows, out, *job, *letters, report, ledger)
+    _check_distinct_files(rows, out, *job, *letters, report, ledger)
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
     options = RunOptions(
@@ -126,7 +126,7 @@ def approve_many(
         limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
     )
     reading = Reading(rows, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
-    with nothing_sent(out, rejected, report):
+    with _nothing_sent(out, rejected, report):
         orders = reading.rows()
         if not validate_only:
             _check_results(out, is_plan=dry_run)
@@ -178,32 +178,27 @@ def export(
     Example: loanasync export results.jsonl.ledger
     """
     results = job.removesuffix(".ledger") if out is None else out
-    check_distinct_files(job, results, rejected)
-    with nothing_sent(results, rejected):
+    _check_distinct_files(job, results, rejected)
+    with _nothing_sent(results, rejected):
         export_job(job, results, ledger, rejected)
 
 
 def _members(options: Sequence[str]) -> dict[str, str]:
     """Return the column by member of the body of a creation."""
-    members = {}
-    for option in options:
-        name, separator, column = option.partition("=")
-        if not separator or not name or not column:
-            raise typer.BadParameter(f"'{option}' must be NAME=COLUMN", param_hint="--member")
-        if name == "fiscalCode":
-            raise typer.BadParameter("use --column fiscal_code=COLUMN", param_hint="--member")
-        members[name] = column
+    members = named_columns(options, "--member", "NAME=COLUMN")
+    if "fiscalCode" in members:
+        raise typer.BadParameter("use --column fiscal_code=COLUMN", param_hint="--member")
     return members
 
 
-def check_rate(rate: float | None) -> None:
+def _check_rate(rate: float | None) -> None:
     """Raise an error if the value of ``--rate`` is not a rate."""
     if rate is not None and not (rate > 0 and isfinite(rate)):
         raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
 
 
 @contextmanager
-def nothing_sent(*names: str | None) -> Iterator[None]:
+def _nothing_sent(*names: str | None) -> Iterator[None]:
     """Report an error that prevents the run, and exit with code 2.
 
     Args:
@@ -246,7 +241,7 @@ def _file_message(error: OSError, *names: str | Path | None) -> str:
     return f"{name}: cannot be written ({error.strerror})"
 
 
-def check_distinct_files(rows: str, *names: str | None) -> None:
+def _check_distinct_files(rows: str, *names: str | None) -> None:
     """Raise an error if a file would be used for two purposes, such as the rows and the results.
 
     A device may be used twice.

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -19,39 +20,28 @@ async def read_two(approvals: Approvals) -> None:
                 break
 
 
-async def test_block_left_early_waits_and_keeps_unread_results() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_block_left_early_waits_and_keeps_unread_results(*, is_cancelled: bool) -> None:
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(100), concurrency=3)
     task = asyncio.create_task(read_two(approvals))
     await let_tasks_run()
-    calls.finish(0)
-    calls.finish(1)
+    for number in () if is_cancelled else (0, 1):
+        calls.finish(number)
+    if is_cancelled:
+        task.cancel()
     await let_tasks_run()
     started = calls.started
-    assert not task.done(), "other calls are in progress"
+    assert not task.done(), "other calls are in progress, and are not cancelled"
     calls.finish_all()
-    await task
+    with pytest.raises(asyncio.CancelledError) if is_cancelled else nullcontext():
+        await task
     assert calls.started == started < 10, "no row is taken after the break"
     unread = approvals.unread
-    assert sorted(result.index for result in unread) == [*range(2, started)]
+    assert sorted(result.index for result in unread) == [*range(0 if is_cancelled else 2, started)]
     assert {result.decision for result in unread} == {DECISION}
     assert [result async for result in approvals] == [*unread], "they can still be iterated"
     assert approvals.unread == ()
-
-
-async def test_cancelled_block_waits_and_keeps_unread_results() -> None:
-    calls = HeldCalls()
-    approvals = approvals_of(calls.approve, rows(100), concurrency=3)
-    task = asyncio.create_task(read_two(approvals))
-    await let_tasks_run()
-    task.cancel()
-    await let_tasks_run()
-    assert not task.done()
-    assert len(calls.in_progress) == 3, "calls in progress are not cancelled"
-    calls.finish_all()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert {result.index for result in approvals.unread} == {0, 1, 2}
 
 
 async def test_warning_counts_only_results_that_were_not_inspected() -> None:

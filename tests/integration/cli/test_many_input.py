@@ -121,6 +121,8 @@ def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
     [
         (("--column", "amount"), "must be FIELD=NAME"),
         (("--column", "amout=Importo"), "unknown field 'amout'; the fields are "),
+        (("-o", "out", "--create", "--member", "privacy"), "must be NAME=COLUMN"),
+        (("-o", "out", "--create", "--member", "fiscalCode=cf"), "use --column fiscal_code=COLUMN"),
         ((), "name the results file"),
         (("-o", "out", "--concurrency", "0"), "concurrency"),
         (("-o", "out"), "LOANASYNC_BASE_URL"),
