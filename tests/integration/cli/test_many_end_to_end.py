@@ -22,7 +22,9 @@ def decided(sandbox: Sandbox) -> dict[str, str]:
     """Return the service's decision by customer."""
     names = {True: "approved", False: "refused"}
     records = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
-    return {code: names[each["approved"]] for code, each in records.items() if each["approved"] is not None}
+    return {
+        code: names[each["approved"]] for code, each in records.items() if each.get("approved") is not None
+    }
 
 
 def interrupted_and_killed(bulk: Bulk, ledger: Path) -> set[str]:

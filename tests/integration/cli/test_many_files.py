@@ -1,15 +1,19 @@
 """``approve-many`` with unusual files: one file for two purposes, pipes, full disks, closed outputs."""
 
+import errno
 import json
 import os
 import re
+import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from loanasync import cli
+from loanasync.cli.files import _replace
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, make_row, meanwhile, read, run, run_process, small_files, statuses, write
 from support.ledger_file import create_at
@@ -145,6 +149,28 @@ def test_results_that_only_memory_has_go_to_another_file(
     [kept] = re.findall(r"the results that are in no other file are in (\S+)\n", done.stderr)
     assert statuses(Path(kept)) == dict.fromkeys(bulk.codes, "approved")
     assert Path(kept).stat().st_mode & 0o077 == 0
+
+
+def test_results_that_are_in_no_file_go_to_another_one(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the job nor the results can be written."""
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def replace(target: Path, content: Iterable[bytes]) -> None:
+        if target.name == "out.jsonl":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        _replace(target, content)
+
+    monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", fail)
+    monkeypatch.setattr("loanasync.cli.files._replace", replace)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bulk = Bulk(tmp_path, served, *["approved"] * 3)
+    code, output = bulk.run()
+    [kept] = re.findall(r"the results that are in no other file are in (\S+)\n", output)
+    assert (code, statuses(Path(kept))) == (1, dict.fromkeys(bulk.requests, "approved"))
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:

@@ -171,6 +171,8 @@ def test_killed_run_is_continued_at_once_and_exported(
     for _ in range(2):
         assert bulk.run()[0] == 3
         assert (bulk.statuses, bulk.calls) == ([*known, "approved"], 9)
+    notes = {each["note"] for each in listed(bulk.ledger) if each["state"] == "unknown"}
+    assert notes == {"the lease expired" if ledger else "in progress when an earlier run ended"}
 
 
 # Kills its own process before or after one call of a function, to simulate a crash at that point.
