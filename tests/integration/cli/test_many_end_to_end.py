@@ -21,10 +21,9 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def decided(sandbox: Sandbox) -> dict[str, str]:
     """Return the service's decision by customer."""
     names = {True: "approved", False: "refused"}
-    records = {code: json.loads(record) for code, record in sandbox.snapshot().items()}
-    return {
-        code: names[each["approved"]] for code, each in records.items() if each.get("approved") is not None
-    }
+    orders = {code: json.loads(record)["orders"].values() for code, record in sandbox.snapshot().items()}
+    found = {code: each["approved"] for code, all_orders in orders.items() for each in all_orders}
+    return {code: names[approved] for code, approved in found.items() if approved is not None}
 
 
 def interrupted_and_killed(bulk: Bulk, ledger: Path) -> set[str]:
