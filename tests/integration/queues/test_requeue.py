@@ -68,7 +68,8 @@ class Queue:
         self.broker = self.new_broker()
 
     def new_broker(self) -> AsyncBroker:
-        broker = broker_of(self.url, self.name, redelivery=600.0)
+        broker = broker_of(self.url, self.name)
+        broker.redelivery = 600.0  # skips the check of `register`
         broker.result_backend = FileResultBackend(self.file)
         register(broker, self.shop.client, **self.options)
         return broker

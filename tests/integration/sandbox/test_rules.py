@@ -6,7 +6,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import AlreadyEvaluatedError, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox
 from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
 from loanasync.sandbox.rules import OPERATIONS, Rules
@@ -333,13 +332,3 @@ def test_off_with_an_unknown_rule_is_an_error(rule: Any, message: str) -> None:
 def test_rule_repr_has_no_personal_data() -> None:
     rule = Sandbox().on(fiscal_code=CODE).respond(503, {"email": "mario@bianchi.example"})
     assert not [name for name in (CODE, "mario") if name in repr(rule) + repr(rule.outcome)]
-
-
-async def test_client_reads_the_errors_of_a_creation(sandbox: Sandbox) -> None:
-    async with sandbox.client() as client:
-        sandbox.on("create_request").respond("conflict")
-        with pytest.raises(UnexpectedStatusError):  # spec §4.1 names 409 for the approval only
-            await client.create_request({"fiscalCode": CODE})
-        sandbox.on("create_request").respond("already")
-        with pytest.raises(AlreadyEvaluatedError):
-            await client.create_request({"fiscalCode": CODE})

@@ -114,6 +114,12 @@ def test_process_has_the_options_of_a_sandbox_and_masked_calls(monkeypatch: pyte
     )
     with pytest.raises(RuntimeError, match=r"not running: use `with Sandbox.subprocess\(\)`"):
         process.calls()
+    for wrong, message in (
+        ({"readings": {}}, "must be a loanasync"),
+        ({"faults": [5]}, "faults must be strings"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            Sandbox.subprocess(**wrong)
     with process:
         with pytest.raises(RuntimeError, match="the sandbox process is already running at http://"):
             process.__enter__()

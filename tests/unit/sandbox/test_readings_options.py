@@ -1,17 +1,8 @@
 """Construction of `Readings` from arguments and from texts."""
 
-from typing import Any
-
 import pytest
 
-from loanasync.sandbox import Readings, Sandbox
-
-
-def test_sandbox_with_other_type_of_readings_raises() -> None:
-    wrong: Any = {"refusal": "201"}
-    for create in (Sandbox, Sandbox.subprocess):
-        with pytest.raises(TypeError, match=r"must be a loanasync\.sandbox\.Readings"):
-            create(readings=wrong)
+from loanasync.sandbox import Readings
 
 
 @pytest.mark.parametrize("name", Readings.choices())
