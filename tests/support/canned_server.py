@@ -34,7 +34,6 @@ class Canned:
 
     def __init__(self, *responses: bytes | None) -> None:
         self.script: Callable[[int], bytes | None] = lambda number: responses[min(number, len(responses) - 1)]
-        self.parts = 1  # the number of writes for each response
         self.closes_after_response = False
         self.requests = 0
         self.open: set[asyncio.Transport] = set()
@@ -90,13 +89,7 @@ class _ServerProtocol(asyncio.Protocol):
         self._canned.arrived.set()
         response = self._canned.script(number)
         if response is not None:
-            step = -(-len(response) // self._canned.parts)
-            for part in range(self._canned.parts):
-                piece = response[part * step : (part + 1) * step]
-                if part == 0:
-                    self._transport.write(piece)
-                else:
-                    asyncio.get_running_loop().call_later(0.002 * part, self._transport.write, piece)
+            self._transport.write(response)
             if self._canned.closes_after_response:
                 self._transport.close()
 
