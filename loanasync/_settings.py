@@ -244,12 +244,13 @@ class Limits:
     """Refuse texts with line breaks or other control characters (spec §2)."""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("amount", "instalments"):
-            minimum, maximum = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
-            if type(minimum) is not int or type(maximum) is not int or minimum > maximum:
-                raise ConfigurationError(
-                    f"limits.{name}_min", f"must be an int, not greater than {name}_max (also an int)"
-                )
+        for name in ("amount_min", "amount_max", "instalments_min", "instalments_max"):
+            if type(value := getattr(self, name)) is not int:
+                raise ConfigurationError(f"limits.{name}", f"must be an int, not {type(value).__name__}")
+        if self.amount_min > self.amount_max:
+            raise ConfigurationError("limits.amount_min", "must not be greater than amount_max")
+        if self.instalments_min > self.instalments_max:
+            raise ConfigurationError("limits.instalments_min", "must not be greater than instalments_max")
         for name in ("province", "postal_code", "street_number", "mobile_phone", "country_calling_code"):
             try:
                 re.compile(getattr(self, name) or "")

@@ -39,8 +39,8 @@ def orphans_in(folder: Path) -> int:
     return len(list(folder.glob("*.json")))
 
 
-async def test_full_memory_returns_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 1)
+async def test_warning_about_many_approvals_loses_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MANY", 1)  # the second approval is warned about
     shop = memory_clients.Shop(approved(), refused())
     await shop.approve(scope="1")
     for _ in range(2):

@@ -78,7 +78,7 @@ INVALID: list[tuple[Callable[..., object], str, list[Any]]] = [
     (CircuitBreaker, "breaker.within", [0, -1, float("inf"), None]),
     (CircuitBreaker, "breaker.pause", [0, float("nan"), "30", True]),
     (Limits, "limits.amount_min", [2_000_000, 5.0]),
-    (lambda amount_min: Limits(amount_max=amount_min), "limits.amount_min", [5.0]),
+    (Limits, "limits.amount_max", [5.0]),
     (Limits, "limits.instalments_min", ["3", 61]),
     (lambda instalments_min: Limits(instalments_max=instalments_min), "limits.instalments_min", [2]),
     (Limits, "limits.province", ["["]),
