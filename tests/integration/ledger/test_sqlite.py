@@ -8,8 +8,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.header import Header
 from loanasync.ledger.sqlite import _SqliteStore
 from loanasync.testing import approved
-from support.ledger_clients import Shop
+from support.ledger_clients import Shop, create
 from support.store_contract import HOUR, created, draft, new, put
 
 OTHER = "TSTXYZ00A00A000B"
@@ -189,6 +190,37 @@ async def refusal(file: Path, **options: Any) -> str:
     assert [each.name for each in file.parent.iterdir()] == [file.name] * (before is not None)
     assert str(file) in str(raised.value)
     return str(raised.value)
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may open, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+@pytest.mark.parametrize(("of_file", "of_folder"), [(0o444, 0o755), (0, 0o755), (0o666, 0o555), (0o666, 0)])
+async def test_file_without_permission_sends_nothing(open_folder: Path, of_file: int, of_folder: int) -> None:
+    file = open_folder / "loans.db"
+    await create(SqliteLedger(file))
+    file.chmod(of_file)
+    open_folder.chmod(of_folder)
+    shop, is_root = Shop(approved(), ledger=SqliteLedger(file, must_exist=True)), os.geteuid() == 0
+    try:
+        if is_root:  # may do everything
+            os.seteuid(NOBODY)
+        error = await shop.result()
+    finally:
+        if is_root:
+            os.seteuid(0)
+        open_folder.chmod(0o755)
+    assert isinstance(error, LedgerUnavailableError)
+    assert (error.outcome, shop.script.left) == ("not_sent", 1)
+    assert re.search("let this user (read and )?write", str(error))
 
 
 async def test_missing_file_that_must_exist_is_not_created(file: Path) -> None:
