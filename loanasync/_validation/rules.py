@@ -75,7 +75,7 @@ def check_approval(
         return [_wrong_type(ApprovalRequest, request)]
     names = dialect.approval_names
     problems = approval_check(limits)(request, names)
-    if dialect.order_token_required and not str(request.order_token or "").strip():
+    if dialect.order_token_required and _is_blank(request.order_token):
         required = Violation("required", "is required", "this dialect requires it")
         problems.append(required.problem("order_token", names["order_token"]))
     for field, is_sent in (
@@ -154,6 +154,10 @@ def _wrong_type(model: type, value: object) -> Problem:
 
 def _wrong_object(name: str, message: str, value: object) -> Problem:
     return Violation("object", message, f"not {values.type_name(value)}").problem(name, "")
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _has_right_check_letter(code: str) -> bool:

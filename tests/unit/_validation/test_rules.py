@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,6 +267,12 @@ def test_order_token_is_required_by_its_dialect(token: str | None) -> None:
     assert (problem.field, problem.wire_name) == ("order_token", "orderToken")
     assert shown([problem]) == [("order_token.required", "is required; this dialect requires it")]
     assert problems(approval_request(order_token=token), CIVIC) == []
+
+
+@pytest.mark.parametrize("token", [0, pd.NA, np.array([1, 2])], ids=type)
+def test_order_token_of_another_type_is_one_problem(token: Any) -> None:
+    [problem] = problems(approval_request(order_token=token), DEMANDING)
+    assert problem.code == "order_token.type"
 
 
 @pytest.mark.parametrize(("field", "value"), [("iban", "IT00"), ("payment_day_of_month", 5)])
