@@ -248,21 +248,30 @@ async def checkout(
     del fiscal_code, request, payload  # personal: must not be in a traceback
     if (decision := _restored(await order.decision())) is not None:
         return _decided(decision, approved_url)
-    if not (holds := await order.hold(click.fiscal_code)):
-        return Ask(error=PayloadMismatchError("approve", "", "inflight"))
-    deciding = asyncio.ensure_future(_decide(click, order, holds, fields, approved_url))
+    deciding = asyncio.ensure_future(_decide(click, order, fields, approved_url))
     try:
         return await asyncio.shield(deciding)
     except asyncio.CancelledError:  # the shopper has left
-        if not click.may_evaluate:
+        click.has_left = True
+        if click.is_preparing:
             deciding.cancel()
+        deciding.add_done_callback(_report)
         raise
 
 
-async def _decide(
-    click: "_Click", order: Order, holds: int, fields: Collection[str], approved_url: str
-) -> Page:
-    """Decide a held order, then store its decision or release the hold, also after the shopper has left."""
+def _report(deciding: "asyncio.Task[Page]") -> None:
+    """Log the error of a click whose shopper has left. Its text may contain personal values."""
+    if not deciding.cancelled() and (error := deciding.exception()) is not None:
+        log(ERROR, "checkout: failed after the shopper had left: %s", type(error).__name__)
+
+
+async def _decide(click: "_Click", order: Order, fields: Collection[str], approved_url: str) -> Page:
+    """Hold and decide an order, then store its decision or release the hold.
+
+    No method of the order is cancelled if the shopper leaves.
+    """
+    if not (holds := await order.hold(click.fiscal_code)):
+        return Ask(error=PayloadMismatchError("approve", "", "inflight"))
     try:
         decision = await click.decide()
     except DecisionNotRecordedError as error:
@@ -300,9 +309,27 @@ class _Click:
     create_timeout: Timeout | None
     needs_data: bool = False
     is_known: bool = False  # the ledger could be read
+    is_preparing: bool = False  # it ends if the shopper leaves
     may_evaluate: bool = False
+    has_left: bool = False  # the shopper
 
     async def decide(self) -> Decision:
+        if self.has_left:
+            raise asyncio.CancelledError
+        self.is_preparing = True
+        try:
+            decision = await self._prepare()
+        finally:
+            self.is_preparing = False
+        self.may_evaluate = True
+        if decision is not None:
+            return decision
+        return await self.client.approve(
+            self.fiscal_code, self.request, additional_data_needed=self.needs_data, scope=self.scope
+        )
+
+    async def _prepare(self) -> Decision | None:
+        """Create the request, unless its approval is known, and return the known decision."""
         if problems := self.client.check(self.fiscal_code, self.request):
             raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
@@ -315,12 +342,7 @@ class _Click:
             except LoanError as error:
                 if not self.already_created(error):
                     raise
-        self.may_evaluate = True
-        if decision is not None:
-            return decision
-        return await self.client.approve(
-            self.fiscal_code, self.request, additional_data_needed=self.needs_data, scope=self.scope
-        )
+        return decision
 
 
 def _restored(stored: Mapping[str, Any] | None) -> Decision | None:

@@ -202,6 +202,55 @@ async def test_shopper_who_leaves_keeps_the_decision_but_no_other_hold(
     assert (sent_by(script)[-1], order.holds, order.stored is None) == (left_at, holds, not holds)
 
 
+class SlowOrder(MemoryOrder):
+    """An order whose statements take effect some time before or after they are called."""
+
+    async def hold(self, fiscal_code: str) -> int:
+        holds = await super().hold(fiscal_code)
+        await asyncio.sleep(0)
+        return holds
+
+    async def release(self) -> None:
+        await asyncio.sleep(0)
+        await super().release()
+
+
+@pytest.mark.parametrize("steps", [[response(502)], [CREATED, denied()]])
+async def test_shopper_who_leaves_at_any_moment_keeps_no_hold(steps: list[ScriptedResponse]) -> None:
+    was_cancelled = True
+    moments = iter(range(100))
+    while was_cancelled:
+        order = SlowOrder()
+        click = asyncio.create_task(page_of(scripted_client(*steps), order))
+        for _ in range(next(moments)):
+            await asyncio.sleep(0)
+        was_cancelled = click.cancel()
+        await asyncio.wait([click])
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        assert order.holds == 0
+
+
+async def test_store_that_fails_after_the_shopper_has_left_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class FailingOrder(MemoryOrder):
+        async def save(self, *_: object) -> None:
+            raise OSError(FISCAL_CODE)
+
+    def leave(_: SentRequest) -> ScriptedResponse:
+        click.cancel()
+        return approved()
+
+    client = scripted_client(CREATED, computed(leave))
+    click = asyncio.create_task(page_of(client, FailingOrder()))
+    await asyncio.wait([click])
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    assert click.cancelled()
+    assert caplog.messages == ["checkout: failed after the shopper had left: OSError"]
+
+
 async def test_creation_has_its_own_time_limits() -> None:
     limits = Timeout(total=5, attempt=4, connect=2)
     page = await after(system_error(retry_after=10), create_timeout=limits)
