@@ -82,7 +82,7 @@ class LoanClient(Closing):
 
     A client can be created before an event loop runs. It can be used in several event loops and opens one
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
-    Entering the block loads aiohttp and opens the session; otherwise the first call does.
+    Entering the block opens the session; otherwise the first call does.
 
     A client cannot be copied or pickled. Create one in each process.
 

@@ -45,8 +45,9 @@ class Ledger(Closing):
       does not succeed.
     - A claim whose lease has expired is reported as UNKNOWN. The entry can then be claimed only by naming
       the token of that claim. Leases are measured by one clock, the store's.
-    - A decision (APPROVED or REFUSED) of the service is always written, even late and with the token of an
-      older claim. A decision never expires and is never overwritten, except by a correction.
+    - A decision (APPROVED or REFUSED) of the service is written to an entry without a decision, even late
+      and with the token of an older claim. A decision never expires and is never overwritten, except by a
+      correction.
     - Any other settlement needs the token of the last claim.
     - A correction changes only an entry that a person decided or released. It names the token of the entry,
       has a note, and has a source other than the service.
