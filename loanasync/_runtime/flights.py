@@ -49,8 +49,8 @@ class Flight(Run):
     was written, nothing is sent. Otherwise the response is read and settled. The callers may be in other
     event loops and threads.
 
-    A call that finds a flight of the same approval joins it. Its own object is then used only for its time
-    limit and its span.
+    A call that finds a flight of the same approval joins it. The `Flight` that it has created is then used
+    only for the time limit and the span of the call.
 
     Args:
         pipeline: As for `Run`.
@@ -210,9 +210,9 @@ class Flights(ForkSafe):
     async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:
         """Wait for the end of a flight. Return True if the time of this caller is over before.
 
-        Then it leaves if a response is awaited. If it has joined, it also leaves if others still wait. Any
-        other caller stays until the end, which is near: if it is the last one and nothing was sent, the
-        flight is withdrawn; otherwise its result is being recorded.
+        When its time is over, the caller leaves at once if a response is awaited, or if it has joined and
+        other callers still wait. Otherwise it waits for the end, which is near: the flight was withdrawn,
+        because no caller is left, or its result is being recorded.
         """
         await self._wait_once(own, flight, within)
         if flight.phase is Phase.OVER:
@@ -353,7 +353,7 @@ def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | Base
     Return None if nothing was sent, and this caller, which has joined, may try again.
     """
     is_own = flight is own
-    if flight.phase is not Phase.OVER:  # a response is awaited, or perhaps it is
+    if flight.phase is not Phase.OVER:  # a response may still arrive
         return _late_error(own, is_sent=True) if is_own else InFlightError("approve", flight.entry or "")
     result = flight.result
     if not isinstance(result, BaseException):

@@ -101,9 +101,9 @@ class _Kept(NamedTuple):
 class ProcessGuard(ForkSafe):
     """The approvals that this process has requested in the last hour, for a client without a ledger.
 
-    Each customer has a record of about 200 bytes, whatever their number. The responses of the last 10,000
-    approvals are kept as bytes, and those of decisions that no caller has received for the whole hour. A
-    decision whose response is gone is a `DecisionForgottenError`, never a second request.
+    Each customer has a record of about 200 bytes; their number is not limited. The responses of the last
+    10,000 approvals are kept as bytes. A decision that no caller has received is kept for the whole hour. If
+    the response of a decision is gone, the result is a `DecisionForgottenError`, never a second request.
 
     The records are consistent after each step, because another thread may fork the process at any time. A
     record that is in flight when its approval begins again was left by a parent process.

@@ -124,7 +124,7 @@ class DirectTransport:
                 try:
                     cause = failures.cause_of(error, self._waits)
                     now = self._loop.time()
-                    # Another call has released a connection, which a third one may have taken meanwhile.
+                    # True if another call has released a connection. A third one may have taken it meanwhile.
                     is_handed_over = type(cause) is TimeoutError and now < deadline
                     if not is_handed_over:
                         return failures.no_response(cause, is_unsent=True)
@@ -135,8 +135,8 @@ class DirectTransport:
     async def _connect(self, origin: Origin, connect: float, deadline: float) -> DirectConnection:
         """Open a connection; raise an aiohttp error if it cannot be used.
 
-        If the connector limits the number of connections, stop when another call releases one of them: it
-        stays open while it is idle, so the connector may have no slot for another.
+        If the connector limits the number of connections, stop when another call releases one. The connector
+        counts idle connections, too, so it may have no slot for a new one.
         """
         limit = asyncio.timeout_at(deadline)
         async with self._waits.limited_by(limit):

@@ -122,7 +122,7 @@ async def _set_sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: obje
 class SessionTransport:
     """Sends requests through `ClientSession.request`. It belongs to one event loop.
 
-    It uses documented names of aiohttp only, so it works with all versions, and while other code replaces
+    It requires only documented names of aiohttp, so it works with all versions, and while other code replaces
     methods of `ClientSession`. That code may send the request, so the request then counts as sent.
 
     Each request has a new connection, which is closed after the response. The public API can neither limit
@@ -189,7 +189,8 @@ class SessionTransport:
                     allow_redirects=False,
                     timeout=connect_timeout(connect),
                     proxy=self.proxy,
-                    # Another value than that of the user's requests keeps this one off their connections.
+                    # aiohttp reuses a connection only for requests with the same value. The user's requests
+                    # have another one.
                     ssl=trust,
                     trace_request_ctx=request,
                 )

@@ -64,7 +64,7 @@ class FieldMapping:
 
     Args:
         columns: Column or member by field.
-        values: By field: values by the text in the file, which is in lower case.
+        values: By field: the value for each text of the file. The texts are in lower case.
         constants: By field: the value for rows that have none.
         amounts: Unit of amounts without a currency sign.
         encoding: Text encoding. None: UTF-8, the encoding of the byte order mark, or that of Excel.
@@ -94,7 +94,7 @@ class FieldMapping:
     def conflict(self, column: str) -> str | None:
         """Return the field that an unused column names, if it is mapped to a column of another name.
 
-        Which of the two columns is meant must be said: a delivery note is not a first name.
+        The mapping may be a mistake, so `ignore` must name the unused column.
         """
         own = None if column in self.ignore else _FIELD_BY_NAME.get(normalized(column))
         if own is None or (mapped := self.columns.get(own)) in (None, column):

@@ -53,7 +53,7 @@ def entry_line(entry: Entry) -> str:
 
 
 def entry_members(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON members, without its response and its token, which permits to settle it."""
+    """Return an entry as JSON members, without its response, and without the token that settles it."""
     return {
         "key": entry.key,
         **_state_members(entry),
@@ -113,9 +113,9 @@ def _is_personal(wire_name: str) -> bool:
 
 
 def _source(entry: Entry | Change) -> str:
-    """Return the source of a state: "client" if the client could not read a decision of the service.
+    """Return the source of a state. The ledger stores "service" for every state that a client wrote.
 
-    The ledger stores "service" for every state that a client wrote.
+    Return "client" for such a state if the service did not decide.
     """
     is_concluded = entry.source == SERVICE and entry.state in _WITHOUT_DECISION
     return "client" if is_concluded else entry.source
