@@ -282,8 +282,8 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
         click.may_evaluate &= is_own
         page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
-        is_unknown = not click.is_known and error.outcome == "not_sent" and not isinstance(page, Form)
-        if is_unknown and holds > 1:  # another click may have evaluated the customer
+        is_in_doubt = not click.has_recalled and error.outcome == "not_sent" and not isinstance(page, Form)
+        if is_in_doubt and holds > 1:  # another click may have evaluated the customer
             page = Waiting(error=error, advice="wait")
         if page.entry is not None:
             await order.save(page.entry, None)
@@ -308,7 +308,7 @@ class _Click:
     scope: str
     create_timeout: Timeout | None
     needs_data: bool = False
-    is_known: bool = False  # the ledger could be read
+    has_recalled: bool = False  # the ledger or the client's memory was read
     is_preparing: bool = False  # it ends if the shopper leaves
     may_evaluate: bool = False
     has_left: bool = False  # the shopper
@@ -334,7 +334,7 @@ class _Click:
             raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
         decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
-        self.is_known = True
+        self.has_recalled = True
         if decision is None:
             try:
                 created = await self.client.create_request(self.payload, timeout=self.create_timeout)

@@ -67,7 +67,7 @@ class Run:
         started: Time of the start, by the client's clock.
         customer: Digest of shop, customer and scope of an approval.
         payload: Digest of the members of its body.
-        callers: Those that wait for the result: one, or the callers of a flight.
+        callers: The callers that wait for the result. Empty if all callers of a flight have left.
         entry: Key of its ledger entry, set by the guard.
         after_unknown: True if an earlier call for the same approval has an unknown outcome, set by the guard.
         trace_id: Id of its trace.
@@ -104,7 +104,7 @@ class Run:
         self.call = call
         self.timeout: Timeout = timeout
         self.retry: RetryPolicy = retry
-        self.started: float = pipeline.now()  # after opening the first transport, which may load aiohttp
+        self.started: float = pipeline.now()  # after opening the first transport, which takes time
         self.deadline: float = self.started + timeout.total
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class Run:
 
     @property
     def is_reading(self) -> bool:
-        """True while the response to a request is awaited that was written."""
+        """True while the response to a written request is awaited."""
         return self._sending is not None and self._sending.is_sent
 
     @property
@@ -165,7 +165,7 @@ class Run:
     # --- slots
 
     @property
-    def must_wait(self) -> bool:
+    def cannot_send_now(self) -> bool:
         """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
         return (
             self.call.sends_nothing
@@ -176,9 +176,8 @@ class Run:
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit.
 
-        Return an error if no slot becomes free in time, or if the circuit breaker is open. It is asked here,
-        and nowhere else, because this is before a ledger's entry is claimed and before anything is sent. A
-        call that sends nothing ends here for the same reason.
+        Return an error if no slot becomes free in time, or if the circuit breaker refuses the call. Nothing
+        was claimed or sent before this step, so a call that sends nothing ends here, too.
         """
         if self.call.sends_nothing:
             return NothingKnownError()

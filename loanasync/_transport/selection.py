@@ -28,11 +28,11 @@ def proxy_of(setting: object, base_url: str) -> Proxy | None:
 
         # Over http, which is allowed on this machine only, the proxy would read the requests.
         url = None if scheme == "http" or proxy_bypass(host) else getproxies().get("https")
-    is_read = scheme == "http" and url is not None
-    if url is None or (not is_read and _is_proxy_url(url)):
+    would_be_read = scheme == "http" and url is not None
+    if url is None or (not would_be_read and _is_proxy_url(url)):
         return None if setting is None else Proxy(cast("str | None", url))
     del setting, url  # may contain a password: must not be in a traceback
-    if is_read:
+    if would_be_read:
         raise ConfigurationError("proxy", "needs a base_url with https, or the proxy would read the requests")
     raise ConfigurationError("proxy", 'must be a URL such as http://proxy.example.com:3128, or "env"')
 

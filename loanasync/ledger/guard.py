@@ -52,7 +52,7 @@ CallResult: TypeAlias = Outcome | LoanError
 
 _MAX_UNWRITTEN = 10_000  # settlements
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
-APPROVE = "approve"
+_OPERATION = "approve"
 _NOWHERE = Place("", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
@@ -125,7 +125,7 @@ class LedgerGuard:
         return keys if keys is not None and keys.header is self.ledger.known_header else None
 
     async def attempt(
-        self, action: Callable[[], Awaitable[T]], within: float, key: str = "", operation: str = APPROVE
+        self, action: Callable[[], Awaitable[T]], within: float, key: str = "", operation: str = _OPERATION
     ) -> T | LoanError:
         """Run operations of the ledger for a call; return an error if the ledger cannot be used.
 
@@ -172,7 +172,7 @@ class LedgerGuard:
             InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
         """
         if problems := self.order_token_problems(call.order_token):
-            raise InvalidRequestError(problems, APPROVE)
+            raise InvalidRequestError(problems, _OPERATION)
         return scope_parts(self.policy, call.scope, call.order_token)
 
     def keep_unread(self, run: Run) -> None:
@@ -327,7 +327,7 @@ class LedgerClaim(Claim):
         - It claims the entry.
         """
         run = self._run
-        found = await self._look_up(always=run.must_wait)
+        found = await self._look_up(always=run.cannot_send_now)
         while True:
             if isinstance(found, LoanError):
                 run.record.set_ledger_result("unavailable")
@@ -417,12 +417,12 @@ class LedgerClaim(Claim):
         if entry.payload not in ("", self._at.payload):  # a person creates entries without one
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
-            return PayloadMismatchError(APPROVE, key, entry.state.value)
+            return PayloadMismatchError(_OPERATION, key, entry.state.value)
         match entry.state:
             case State.INFLIGHT:
-                return InFlightError(APPROVE, key)
+                return InFlightError(_OPERATION, key)
             case State.UNKNOWN | State.LOST | State.HELD as state:
-                return OutcomeUnknownError(APPROVE, key, cast("UnresolvedState", state.value), entry.note)
+                return OutcomeUnknownError(_OPERATION, key, cast("UnresolvedState", state.value), entry.note)
             case _:
                 return self._replay(entry)
 
@@ -433,7 +433,7 @@ class LedgerClaim(Claim):
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
             self._run.record.set_ledger_result("unavailable")
-            return LedgerUnavailableError(APPROVE, self._at.key, type(error).__name__)
+            return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__)
         self._run.record.set_ledger_result("hit")
         return outcome
 
@@ -608,7 +608,7 @@ class LedgerClaim(Claim):
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:
         """Return the error that carries a decision, which a later call writes to the ledger."""
         outcome: Literal["approved", "refused"] = "approved" if decision.approved else "refused"
-        error = DecisionNotRecordedError(APPROVE, self._at.key, outcome, decision, file, cause_type)
+        error = DecisionNotRecordedError(_OPERATION, self._at.key, outcome, decision, file, cause_type)
         make = partial(settlement_of, decision, State(outcome), self._policy)
         self._guard.remember(self._token, Unwritten(self._at, State(outcome), make, error=error))
         return error
