@@ -24,7 +24,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row
+from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row, exchanges
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
 from support.raw_server import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
 from support.virtual_time import turns
@@ -159,17 +159,16 @@ async def ready(
     correct = correct_response(operation, refused=row.refused, redirect_to=f"{other.base_url}/")
     good = correct_response(operation)
     # One exchange more than is needed: an ending connection may take the next one.
-    exchanges = [*row.server(correct), *[(Play.READ, good.whole)] * 2]
-    if row.earlier_exchange is not None:
-        exchanges.insert(0, row.earlier_exchange(good))
-    server = RawServer(*exchanges, tls=tls, scheme=scheme)
+    earlier = exchanges(row.earlier_steps, good)
+    later = [*exchanges(row.steps, correct), *[(Play.READ, good.whole())] * 2]
+    server = RawServer(*earlier, *later, tls=tls, scheme=scheme)
     async with running(other), running(server, row.prepare), AsyncExitStack() as stack:
         client = await _client(stack, server, scheme, session, providers)
         caller = Caller(client, operation, server, other, _timeout(row, scheme))
-        if row.earlier_exchange is not None:
+        if earlier:
             assert succeeded(await caller(PATIENT))
             server.call_over.set()
-            await caller.wait_until_noticed(exchanges[0])
+            await caller.wait_until_noticed(earlier[0])
         caller.earlier_requests.extend(server.requests)
         yield caller
 

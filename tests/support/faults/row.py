@@ -1,6 +1,7 @@
 """The rows of the fault matrix: a fault between the SDK and the service, and its result."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -12,11 +13,11 @@ from loanasync import (
     UnexpectedResponseError,
     UnexpectedStatusError,
 )
-from support.raw_server import Certificate, Exchange, RawServer
+from support.raw_server import Certificate, Drip, Exchange, Play, RawServer, Step
 
-__all__ = ["BODY_TIMED_OUT", "BODY_TOO_LARGE", "BODY_TRUNCATED", "CONNECTION_LOST", "NOT_SENT", "PARTIAL"]
-__all__ += ["READ_TIMEOUT", "SESSIONS", "SUCCESS", "UNREADABLE", "CorrectResponse", "Expected", "Row", "http"]
-__all__ += ["unexpected"]
+__all__ = ["BODY_TIMED_OUT", "BODY_TOO_LARGE", "BODY_TRUNCATED", "CONNECTION_LOST", "HALF_BODY", "HALF_HEAD"]
+__all__ += ["HEAD", "NOT_SENT", "PARTIAL", "READ_TIMEOUT", "SESSIONS", "SUCCESS", "UNREADABLE", "WHOLE"]
+__all__ += ["CorrectResponse", "Expected", "Row", "exchanges", "http", "unexpected"]
 
 
 def http(status: str, body: bytes = b"", *headers: str) -> bytes:
@@ -45,24 +46,25 @@ class CorrectResponse:
     redirect_to: str = ""  # the address of another host
     fiscal_code: str = ""  # of the customer
 
-    @property
     def whole(self) -> bytes:
         return http(self.status, self.body)
 
-    @property
     def half_head(self) -> bytes:
-        return self.whole[:25]
+        return self.whole()[:25]
 
-    @property
     def head(self) -> bytes:
-        return self.whole[: -len(self.body)]
+        return self.whole()[: -len(self.body)]
 
-    @property
     def half_body(self) -> bytes:
-        return self.whole[: -len(self.body) // 2]
+        return self.whole()[: -len(self.body) // 2]
 
     def with_body(self, body: bytes, *headers: str) -> bytes:
         return http(self.status, body, *headers)
+
+
+Steps: TypeAlias = tuple[Step | Callable[[CorrectResponse], bytes], ...]
+WHOLE, HEAD = CorrectResponse.whole, CorrectResponse.head
+HALF_HEAD, HALF_BODY = CorrectResponse.half_head, CorrectResponse.half_body
 
 
 @frozen
@@ -77,32 +79,55 @@ class Expected:
     alternative: "Expected | None" = None  # another possible result, if both sides race
 
 
-@frozen(kw_only=True)
+@frozen
 class Row:
     """One fault."""
 
     name: str
     fault: str
-    server: Callable[[CorrectResponse], tuple[Exchange, ...]] = lambda _: ()
     expected: Expected
+    steps: Steps = ()  # of the server
     expected_over_https: Expected | None = None
     expected_through_aiohttp: Expected | None = None
-    requests_read: int = 1  # whole requests that the service reads
+    requests_read: int = field()  # whole requests that the service reads
     attempts: int = field()
-    earlier_exchange: Callable[[CorrectResponse], Exchange] | None = None  # of a call on the same connection
+    earlier_steps: Steps = ()  # of a call on the same connection
     prepare: Callable[[RawServer], None] | None = None
     closes_connection: bool = False  # after a whole response
-    times_out: bool = False  # a timeout of the client ends it
     schemes: tuple[str, ...] = ("http", "https")
-    operations: tuple[str, ...] = ("approve", "complete")
     refused: bool = False
+    operations: tuple[str, ...] = field()
     speaks_tls: bool = True
     certificate: Certificate = Certificate.GOOD
     message: str = ""  # a part of the error message
 
+    @requests_read.default
+    def _reads(self) -> int:
+        return self.steps.count(Play.READ)
+
     @attempts.default
-    def _default_attempts(self) -> int:
+    def _one_for_each_request(self) -> int:
         return max(1, self.requests_read)
+
+    @operations.default
+    def _operations_with_this_response(self) -> tuple[str, ...]:
+        return ("approve",) if self.refused else ("approve", "complete")
+
+    @property
+    def times_out(self) -> bool:
+        """Return True if a timeout of the client ends the call."""
+        silent = any(step is Play.SILENCE or isinstance(step, Drip) for step in self.steps)
+        return silent or self.prepare in (RawServer.overfill, RawServer.listen)
+
+
+def exchanges(steps: Steps, good: CorrectResponse) -> list[Exchange]:
+    """Return the exchanges of a server. Each READ begins another one."""
+    found: list[list[Step]] = []
+    for step in steps:
+        if step is Play.READ or not found:
+            found.append([])
+        found[-1].append(step(good) if callable(step) else step)
+    return [*map(tuple, found)]
 
 
 NOT_SENT = Expected(ConnectError, "not_sent")
