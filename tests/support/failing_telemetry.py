@@ -23,6 +23,7 @@ from loanasync.testing import (
 )
 from support.builders import approval_request
 
+NO_CONTEXT = trace.INVALID_SPAN_CONTEXT
 SECRET = "zzq-secret"  # the text of each failure; it must not be logged
 
 
@@ -49,42 +50,22 @@ class FailingExporter(SpanExporter):
     export = fail
 
 
-class FailingIds(trace.TracerProvider):
-    """A provider whose tracers fail to start a span."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.side_effect = RuntimeError(SECRET)
-        return tracer  # type: ignore[no-any-return]
-
-
-class NoIds(trace.TracerProvider):
-    """A provider that is disabled: its spans have no trace id."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
-        return tracer  # type: ignore[no-any-return]
+def provider_of(span: object) -> trace.TracerProvider:
+    """Return a provider whose tracers start this span. If it is an exception, they raise it."""
+    provider = mock.create_autospec(trace.TracerProvider, instance=True)
+    provider.get_tracer.return_value = mock.create_autospec(Tracer, instance=True)
+    provider.get_tracer.return_value.start_span.side_effect = lambda *_, **__: span
+    if isinstance(span, Exception):
+        provider.get_tracer.return_value.start_span.side_effect = span
+    return provider  # type: ignore[no-any-return]
 
 
-class NoSpans(trace.TracerProvider):
-    """A provider whose tracers return None instead of a span."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = None
-        return tracer  # type: ignore[no-any-return]
+class UnknownRecording(trace.NonRecordingSpan):
+    is_recording = fail
 
 
-class UnknownRecording(trace.TracerProvider):
-    """A provider whose spans fail to say if they are recorded."""
-
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = mock.create_autospec(trace.Span, instance=True)
-        tracer.start_span.return_value.is_recording.side_effect = RuntimeError(SECRET)
-        tracer.start_span.return_value.get_span_context.return_value = trace.INVALID_SPAN_CONTEXT
-        return tracer  # type: ignore[no-any-return]
+class SpanWithoutContext(trace.NonRecordingSpan):
+    get_span_context = fail
 
 
 class FailingSpan(trace.NonRecordingSpan):
@@ -92,13 +73,6 @@ class FailingSpan(trace.NonRecordingSpan):
 
     def is_recording(self) -> bool:
         return True
-
-
-class FailingSpans(trace.TracerProvider):
-    def get_tracer(self, *_: object, **__: object) -> Tracer:
-        tracer = mock.create_autospec(Tracer, instance=True)
-        tracer.start_span.return_value = FailingSpan(trace.INVALID_SPAN_CONTEXT)
-        return tracer  # type: ignore[no-any-return]
 
 
 def with_processor(processor: SpanProcessor) -> TracerProvider:
@@ -112,8 +86,8 @@ PROVIDERS: dict[str, Callable[[], trace.TracerProvider]] = {
     "processor at a start": lambda: with_processor(FailingStart()),
     "processor at an end": lambda: with_processor(FailingEnd()),
     "exporter": lambda: with_processor(SimpleSpanProcessor(FailingExporter())),
-    "tracer": FailingIds,
-    "span": FailingSpans,
+    "tracer": lambda: provider_of(RuntimeError(SECRET)),
+    "span": lambda: provider_of(FailingSpan(NO_CONTEXT)),
 }
 
 

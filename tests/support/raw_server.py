@@ -7,11 +7,11 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import trustme
 from attrs import frozen
@@ -204,13 +204,12 @@ class RawServer:
         task.add_done_callback(self.tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(self, reader, writer)
         with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
             while self.exchanges and not writer.is_closing():
                 exchange = self.exchanges.popleft()
                 try:
                     for step in exchange:
-                        await connection.play(step)
+                        await self._play(step, reader, writer)
                     self.played += 1
                 except asyncio.IncompleteReadError as error:
                     if not error.partial:  # the client closed an idle connection
@@ -221,60 +220,37 @@ class RawServer:
         with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
             await writer.wait_closed()
 
+    async def _play(self, step: Step, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match step:
+            case bytes() | Drip():
+                await _send(step, reader, writer)
+            case Play.READ:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                self.requests.append(head + await reader.readexactly(length))
+            case Play.READ_HALF:
+                await reader.readexactly(100)
+            case Play.FIN:
+                writer.close()
+            case Play.RST:
+                raw: socket.socket = writer.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            case Play.SILENCE:
+                await reader.read()
+            case Play.AFTER_THE_CALL:
+                await self.call_over.wait()
+            case Play.NOT_LISTENING:
+                self.refuse()
 
-class _Connection:
-    def __init__(self, server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._server = server
-        self._reader = reader
-        self._writer = writer
 
-    async def play(self, step: Step) -> None:
-        if isinstance(step, Play):
-            await self._steps[step](self)
-            return
-        await self._write(step if isinstance(step, bytes) else step.drop)
-        while isinstance(step, Drip) and not self._reader.at_eof():
-            await asyncio.sleep(0.01)
-            await self._write(step.drop)
-
-    async def _write(self, content: bytes) -> None:
-        self._writer.write(content)
-        await self._writer.drain()
-
-    async def _read(self) -> None:
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        self._server.requests.append(head + await self._reader.readexactly(length))
-
-    async def _read_half(self) -> None:
-        await self._reader.readexactly(100)
-
-    async def _fin(self) -> None:
-        self._writer.close()
-
-    async def _rst(self) -> None:
-        raw: socket.socket = self._writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
-
-    async def _silence(self) -> None:
-        await self._reader.read()
-
-    async def _after_the_call(self) -> None:
-        await self._server.call_over.wait()
-
-    async def _not_listening(self) -> None:
-        self._server.refuse()
-
-    _steps: ClassVar[dict[Play, Callable[["_Connection"], Awaitable[None]]]] = {
-        Play.READ: _read,
-        Play.READ_HALF: _read_half,
-        Play.FIN: _fin,
-        Play.RST: _rst,
-        Play.SILENCE: _silence,
-        Play.AFTER_THE_CALL: _after_the_call,
-        Play.NOT_LISTENING: _not_listening,
-    }
+async def _send(step: bytes | Drip, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(step if isinstance(step, bytes) else step.drop)
+    await writer.drain()
+    while isinstance(step, Drip) and not reader.at_eof():
+        await asyncio.sleep(0.01)
+        writer.write(step.drop)
+        await writer.drain()
 
 
 @asynccontextmanager

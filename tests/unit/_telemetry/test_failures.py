@@ -4,9 +4,8 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
-from unittest import mock
 
 import pytest
 from opentelemetry import trace
@@ -29,15 +28,16 @@ from support.builders import FISCAL_CODE, approval_request
 from support.failing_telemetry import (
     BROKEN,
     LOCATION,
+    NO_CONTEXT,
     PROVIDERS,
     SECRET,
     FailingSampler,
-    NoIds,
-    NoSpans,
+    SpanWithoutContext,
     UnknownRecording,
     calls,
     fail,
     logged_failures,
+    provider_of,
 )
 
 
@@ -73,28 +73,20 @@ async def test_failing_sampler_keeps_the_trace_of_the_caller() -> None:
     assert trace_id in script.sent[0].headers["traceparent"]
 
 
-class SpanWithoutContext(trace.NonRecordingSpan):
-    get_span_context = fail
-
-
-def without_context() -> trace.TracerProvider:
-    tracing: trace.TracerProvider = mock.create_autospec(trace.TracerProvider, instance=True)
-    tracing.get_tracer.return_value.start_span.return_value = SpanWithoutContext(trace.INVALID_SPAN_CONTEXT)  # type: ignore[attr-defined]
-    return tracing
-
-
-@pytest.mark.parametrize("make", [UnknownRecording, NoSpans, without_context])
+@pytest.mark.parametrize("span", [UnknownRecording(NO_CONTEXT), None, SpanWithoutContext(NO_CONTEXT)])
 async def test_span_that_cannot_be_recorded_does_not_affect_calls(
-    make: Callable[[], trace.TracerProvider], caplog: pytest.LogCaptureFixture
+    span: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = await calls()
-    assert await calls(telemetry=Telemetry(tracer_provider=make())) == expected
+    assert await calls(telemetry=Telemetry(tracer_provider=provider_of(span))) == expected
     assert trace.get_current_span() is trace.INVALID_SPAN, "no span stays current"
     assert logged_failures(caplog)
 
 
 async def test_span_without_an_id_has_no_trace_id() -> None:
-    client = scripted_client(approved(), telemetry=Telemetry(tracer_provider=NoIds()))
+    client = scripted_client(
+        approved(), telemetry=Telemetry(tracer_provider=provider_of(trace.NonRecordingSpan(NO_CONTEXT)))
+    )
     decision = await client.approve(FISCAL_CODE, approval_request())
     assert decision.meta.trace_id is None
 
