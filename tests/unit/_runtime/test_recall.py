@@ -1,7 +1,6 @@
 """`LoanClient.recall`: what a client knows of an approval, without a request."""
 
 import asyncio
-from collections.abc import Callable
 
 import attrs
 import pytest
@@ -16,6 +15,7 @@ from loanasync import (
 )
 from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import (
+    ScriptedResponse,
     ScriptedTransport,
     approved,
     connection_lost,
@@ -27,28 +27,27 @@ from loanasync.testing import (
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 
-LEDGERS: list[Callable[[], Ledger | None]] = [lambda: None, MemoryLedger]
-EACH_LEDGER = pytest.mark.parametrize("ledger", LEDGERS, ids=["memory", "ledger"])
+
+@pytest.fixture(params=[lambda: None, MemoryLedger], ids=["memory", "ledger"])
+def ledger(request: pytest.FixtureRequest) -> Ledger | None:
+    made: Ledger | None = request.param()
+    return made
 
 
-@EACH_LEDGER
-async def test_recall_without_an_approval_is_none_and_sends_nothing(
-    ledger: Callable[[], Ledger | None],
-) -> None:
+async def test_recall_without_an_approval_is_none_and_sends_nothing(ledger: Ledger | None) -> None:
     script = ScriptedTransport(approved())
-    async with script.client(ledger=ledger()) as client:
+    async with script.client(ledger=ledger) as client:
         assert await client.recall(FISCAL_CODE, approval_request()) is None
         assert script.sent == []
         assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
 
 
-@EACH_LEDGER
 @pytest.mark.parametrize(("step", "kind"), [(approved(), Approved), (refused(), Refused)])
 async def test_recall_after_a_decision_returns_it(
-    ledger: Callable[[], Ledger | None], step: object, kind: type
+    ledger: Ledger | None, step: ScriptedResponse, kind: type
 ) -> None:
-    script = ScriptedTransport(step)  # type: ignore[arg-type]
-    async with script.client(ledger=ledger()) as client:
+    script = ScriptedTransport(step)
+    async with script.client(ledger=ledger) as client:
         decision = await client.approve(FISCAL_CODE, approval_request())
         known = await client.recall(FISCAL_CODE, approval_request())
         assert type(known) is kind
@@ -58,20 +57,18 @@ async def test_recall_after_a_decision_returns_it(
         assert len(script.sent) == 1
 
 
-@EACH_LEDGER
 @pytest.mark.parametrize("step", [not_connected(), rejected({"city": ["blank"]})])
-async def test_recall_after_no_evaluation_is_none(ledger: Callable[[], Ledger | None], step: object) -> None:
-    script = ScriptedTransport(step)  # type: ignore[arg-type]
-    async with script.client(ledger=ledger()) as client:
+async def test_recall_after_no_evaluation_is_none(ledger: Ledger | None, step: ScriptedResponse) -> None:
+    script = ScriptedTransport(step)
+    async with script.client(ledger=ledger) as client:
         with pytest.raises(Exception, match="approve"):
             await client.approve(FISCAL_CODE, approval_request())
         assert await client.recall(FISCAL_CODE, approval_request()) is None
 
 
-@EACH_LEDGER
-async def test_recall_after_an_unknown_outcome_raises_it(ledger: Callable[[], Ledger | None]) -> None:
+async def test_recall_after_an_unknown_outcome_raises_it(ledger: Ledger | None) -> None:
     script = ScriptedTransport(connection_lost())
-    async with script.client(ledger=ledger()) as client:
+    async with script.client(ledger=ledger) as client:
         with pytest.raises(Exception, match="approve"):
             await client.approve(FISCAL_CODE, approval_request())
         with pytest.raises(OutcomeUnknownError):
@@ -81,13 +78,10 @@ async def test_recall_after_an_unknown_outcome_raises_it(ledger: Callable[[], Le
         assert await client.recall(FISCAL_CODE, approval_request(), scope="another order") is None
 
 
-@EACH_LEDGER
-async def test_recall_during_the_approval_waits_for_its_decision(
-    ledger: Callable[[], Ledger | None],
-) -> None:
+async def test_recall_during_the_approval_waits_for_its_decision(ledger: Ledger | None) -> None:
     step, arrived, leave = held_response(approved())
     script = ScriptedTransport(step)
-    async with script.client(ledger=ledger()) as client:
+    async with script.client(ledger=ledger) as client:
         approval = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
         await arrived.wait()
         recall = asyncio.create_task(client.recall(FISCAL_CODE, approval_request()))
@@ -98,10 +92,9 @@ async def test_recall_during_the_approval_waits_for_its_decision(
         assert len(script.sent) == 1
 
 
-@EACH_LEDGER
-async def test_approval_that_joins_a_recall_sends_its_request(ledger: Callable[[], Ledger | None]) -> None:
+async def test_approval_that_joins_a_recall_sends_its_request(ledger: Ledger | None) -> None:
     script = ScriptedTransport(approved())
-    async with script.client(ledger=ledger()) as client:
+    async with script.client(ledger=ledger) as client:
         known, decision = await asyncio.gather(
             client.recall(FISCAL_CODE, approval_request()), client.approve(FISCAL_CODE, approval_request())
         )
