@@ -1,7 +1,8 @@
-"""Processes that start within milliseconds: forks of a server process that has imported what they need."""
+"""Processes that run a script or a function; the latter are forks of a process that has imported a lot."""
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +13,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-__all__ = ["start_fork_server", "start_process"]
+__all__ = ["run_script", "start_fork_server", "start_process"]
+
+
+def run_script(
+    script: str, *arguments: object, warning: str = "error", **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a Python script in development mode; warnings are errors by default."""
+    command = [sys.executable, "-X", "dev", "-W", warning, "-c", script, *map(str, arguments)]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -21,6 +20,7 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
 from support.canned_server import approve
+from support.processes import run_script
 from support.unclosed_clients import approval, warned
 
 if TYPE_CHECKING:
@@ -194,19 +194,6 @@ with asyncio.Runner() as runner:
     report(f"parent {runner.run(request_approval())}")
     runner.run(client.aclose())
 """
-
-
-def run_script(
-    script: str, *arguments: str, warning: str = "error", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", warning, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

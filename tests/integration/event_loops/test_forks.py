@@ -1,11 +1,11 @@
 """A process that forks while its other threads use a ledger, a client's memory or its metrics."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_script
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
 
@@ -57,14 +57,9 @@ sys.exit(status)
 """
 
 
-def run(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-W", "error", "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
 @pytest.mark.parametrize("lock", ["MemoryLedger", "SqliteLedger", "Flights", "metrics"])
 def test_child_forked_while_a_thread_holds_a_lock_is_not_blocked(lock: str, tmp_path: Path) -> None:
-    done = run(HELD, lock, tmp_path / "decisions.db")
+    done = run_script(HELD, lock, tmp_path / "decisions.db")
     assert done.returncode == 0, done.stderr
 
 
@@ -105,7 +100,7 @@ print(won)
 
 @pytest.mark.parametrize("how", ["open", "opening"])
 def test_fork_does_not_wait_for_a_locked_sqlite_file(how: str, tmp_path: Path) -> None:
-    done = run(LOCKED, tmp_path / "decisions.db", how)
+    done = run_script(LOCKED, tmp_path / "decisions.db", how)
     assert done.stdout == "[True]\n", done.stderr
 
 
@@ -157,5 +152,5 @@ asyncio.run(main())
 
 def test_child_leaves_the_requests_of_its_parent_alone() -> None:
     """The child knows all requests of its parent, sends none again, and does not wake its event loop."""
-    done = run(INHERITED)
+    done = run_script(INHERITED)
     assert done.stdout == "OutcomeUnknownError " * 3 + "approved 3 []\n", done.stderr

@@ -1,20 +1,18 @@
 """The main behaviour of a client, with the event loops of asyncio and uvloop."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
 
 from loanasync import Approved, Timeout
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 from support.canned_server import APPROVAL, approve, serving
+from support.direct_path import client_of
 from support.faults.row import SESSIONS
-from support.raw_server import Certificate, Play, RawServer, authority, certificate, running
-from support.separate import SeparateClient
+from support.raw_server import Certificate, Play, RawServer, certificate, running
 from support.unclosed_clients import approval, warned
 
 
@@ -49,26 +47,12 @@ class TestUnderEachEventLoop:
     def test_response_over_tls_is_read_whole(self, new_loop: Any, session: str) -> None:
         async def approve_twice() -> None:
             server = RawServer(((Play.READ, APPROVAL) * 2), tls=certificate(Certificate.GOOD), scheme="https")
-            trust = ssl.create_default_context()
-            authority().configure_trust(trust)
-            async with (
-                running(server),
-                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as users,
-                SeparateClient(
-                    server.base_url,
-                    shop_id="s",
-                    auth_token="t",
-                    ssl=None if session.startswith("users") else trust,
-                    session=users if session.startswith("users") else None,
-                    direct_connections="through aiohttp" not in session,
-                ) as client,
-            ):
+            async with running(server), client_of(server.base_url, session) as client:
                 for _ in range(2):
                     decision = await approve(client)
                     assert isinstance(decision, Approved)
                     assert (decision.redirect_url, decision.meta.unread) == ("https://example.com/#t", ())
                 assert server.accepted == 1 or "through aiohttp" in session
-                await users.close()
 
         self.run(new_loop, approve_twice())
 

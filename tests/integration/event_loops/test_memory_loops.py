@@ -1,8 +1,6 @@
 """The memory of a client across event loops, threads, forks, and the end of a client or its loop."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -25,6 +23,7 @@ from support.canned_server import APPROVAL, serving
 from support.direct_path import needs_direct_path
 from support.ledger_clients import held_response
 from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
+from support.processes import run_script
 from support.raw_server import PATIENCE, until
 from support.virtual_time import turns
 
@@ -205,16 +204,6 @@ def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
     thread.join()
     assert isinstance(got[0], InFlightError)
     assert shop.sent == 1
-
-
-def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 LEFT = """
