@@ -43,6 +43,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request, user_data
 
+OPERATION = "loanasync.operation"
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 # The attributes of a CLIENT span that are always set, and their types.
 REQUIRED = {
@@ -59,13 +60,14 @@ CONDITIONAL = {
 }
 # Attributes that this package defines, with their types and possible values.
 OWN: dict[str, tuple[type, set[object] | None]] = {
-    "loanasync.operation": (str, set(OPERATIONS)),
+    OPERATION: (str, set(OPERATIONS)),
     "loanasync.attempts": (int, None),
     "loanasync.outcome": (str, {"approved", "refused", "unknown", "not_sent", "not_evaluated"}),
     "loanasync.approved": (bool, None),
     "loanasync.stopped_by": (str, {"attempts", "deadline", "quota", "slot", "cancelled"}),
     "loanasync.ledger": (str, {"claimed", "hit", "joined", "remembered", "blocked", "unavailable"}),
 }
+# The unit, kind, attributes and description of each metric.
 METRICS: dict[str, tuple[str, type, set[str], str]] = {
     http_metrics.HTTP_CLIENT_REQUEST_DURATION: (
         "s",
@@ -76,16 +78,11 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
     "loanasync.queue.duration": (
         "s",
         Histogram,
-        {"loanasync.operation", error_attributes.ERROR_TYPE},
+        {OPERATION, error_attributes.ERROR_TYPE},
         "Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
     ),
     "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}, "Approvals by outcome."),
-    "loanasync.retries": (
-        "{retry}",
-        Sum,
-        {"loanasync.operation"},
-        "Attempts after a response with status 500.",
-    ),
+    "loanasync.retries": ("{retry}", Sum, {OPERATION}, "Attempts after a response with status 500."),
     "loanasync.circuit.openings": (
         "{opening}",
         Sum,
@@ -95,7 +92,7 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
     "loanasync.inflight": (
         "{call}",
         Sum,
-        {"loanasync.operation"},
+        {OPERATION},
         "Calls in progress, including calls that wait for a slot.",
     ),
 }
@@ -146,43 +143,34 @@ async def _cancel_caller(_: SentRequest) -> ScriptedResponse:
 
 
 Action = Callable[[LoanClient], Awaitable[None]]
-FAULT = system_error()
+FAULT, EVALUATED = system_error(), domain_error("User already evaluated for approval")
+ERROR, UNSET = StatusCode.ERROR, StatusCode.UNSET
 # The responses, the action of the shop, and the span status and outcome of the last call.
 CALLS: dict[str, tuple[list[ScriptedResponse], Action, StatusCode, str | None]] = {
-    "approved": ([approved()], approve, StatusCode.UNSET, "approved"),
-    "refused": ([refused()], approve, StatusCode.UNSET, "refused"),
-    "approved after faults": ([FAULT, FAULT, approved()], approve, StatusCode.UNSET, "approved"),
-    "a fault that stays": ([FAULT] * 3, approve, StatusCode.ERROR, "unknown"),
-    "a fault, and no time": ([system_error(retry_after=9)], too_late, StatusCode.ERROR, "unknown"),
-    "already evaluated": (
-        [domain_error("User already evaluated for approval")],
-        approve,
-        StatusCode.ERROR,
-        "unknown",
-    ),
-    "lost to a fault": (
-        [FAULT, domain_error("User already evaluated for approval")],
-        approve,
-        StatusCode.ERROR,
-        "unknown",
-    ),
-    "denied": ([denied()], approve, StatusCode.ERROR, "not_evaluated"),
-    "a redirect": ([response(307, {})], approve, StatusCode.ERROR, "not_evaluated"),
-    "a gateway's time-out": ([response(504, {})], approve, StatusCode.ERROR, "unknown"),
-    "half a refusal": ([response(422, b'{"appr')], approve, StatusCode.ERROR, "unknown"),
-    "an empty approval": ([response(201, b"")], approve, StatusCode.ERROR, "unknown"),
-    "refused with 201": ([response(201, {"approved": False})], approve, StatusCode.UNSET, "refused"),
-    "a contradiction": ([response(422, {"approved": True})], approve, StatusCode.ERROR, "unknown"),
-    "not connected": ([not_connected()], approve, StatusCode.ERROR, "not_sent"),
-    "lost": ([connection_lost()], approve, StatusCode.ERROR, "unknown"),
-    "timed out": ([timed_out()], approve, StatusCode.ERROR, "unknown"),
-    "cancelled": ([computed(_cancel_caller)], cancelled, StatusCode.UNSET, "unknown"),
-    "crowded": ([computed(_long), approved()], crowded, StatusCode.ERROR, "not_sent"),
-    "created": ([response(201, {})], create, StatusCode.UNSET, None),
-    "not created": ([denied()], create, StatusCode.ERROR, None),
-    "uploaded": ([response(200, {})], upload, StatusCode.UNSET, None),
-    "completed": ([response(200, {})], complete, StatusCode.UNSET, None),
-    "not completed": ([connection_lost()], complete, StatusCode.ERROR, None),
+    "approved": ([approved()], approve, UNSET, "approved"),
+    "refused": ([refused()], approve, UNSET, "refused"),
+    "approved after faults": ([FAULT, FAULT, approved()], approve, UNSET, "approved"),
+    "a fault that stays": ([FAULT] * 3, approve, ERROR, "unknown"),
+    "a fault, and no time": ([system_error(retry_after=9)], too_late, ERROR, "unknown"),
+    "already evaluated": ([EVALUATED], approve, ERROR, "unknown"),
+    "lost to a fault": ([FAULT, EVALUATED], approve, ERROR, "unknown"),
+    "denied": ([denied()], approve, ERROR, "not_evaluated"),
+    "a redirect": ([response(307, {})], approve, ERROR, "not_evaluated"),
+    "a gateway's time-out": ([response(504, {})], approve, ERROR, "unknown"),
+    "half a refusal": ([response(422, b'{"appr')], approve, ERROR, "unknown"),
+    "an empty approval": ([response(201, b"")], approve, ERROR, "unknown"),
+    "refused with 201": ([response(201, {"approved": False})], approve, UNSET, "refused"),
+    "a contradiction": ([response(422, {"approved": True})], approve, ERROR, "unknown"),
+    "not connected": ([not_connected()], approve, ERROR, "not_sent"),
+    "lost": ([connection_lost()], approve, ERROR, "unknown"),
+    "timed out": ([timed_out()], approve, ERROR, "unknown"),
+    "cancelled": ([computed(_cancel_caller)], cancelled, UNSET, "unknown"),
+    "crowded": ([computed(_long), approved()], crowded, ERROR, "not_sent"),
+    "created": ([response(201, {})], create, UNSET, None),
+    "not created": ([denied()], create, ERROR, None),
+    "uploaded": ([response(200, {})], upload, UNSET, None),
+    "completed": ([response(200, {})], complete, UNSET, None),
+    "not completed": ([connection_lost()], complete, ERROR, None),
 }
 
 
@@ -248,18 +236,14 @@ def test_attempt_span_follows_the_http_client_conventions(recorder: TelemetryRec
         assert found.keys() <= {*REQUIRED, *CONDITIONAL}
         for attribute, value in found.items():
             assert type(value) is {**REQUIRED, **CONDITIONAL}[attribute], attribute
-        method, template = (
-            found[http_attributes.HTTP_REQUEST_METHOD],
-            found[incubating_url.URL_TEMPLATE],
-        )
+        method = found[http_attributes.HTTP_REQUEST_METHOD]
+        template = found[incubating_url.URL_TEMPLATE]
         assert method in {each.value for each in http_attributes.HttpRequestMethodValues}
         assert span.name == f"{method} {template}"
         redacted = re.sub(r"\{\w+\}", "REDACTED", template)
         assert found[url_attributes.URL_FULL] == f"https://loans.example.com{redacted}"
-        status, error = (
-            found.get(http_attributes.HTTP_RESPONSE_STATUS_CODE),
-            found.get(error_attributes.ERROR_TYPE),
-        )
+        status = found.get(http_attributes.HTTP_RESPONSE_STATUS_CODE)
+        error = found.get(error_attributes.ERROR_TYPE)
         if status is not None and status >= 400:
             assert error == str(status)
         elif status is None and name != "cancelled":
@@ -300,9 +284,7 @@ def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name:
     assert attributes(first).get("loanasync.outcome") == outcome
 
 
-def test_metrics_have_the_published_names_units_and_boundaries(
-    recorder: TelemetryRecorder,
-) -> None:
+def test_metrics_have_the_published_names_units_and_boundaries(recorder: TelemetryRecorder) -> None:
     found = metrics(recorder)
     assert found.keys() <= METRICS.keys()
     for metric in found.values():

@@ -171,9 +171,7 @@ class OnlyAttempts(Sampler):
         return "only attempts"
 
 
-async def test_unsampled_call_starts_no_attempt_span(
-    exporter: InMemorySpanExporter,
-) -> None:
+async def test_unsampled_call_starts_no_attempt_span(exporter: InMemorySpanExporter) -> None:
     run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
     run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing))
