@@ -187,7 +187,7 @@ def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, was_
         return "decided"
     if isinstance(last, NoResponse):
         return "unknown" if was_written else "other"
-    if last.status >= SYSTEM_FAULT:
+    if last.status not in range(SYSTEM_FAULT):  # or, from a user's transport, of a wrong type
         # Shoppers cause this text by repeating their requests.
         return "other" if isinstance(result, AlreadyEvaluatedError) else "unknown"
     if isinstance(result, AccessDeniedError):  # spec §7; a firewall sends another body
