@@ -30,7 +30,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
-from support.scripted_pipeline import Run
+from support.separate import Run
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
 BODIES: dict[int, dict[str, Any]] = {201: {"approved": True}, 422: {"approved": False}}
@@ -58,7 +58,7 @@ async def test_retry_table_row_gives_its_requests_and_waits(
     jitter = vector.get("jitter", 1)
     monkeypatch.setattr(random, "uniform", lambda least, most: least + (most - least) * jitter)
     run = Run(quota=vector.get("quota", 50))
-    run.play(
+    run.transport.add(
         *(
             scripted_response(status, run, vector.get("takes", 0), vector.get("retry_after"))
             for status in vector["statuses"]
@@ -68,7 +68,7 @@ async def test_retry_table_row_gives_its_requests_and_waits(
     policy = RetryPolicy(**{name: vector[name] for name in names if name in vector})
     outcome: object
     try:
-        outcome = await run.approve(Timeout(total=60, attempt=30), policy)
+        outcome = await run.approve(timeout=Timeout(total=60, attempt=30), retry=policy)
     except LoanError as error:
         outcome = error
     assert type(outcome).__name__ == vector["outcome"]
@@ -128,11 +128,13 @@ async def test_retries_stay_within_policy_statuses_and_deadline(
     retry_after: int | None,
 ) -> None:
     run = Run(quota=quota)
-    run.play(*(scripted_response(status, run, takes, retry_after) for status in statuses), ending)
+    run.transport.add(*(scripted_response(status, run, takes, retry_after) for status in statuses), ending)
     started = run.clock.time
     policy = RetryPolicy(attempts=attempts, base=base, cap=cap)
     try:
-        outcome: object = await run.approve(Timeout(total=total, attempt=20, connect=0.5), policy)
+        outcome: object = await run.approve(
+            timeout=Timeout(total=total, attempt=20, connect=0.5), retry=policy
+        )
     except LoanError as error:
         outcome = error
     sent = len(run.transport.sent)

@@ -31,13 +31,14 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.ledger_clients import held_response
 from support.memory_clients import cancelled
-from support.scripted_pipeline import Run
+from support.separate import Run
 
 
 async def failure(run: Run, **policy: object) -> LoanError:
     with pytest.raises(LoanError) as caught:
-        await run.approve(**policy)  # type: ignore[arg-type]
+        await run.approve(**policy)
     return caught.value
 
 
@@ -63,8 +64,7 @@ async def test_connection_of_an_error_is_discarded(received: Response, calls: in
             del request, connect, within
             return evolve(received, discard=discard)
 
-    run = Run()
-    run.transport = Transport()
+    run = Run(transport=Transport())
     result: object = None
     try:
         result = await run.approve()
@@ -123,7 +123,7 @@ async def test_ten_calls_with_a_response_return_one_retry(
 
 async def test_attempt_of_an_approval_may_end_after_the_deadline() -> None:
     run = Run(system_error(retry_after=4), approved())
-    await run.approve(Timeout(total=9, attempt=8))
+    await run.approve(timeout=Timeout(total=9, attempt=8))
     assert [sent.within for sent in run.transport.sent] == [8, 8]
 
 
@@ -136,71 +136,73 @@ async def test_attempt_of_another_call_is_limited_by_the_deadline() -> None:
 
 
 async def test_retry_after_the_deadline_is_not_sent() -> None:
-    run = Run(system_error(retry_after=4), approved())
+    transport = ScriptedTransport(system_error(retry_after=4), approved())
 
     async def oversleep(seconds: float) -> None:
-        run.clock.time += seconds + 9
+        transport.clock.time += seconds + 9
 
-    run.pipeline.sleep = oversleep
+    transport.clock.sleep = oversleep  # type: ignore[method-assign]
+    run = Run(transport=transport)
     error = await failure(run, timeout=Timeout(total=10, attempt=9))
     assert isinstance(error, DeadlineExceededError)
     assert (error.outcome, error.attempts, len(run.transport.sent)) == ("unknown", 1, 1)
 
 
 async def test_call_without_a_slot_in_time_is_not_sent() -> None:
-    held = asyncio.Event()
-    run = Run(held, approved(), slots=1)
+    step, arrived, go = held_response(approved())
+    run = Run(step, approved(), max_concurrency=1)
     first = asyncio.create_task(run.approve())
-    await run.arrived.wait()
+    await arrived.wait()
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
     assert isinstance(error, PoolTimeoutError)
     assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
-    held.set()
+    go.set()
     assert isinstance(await first, Approved)
     assert isinstance(await run.approve(), Approved), "the slot is free again"
 
 
 async def test_calls_get_their_slots_in_the_order_in_which_they_wait() -> None:
     ended: list[int] = []
-    held = [asyncio.Event() for _ in range(3)]
-    run = Run(*held, slots=1)
+    held = [held_response(approved()) for _ in range(3)]
+    run = Run(*(step for step, _, _ in held), max_concurrency=1)
 
     async def approve(number: int) -> None:
         await run.approve()
         ended.append(number)
 
     calls = [asyncio.create_task(approve(number)) for number in range(3)]
-    for event in held:
-        await run.arrived.wait()
-        run.arrived.clear()
-        event.set()
+    for _, arrived, go in held:
+        await arrived.wait()
+        go.set()
     await asyncio.gather(*calls)
     assert ended == [0, 1, 2]
 
 
 async def test_aclose_waits_for_calls_in_progress_and_refuses_new_ones() -> None:
-    held = asyncio.Event()
-    run = Run(held)
+    step, arrived, go = held_response(approved())
+    run = Run(step)
     call = asyncio.create_task(run.approve())
-    await run.arrived.wait()
-    closing = asyncio.create_task(run.pipeline.aclose(60))
+    await arrived.wait()
+    closing = asyncio.create_task(run.client.aclose())
     await asyncio.sleep(0)
     assert isinstance(await failure(run), ClientClosedError)
     assert run.transport.closed == 0
-    held.set()
+    go.set()
     assert isinstance(await call, Approved)
     await closing
     assert run.transport.closed == 1
-    await run.pipeline.aclose(60)
+    await run.client.aclose()
     assert run.transport.closed == 1
 
 
 @pytest.mark.parametrize("end", ["drain time", "cancellation"])
 async def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
-    run = Run(asyncio.Event())
-    call = asyncio.create_task(run.approve())
-    await run.arrived.wait()
-    closing = asyncio.create_task(run.pipeline.aclose(0.01 if end == "drain time" else 60))
+    step, arrived, _ = held_response(approved())
+    within = 0.01 if end == "drain time" else 60
+    run = Run(step, timeout=Timeout(total=within, attempt=within, connect=within))
+    call = asyncio.create_task(run.approve(timeout=Timeout()))
+    await arrived.wait()
+    closing = asyncio.create_task(run.client.aclose())
     await asyncio.sleep(0)
     if end == "cancellation":
         await cancelled(closing)

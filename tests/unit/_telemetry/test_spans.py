@@ -27,28 +27,33 @@ from loanasync import (
     Response,
     Telemetry,
     UnexpectedStatusError,
+    _telemetry,
 )
-from loanasync import _telemetry as telemetry
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
 from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
-from loanasync.testing import approved, connection_lost, refused, response, system_error
-from support.scripted_pipeline import Run, Step
+from loanasync.testing import ScriptedResponse, approved, connection_lost, refused, response, system_error
+from support.separate import Run
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
 SHOP = configure("https://loans.example.com", "shop", "token")
 
 
 @pytest.fixture
-def run(tracing: TracerProvider, metering: MeterProvider) -> Run:
-    made = Run()
-    made.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing, meter_provider=metering))
-    return made
+def telemetry(tracing: TracerProvider, metering: MeterProvider) -> Telemetry:
+    return Telemetry(tracer_provider=tracing, meter_provider=metering)
 
 
-async def spans_of(run: Run, exporter: InMemorySpanExporter, *responses: Step) -> Sequence[ReadableSpan]:
-    run.play(*responses)
+@pytest.fixture
+def run(telemetry: Telemetry) -> Run:
+    return Run(telemetry=telemetry)
+
+
+async def spans_of(
+    run: Run, exporter: InMemorySpanExporter, *responses: ScriptedResponse
+) -> Sequence[ReadableSpan]:
+    run.transport.add(*responses)
     with contextlib.suppress(LoanError):
         await run.approve()
     return exporter.get_finished_spans()
@@ -59,7 +64,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 async def test_transport_error_has_the_trace_id(run: Run, exporter: InMemorySpanExporter) -> None:
-    run.play(connection_lost())
+    run.transport.add(connection_lost())
     with pytest.raises(ConnectionLostError) as caught:
         await run.approve()
     assert caught.value.trace_id == trace.format_trace_id(exporter.get_finished_spans()[-1].context.trace_id)
@@ -68,7 +73,7 @@ async def test_transport_error_has_the_trace_id(run: Run, exporter: InMemorySpan
 async def test_trace_is_passed_from_the_caller_to_headers_and_meta(
     run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider
 ) -> None:
-    run.play(approved())
+    run.transport.add(approved())
     before = context.get_current()
     with tracing.get_tracer("shop").start_as_current_span("checkout"):
         token = context.attach(baggage.set_baggage("customer", "anna"))
@@ -88,9 +93,9 @@ async def test_trace_is_passed_from_the_caller_to_headers_and_meta(
 
 @pytest.mark.parametrize(("propagate", "sent"), [("off", set()), ("global", {"traceparent", "baggage"})])
 async def test_propagation_can_be_global_or_off(
-    run: Run, exporter: InMemorySpanExporter, tracing: TracerProvider, propagate: Propagate, sent: set[str]
+    exporter: InMemorySpanExporter, tracing: TracerProvider, propagate: Propagate, sent: set[str]
 ) -> None:
-    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing, propagate=propagate))
+    run = Run(telemetry=Telemetry(tracer_provider=tracing, propagate=propagate))
     token = context.attach(baggage.set_baggage("a", "b"))
     attempt, _ = await spans_of(run, exporter, approved())
     context.detach(token)
@@ -119,10 +124,14 @@ def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
     [(399, None, None), (400, None, "400"), (201, "truncated", "body truncated"), (500, "truncated", "500")],
 )
 def test_attempt_with_status_400_or_incomplete_body_is_an_error(
-    run: Run, exporter: InMemorySpanExporter, status: int, fault: str | None, error_type: str | None
+    telemetry: Telemetry,
+    exporter: InMemorySpanExporter,
+    status: int,
+    fault: str | None,
+    error_type: str | None,
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(run.pipeline.telemetry, call)
+    record = CallRecord(Instruments(telemetry), call)
     AttemptRecord(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
     record.end(None)
     made = exporter.get_finished_spans()[0]
@@ -136,7 +145,7 @@ async def test_status_of_a_wrong_type_is_an_unexpected_status(
 ) -> None:
     """A user's transport may return anything; the telemetry of its attempt must not fail the call."""
     before = context.get_current()
-    run.play(response("201"))  # type: ignore[arg-type]
+    run.transport.add(response("201"))  # type: ignore[arg-type]
     with pytest.raises(UnexpectedStatusError) as caught:
         await run.approve()
     assert caught.value.outcome == "unknown"
@@ -145,12 +154,15 @@ async def test_status_of_a_wrong_type_is_an_unexpected_status(
 
 
 def test_durations_of_call_and_attempt_are_measured(
-    run: Run, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    telemetry: Telemetry,
+    reader: InMemoryMetricReader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(run.pipeline.telemetry, call)
+    record = CallRecord(Instruments(telemetry), call)
     AttemptRecord(record, 1).end(Response(status=201, headers={}, body=b""))
     record.end(None)
     data = reader.get_metrics_data()
@@ -172,9 +184,9 @@ class OnlyAttempts(Sampler):
 
 
 async def test_unsampled_call_starts_no_attempt_span(exporter: InMemorySpanExporter) -> None:
-    run, tracing = Run(approved()), TracerProvider(sampler=OnlyAttempts())
+    tracing = TracerProvider(sampler=OnlyAttempts())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing))
+    run = Run(approved(), telemetry=Telemetry(tracer_provider=tracing))
     tracing.get_tracer("shop").start_span("POST of its own").end()
     assert isinstance(await run.approve(), Approved)
     assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
@@ -197,9 +209,9 @@ class Numbering(Sampler):
 
 
 async def test_sampler_that_changes_attributes_changes_one_span_only(exporter: InMemorySpanExporter) -> None:
-    run, tracing = Run(), TracerProvider(sampler=Numbering())
+    tracing = TracerProvider(sampler=Numbering())
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run.pipeline.telemetry = Instruments(Telemetry(tracer_provider=tracing))
+    run = Run(telemetry=Telemetry(tracer_provider=tracing))
     await spans_of(run, exporter, system_error(), approved())
     spans = await spans_of(run, exporter, refused())
     added = [[name for name in attributes(span) if name.startswith("sampled.")] for span in spans]
@@ -220,7 +232,7 @@ async def test_without_an_sdk_the_trace_of_the_caller_is_propagated(
 ) -> None:
     if name == "renamed":  # a later OpenTelemetry may rename the private attribute
         renamed = {name: value for name, value in vars(trace).items() if name != "_TRACER_PROVIDER"}
-        monkeypatch.setattr(telemetry, "trace", SimpleNamespace(**renamed))
+        monkeypatch.setattr(_telemetry, "trace", SimpleNamespace(**renamed))
     run = Run(approved())
     incoming = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(incoming)))
