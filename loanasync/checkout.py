@@ -13,7 +13,8 @@ It calls only public methods of the client. Use these directly if your checkout 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from logging import ERROR, WARNING
 from typing import Any, Protocol, TypeAlias
 
@@ -207,8 +208,9 @@ async def checkout(
     """Create a request, request its approval, and return the page to show.
 
     Call it for each click, such as a double click or a reload: the approval is sent once. A stored decision
-    is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions
-    and of `order` are raised. If the shopper leaves and the caller is cancelled, an approval that was begun
+    is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions,
+    `Order.decision` and `Order.hold` are raised. Those of `Order.release` and `Order.save` are logged, since
+    the page is known. If the shopper leaves and the caller is cancelled, an approval that was begun
     ends in the background, and its decision is stored.
 
     Args:
@@ -272,6 +274,7 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
     """
     if not (holds := await order.hold(click.fiscal_code)):
         return Ask(error=PayloadMismatchError("approve", "", "inflight"))
+    entry = None
     try:
         decision = await click.decide()
     except DecisionNotRecordedError as error:
@@ -285,14 +288,28 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         is_in_doubt = not click.has_recalled and error.outcome == "not_sent" and not isinstance(page, Form)
         if is_in_doubt and holds > 1:  # another click may have evaluated the customer
             page = Waiting(error=error, advice="wait")
-        if page.entry is not None:
-            await order.save(page.entry, None)
+        entry = page.entry
+        if entry is not None:
+            with _logged("save", entry):
+                await order.save(entry, None)
         return page
     finally:
         if not click.may_evaluate:
-            await order.release()
-    await order.save(decision.meta.entry or "", decision.to_dict())
+            with _logged("release", entry):
+                await order.release()
+    entry = decision.meta.entry or ""
+    with _logged("save", entry):
+        await order.save(entry, decision.to_dict())
     return _decided(decision, approved_url)
+
+
+@contextmanager
+def _logged(method: str, entry: str | None) -> Iterator[None]:
+    """Log an error of the order, whose text may contain personal values: the page is known and is shown."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (of the shop's database)
+        log(ERROR, "checkout, entry %s: order.%s failed: %s", entry or "-", method, type(error).__name__)
 
 
 @define

@@ -231,19 +231,47 @@ async def test_shopper_who_leaves_at_any_moment_keeps_no_hold(steps: list[Script
         assert order.holds == 0
 
 
-async def test_store_that_fails_after_the_shopper_has_left_is_logged(
-    caplog: pytest.LogCaptureFixture,
+class FailingOrder(MemoryOrder):
+    """An order of which a method fails with a personal value."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        setattr(self, method, self._fail)
+
+    async def _fail(self, *_: object) -> None:
+        raise OSError(FISCAL_CODE)
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "kind"),
+    [("save", approved(), Redirect), ("save", connection_lost(), Ask), ("release", denied(), Ask)],
+)
+async def test_order_that_fails_after_the_approval_is_logged_and_the_page_shown(
+    method: str, end: ScriptedResponse, kind: type, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class FailingOrder(MemoryOrder):
-        async def save(self, *_: object) -> None:
-            raise OSError(FISCAL_CODE)
+    page = await after(CREATED, end, order=FailingOrder(method))
+    assert isinstance(page, kind)
+    assert isinstance(page, Redirect | Ask)
+    assert page.entry
+    assert caplog.messages[-1] == f"checkout, entry {page.entry}: order.{method} failed: OSError"
 
-    def leave(_: SentRequest) -> ScriptedResponse:
-        click.cancel()
-        return approved()
 
-    client = scripted_client(CREATED, computed(leave))
-    click = asyncio.create_task(page_of(client, FailingOrder()))
+@pytest.mark.parametrize("method", ["decision", "hold"])
+async def test_order_that_fails_before_anything_was_sent_raises_its_error(method: str) -> None:
+    script = ScriptedTransport()
+    with pytest.raises(OSError, match=FISCAL_CODE):
+        await page_of(script.client(), FailingOrder(method))
+    assert script.sent == []
+
+
+async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Left(FailingOrder):
+        async def _fail(self, *_: object) -> None:
+            click.cancel()
+            await asyncio.wait([click])
+            await super()._fail()
+
+    click = asyncio.create_task(page_of(scripted_client(), Left("hold")))
     await asyncio.wait([click])
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.gather(*others, return_exceptions=True)
