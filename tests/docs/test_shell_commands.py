@@ -14,6 +14,7 @@ from support import page_commands
 from support.builders import FISCAL_CODE
 from support.cli import run
 from support.ledger_file import listed
+from support.processes import credentials
 from support.servers import Postgres
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -68,12 +69,7 @@ def test_commands_of_the_bulk_page_run_and_print_the_shown_output(tmp_path: Path
     assert page_commands.steps(page)
     with Sandbox.in_thread() as sandbox:
         create_files(tmp_path)
-        environment = {
-            "LOANASYNC_BASE_URL": sandbox.base_url,
-            "LOANASYNC_SHOP_ID": sandbox.shop_id,
-            "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
-        }
-        page_commands.run(page, tmp_path, environment, {})
+        page_commands.run(page, tmp_path, credentials(sandbox), {})
 
 
 def test_commands_of_the_ledger_pages_run(postgres: Postgres, tmp_path: Path) -> None:

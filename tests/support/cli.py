@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from loanasync.cli.app import app
 from loanasync.sandbox import Sandbox, __main__
 from loanasync.testing import fiscal_code
+from support.processes import credentials
 
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "error"}
 
@@ -92,13 +93,7 @@ def create(sandbox: Sandbox, rows: Iterable[dict[str, Any]]) -> None:
 
 def service(sandbox: Sandbox | None) -> dict[str, str]:
     """Return the environment variables that name the service."""
-    if sandbox is None:
-        return {}
-    return {
-        "LOANASYNC_BASE_URL": sandbox.base_url,
-        "LOANASYNC_SHOP_ID": sandbox.shop_id,
-        "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
-    }
+    return {} if sandbox is None else credentials(sandbox)
 
 
 def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, str]:

@@ -19,6 +19,7 @@ from checkout import Shop
 
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
+from support.processes import credentials
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
@@ -114,8 +115,7 @@ def started(
     """Start a module of Python that serves a shop; yield its process, with a pipe, and its address."""
     # No coverage in the subprocess: it would not be written after a kill, and would print warnings.
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
-    env |= {"LOANASYNC_BASE_URL": sandbox.base_url, "LOANASYNC_SHOP_ID": sandbox.shop_id}
-    env |= {"LOANASYNC_AUTH_TOKEN": sandbox.auth_token, "PYTHONUNBUFFERED": "1", **settings}
+    env |= {**credentials(sandbox), "PYTHONUNBUFFERED": "1", **settings}
     with subprocess.Popen(
         [sys.executable, "-X", "dev", "-m", *command],
         cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",

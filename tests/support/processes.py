@@ -1,4 +1,4 @@
-"""Processes that run a script or a function; the latter are forks of a process that has imported a lot."""
+"""Processes that run a script or a function; those of a function fork from one that has imported a lot."""
 
 import multiprocessing
 import os
@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-__all__ = ["run_script", "start_fork_server", "start_process"]
+from loanasync.sandbox import Sandbox
+
+__all__ = ["credentials", "run_script", "start_fork_server", "start_process"]
+
+
+def credentials(sandbox: Sandbox) -> dict[str, str]:
+    """Return the environment variables of `LoanClient.from_env` for a sandbox."""
+    return {
+        "LOANASYNC_BASE_URL": sandbox.base_url,
+        "LOANASYNC_SHOP_ID": sandbox.shop_id,
+        "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
+    }
 
 
 def run_script(

@@ -20,7 +20,7 @@ from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
 from support.canned_server import approve
-from support.processes import run_script
+from support.processes import credentials, run_script
 from support.unclosed_clients import approval, warned
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ def test_unclosed_client_warning_names_the_line_of_the_user(
     class Shop(LoanClient):
         pass
 
-    monkeypatch.setenv("LOANASYNC_BASE_URL", served.base_url)
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", served.shop_id)
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", served.auth_token)
+    for name, value in credentials(served).items():
+        monkeypatch.setenv(name, value)
     makers: dict[str, Callable[[], LoanClient]] = {
         "sandbox": served.client,
         "environment": LoanClient.from_env,

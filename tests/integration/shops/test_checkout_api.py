@@ -13,6 +13,7 @@ from checkout_api import app
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, browsing
+from support.processes import credentials
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "fastapi.md"
 BODY: dict[str, Any] = {**FORM, "instalments": 12}
@@ -118,9 +119,8 @@ async def test_app_of_the_page_creates_its_ledger_file(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOANASYNC_BASE_URL", sandbox.base_url)
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", sandbox.shop_id)
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", sandbox.auth_token)
+    for name, value in credentials(sandbox).items():
+        monkeypatch.setenv(name, value)
     [command] = re.findall(r"^uvicorn --factory (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert command == f"{app.__module__}:{app.__name__}"
     async with serving(None, tmp_path) as api:
