@@ -210,8 +210,8 @@ async def checkout(
     Call it for each click, such as a double click or a reload: the approval is sent once. A stored decision
     is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions,
     `Order.decision` and `Order.hold` are raised. Those of `Order.release` and `Order.save` are logged, since
-    the page is known. If the shopper leaves and the caller is cancelled, an approval that was begun
-    ends in the background, and its decision is stored.
+    the page is known. If the shopper leaves and the caller is cancelled, an approval that was begun ends in
+    the background, and its decision is stored.
 
     Args:
         client: The client, with a ledger if your shop has several workers.
@@ -250,6 +250,9 @@ async def checkout(
     del fiscal_code, request, payload  # personal: must not be in a traceback
     if (decision := _restored(await order.decision())) is not None:
         return _decided(decision, approved_url)
+    problems = client.check(click.fiscal_code, click.request)
+    if problems.for_fields({*fields, "fiscal_code"})[0]:  # before `hold`: a database may refuse such a code
+        return error_page(InvalidRequestError(problems, "approve"), fields)
     deciding = asyncio.ensure_future(_decide(click, order, fields, approved_url))
     try:
         return await asyncio.shield(deciding)
@@ -285,7 +288,7 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
         click.may_evaluate &= is_own
         page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
-        is_in_doubt = not click.has_recalled and error.outcome == "not_sent" and not isinstance(page, Form)
+        is_in_doubt = not click.has_recalled and error.outcome == "not_sent"
         if is_in_doubt and holds > 1:  # another click may have evaluated the customer
             page = Waiting(error=error, advice="wait")
         entry = page.entry
@@ -347,8 +350,6 @@ class _Click:
 
     async def _prepare(self) -> Decision | None:
         """Create the request, unless its approval is known, and return the known decision."""
-        if problems := self.client.check(self.fiscal_code, self.request):
-            raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
         decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
         self.has_recalled = True

@@ -264,6 +264,12 @@ async def test_order_that_fails_before_anything_was_sent_raises_its_error(method
     assert script.sent == []
 
 
+async def test_invalid_fiscal_code_is_not_passed_to_the_database() -> None:
+    page = await page_of(scripted_client(), FailingOrder("hold"), code=f"{FISCAL_CODE}\0")
+    assert isinstance(page, Form)
+    assert [*page.problems] == ["fiscal_code"]
+
+
 async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Left(FailingOrder):
         async def _fail(self, *_: object) -> None:
@@ -334,6 +340,7 @@ async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.Lo
         (False, 0, {}, "try_later"),
         (False, 1, {}, "wait"),  # another click may have evaluated the customer
         (False, 1, {"city": ""}, "correct_form"),
+        (False, 1, {"loan_finality": ""}, "wait"),  # the shopper cannot correct it
         (True, 1, {}, "try_later"),  # the ledger knows that it has not
     ],
 )
