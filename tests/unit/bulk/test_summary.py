@@ -37,11 +37,12 @@ def test_summary_counts_errors_by_name() -> None:
         found["ConnectError"] = 3  # type: ignore[index]
 
 
-async def test_decision_without_amount_counts_the_requested_amount() -> None:
+@pytest.mark.parametrize(("amount", "counted"), [(40_000, 40_000), (None, 45_000)])
+async def test_summary_counts_decided_amount_else_requested(amount: int | None, counted: int) -> None:
     tally = Tally()
-    decision = attrs.evolve(DECISION, amount=None, net_amount=None, meta=Meta(201, 1, 0.0))
+    decision = attrs.evolve(DECISION, amount=amount, net_amount=None, meta=Meta(201, 1, 0.0))
     tally.add(RowResult(0, Row(FISCAL_CODE, approval_request()), "approved", decision))
-    assert (tally.summary().amount_approved, tally.summary().net_amount) == (45_000, 0)
+    assert (tally.summary().amount_approved, tally.summary().net_amount) == (counted, 0)
 
 
 async def test_elapsed_starts_with_the_first_read() -> None:

@@ -78,6 +78,7 @@ async def test_ordered_slow_row_limits_the_rows_taken_after_it() -> None:
         await let_tasks_run()
     assert not reading.done()
     assert calls.started == 6
+    assert len(approvals.unread) == 5
     calls.finish(0)
     assert (await reading).index == 0
     finishing = asyncio.create_task(calls.keep_finishing())
