@@ -81,12 +81,11 @@ def test_breaker_ignores_failures_that_are_too_old() -> None:
 
 
 def test_failure_of_a_customer_counts_from_its_last_time() -> None:
-    machine = Machine(unknown=2, within=60.0)
-    machine.end("unknown", customer="A")
-    machine.now += 50
-    machine.end("unknown", customer="A")
-    machine.now += 50
-    assert machine.end("unknown", customer="B") == OPENED
+    machine = Machine(unknown=3, within=60.0)
+    for customer, seconds in (("A", 10), ("B", 40), ("A", 25), ("C", 0)):
+        assert machine.end("unknown", customer=customer) == ()
+        machine.now += seconds
+    assert machine.end("unknown", customer="D") == OPENED  # the third one: B is too old, and A is not
 
 
 def test_decision_resets_the_count_of_failures() -> None:

@@ -188,6 +188,7 @@ ASK_BEFORE = "for the outcome before repeating the call"
     ("error", "ending"),
     [
         (errors.ConnectError("approve", "x", "not_sent", 1), "not sent; the call may be repeated"),
+        (errors.CircuitOpenError("approve", "unknown", 12.1), "after 13 s the call may be repeated"),
         (errors.ConnectError("approve", "x", "unknown", 2), f"received the request; ask it {ASK_BEFORE}"),
         (EVALUATED(*SERVICE), f"was evaluated before; ask the service for its decision, {NOT_AGAIN}"),
         (
