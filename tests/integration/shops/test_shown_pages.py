@@ -34,6 +34,7 @@ def shows(page: httpx.Response, status: int, heading: str) -> bool:
     """Return True if a page shows a text, and another way to pay only if no loan may be approved."""
     found = "".join(re.findall("<h1>(.*)</h1>", page.text))
     assert (page.status_code, found[: len(heading)]) == (status, heading)
+    assert ("<button>Check again</button>" in page.text) == (heading == WAIT)
     is_safe = heading in (NOT_AVAILABLE, OTHER_DATA) or "try again" in found
     return is_safe == any(each in page.text for each in ("pay by card", "another payment method"))
 
