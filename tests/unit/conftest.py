@@ -1,9 +1,11 @@
-"""Guard against sockets and processes in unit tests."""
+"""Guard against sockets and processes in unit tests, and a fixture for tests with and without a ledger."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+from loanasync.ledger import Ledger, MemoryLedger
 
 # The socket pair of an event loop is neither bound nor connected.
 REFUSED = {
@@ -42,3 +44,10 @@ def no_socket_and_no_process() -> Iterator[None]:
     refused, _GUARD.refused = _GUARD.refused, []
     if refused:
         pytest.fail(f"unit tests use no socket and no process: {', '.join(refused)}; move it to integration")
+
+
+@pytest.fixture(params=[lambda: None, MemoryLedger], ids=["memory", "ledger"])
+def ledger(request: pytest.FixtureRequest) -> Ledger | None:
+    """Return no ledger, so that the memory of the process has the outcomes, and another time a ledger."""
+    made: Ledger | None = request.param()
+    return made

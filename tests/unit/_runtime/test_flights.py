@@ -20,7 +20,7 @@ from loanasync import (
     Timeout,
     _log,
 )
-from loanasync.ledger import MemoryLedger, SqliteLedger, State
+from loanasync.ledger import Ledger, SqliteLedger, State
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -35,26 +35,12 @@ from support.memory_clients import cancelled, request
 from support.virtual_time import turns
 
 
-async def test_cancelled_waiters_leave_the_response_to_the_others() -> None:
-    step, arrived, go = held_response(approved())
-    shop = Shop(step)
-    first, second, third = (asyncio.create_task(shop.approve()) for _ in range(3))
-    await arrived.wait()
-    for call in (first, second):
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-    go.set()
-    assert isinstance(await third, Approved)
-
-
-@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_late_500_to_the_last_attempt_is_not_sent_again(attempts: int, *, ledger: bool) -> None:
+async def test_late_500_to_the_last_attempt_is_not_sent_again(attempts: int, ledger: Ledger | None) -> None:
     """The retry policy limits the attempts of all callers together: 1 turns retries off."""
     step, arrived, go = held_response(system_error())
     script = ScriptedTransport(*[system_error()] * (attempts - 1), step, approved())
-    client = script.client(retry=RetryPolicy(attempts=attempts), ledger=MemoryLedger() if ledger else None)
+    client = script.client(retry=RetryPolicy(attempts=attempts), ledger=ledger)
     first = asyncio.create_task(request(client))
     await arrived.wait()
     waiting = [asyncio.create_task(request(client)) for _ in range(2)]
@@ -197,9 +183,8 @@ class ProgramEnd(BaseException):
     """As SystemExit, which would also end pytest."""
 
 
-@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
 async def test_decision_that_arrives_as_the_program_ends_is_kept(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, ledger: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ledger: Ledger | None
 ) -> None:
     """A signal handler may raise SystemExit at any time; here it is raised as the response is logged."""
 
@@ -208,7 +193,7 @@ async def test_decision_that_arrives_as_the_program_ends_is_kept(
         raise ProgramEnd(record)
 
     script = ScriptedTransport(approved())
-    client = script.client(ledger=MemoryLedger() if ledger else None)
+    client = script.client(ledger=ledger)
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr(_log.LOGGER, "filters", [end])
     with pytest.raises(ProgramEnd):
@@ -235,8 +220,7 @@ async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() 
     assert len(script.sent) == 1
 
 
-@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
-async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(*, ledger: bool) -> None:
+async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(ledger: Ledger | None) -> None:
     arrived, go = asyncio.Event(), asyncio.Event()
 
     async def end(_: SentRequest) -> ScriptedResponse:
@@ -244,7 +228,7 @@ async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(*, ledge
         await go.wait()
         raise ProgramEnd
 
-    client = ScriptedTransport(computed(end)).client(ledger=MemoryLedger() if ledger else None)
+    client = ScriptedTransport(computed(end)).client(ledger=ledger)
     first, second = (asyncio.create_task(request(client)) for _ in range(2))
     await arrived.wait()
     go.set()

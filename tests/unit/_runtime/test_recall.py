@@ -28,12 +28,6 @@ from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 
 
-@pytest.fixture(params=[lambda: None, MemoryLedger], ids=["memory", "ledger"])
-def ledger(request: pytest.FixtureRequest) -> Ledger | None:
-    made: Ledger | None = request.param()
-    return made
-
-
 async def test_recall_without_an_approval_is_none_and_sends_nothing(ledger: Ledger | None) -> None:
     script = ScriptedTransport(approved())
     async with script.client(ledger=ledger) as client:

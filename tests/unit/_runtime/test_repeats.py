@@ -9,7 +9,7 @@ from loanasync import (
     ServiceError,
     UnexpectedResponseError,
 )
-from loanasync.ledger import MemoryLedger
+from loanasync.ledger import Ledger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -30,11 +30,12 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("ledger", [False, True], ids=["memory", "ledger"])
 @pytest.mark.parametrize("step", ERRORS.values(), ids=ERRORS)
-async def test_repeat_unknown_error_has_an_unknown_outcome(step: ScriptedResponse, *, ledger: bool) -> None:
+async def test_repeat_unknown_error_has_an_unknown_outcome(
+    step: ScriptedResponse, ledger: Ledger | None
+) -> None:
     script = ScriptedTransport(connection_lost(), step, approved())
-    async with script.client(ledger=MemoryLedger() if ledger else None) as client:
+    async with script.client(ledger=ledger) as client:
         with pytest.raises(LoanError):
             await client.approve(FISCAL_CODE, approval_request())
         with pytest.raises(LoanError) as caught:

@@ -1,7 +1,6 @@
 """Spans and metrics of approvals that the memory remembers, joins or blocks."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -9,7 +8,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
 from loanasync import LoanClient, OutcomeUnknownError, PayloadMismatchError
-from loanasync.ledger import MemoryLedger
+from loanasync.ledger import Ledger
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -70,10 +69,9 @@ async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
     assert decisions(recorder) == {"approved": 0, "refused": 0, "unknown": 1}
 
 
-@pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
-async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]]) -> None:
+async def test_joined_call_is_not_counted(ledger: Ledger | None) -> None:
     recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
-    client = client_of(recorder, step, **options())
+    client = client_of(recorder, step, ledger=ledger)
     first = asyncio.create_task(approve(client))
     await arrived.wait()
     second = asyncio.create_task(approve(client))
@@ -88,10 +86,9 @@ async def test_joined_call_is_not_counted(options: Callable[[], dict[str, Any]])
     assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
 
 
-@pytest.mark.parametrize("options", [dict, lambda: {"ledger": MemoryLedger()}], ids=["memory", "ledger"])
-async def test_cancelled_call_ends_its_span_with_the_outcome(options: Callable[[], dict[str, Any]]) -> None:
+async def test_cancelled_call_ends_its_span_with_the_outcome(ledger: Ledger | None) -> None:
     recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
-    client = client_of(recorder, step, **options())
+    client = client_of(recorder, step, ledger=ledger)
     caller = asyncio.create_task(approve(client))
     await arrived.wait()
     await cancelled(caller)
