@@ -1,10 +1,8 @@
 """Servers and clients that play a row of the fault matrix."""
 
 import json
-import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
+from contextlib import asynccontextmanager
 from itertools import product
 from secrets import token_hex
 from typing import Any
@@ -24,9 +22,10 @@ from loanasync import (
     Timeout,
     UserData,
 )
+from support.direct_path import client_of
 from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row, exchanges
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
-from support.raw_server import PATIENCE, Exchange, Play, RawServer, authority, certificate, running, until
+from support.raw_server import PATIENCE, Exchange, Play, RawServer, certificate, running, until
 from support.virtual_time import turns
 
 __all__ = ["PATIENT", "Caller", "cases", "ready", "succeeded"]
@@ -88,13 +87,6 @@ def _timeout(row: Row, scheme: str) -> Timeout:
 def succeeded(result: object) -> bool:
     """Return True for a result that is not an error."""
     return isinstance(result, Approved | Refused | UserData)
-
-
-@cache
-def trust() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority().configure_trust(context)
-    return context
 
 
 async def three_times(
@@ -162,8 +154,14 @@ async def ready(
     earlier = exchanges(row.earlier_steps, good)
     later = [*exchanges(row.steps, correct), *[(Play.READ, good.whole())] * 2]
     server = RawServer(*earlier, *later, tls=tls, scheme=scheme)
-    async with running(other), running(server, row.prepare), AsyncExitStack() as stack:
-        client = await _client(stack, server, scheme, session, providers)
+    users = {"middlewares": (three_times,), "raise_for_status": True}
+    settings: dict[str, Any] = {"auth_token": TOKEN, "limits": LIMITS, "retry": RetryPolicy(base=0.001)}
+    settings |= {"max_concurrency": 1, "separate": False, "users": users, **providers}
+    async with (
+        running(other),
+        running(server, row.prepare),
+        client_of(server.base_url, session, **settings) as client,
+    ):
         caller = Caller(client, operation, server, other, _timeout(row, scheme))
         if earlier:
             assert succeeded(await caller(PATIENT))
@@ -171,18 +169,3 @@ async def ready(
             await caller.wait_until_noticed(earlier[0])
         caller.earlier_requests.extend(server.requests)
         yield caller
-
-
-async def _client(
-    stack: AsyncExitStack, server: RawServer, scheme: str, session: str, providers: dict[str, Any]
-) -> LoanClient:
-    context = trust() if scheme == "https" else None
-    session_options: dict[str, Any] = {"max_concurrency": 1, "ssl": context}
-    if session.startswith("users"):
-        connector = aiohttp.TCPConnector(limit=1, ssl=context or True)
-        users = aiohttp.ClientSession(connector=connector, middlewares=(three_times,), raise_for_status=True)
-        session_options = {"session": await stack.enter_async_context(users)}
-    session_options["direct_connections"] = "through aiohttp" not in session
-    settings: dict[str, Any] = {"shop_id": "s", "auth_token": TOKEN, "limits": LIMITS}
-    settings |= {"retry": RetryPolicy(base=0.001), **session_options, **providers}
-    return await stack.enter_async_context(LoanClient(server.base_url, **settings))
