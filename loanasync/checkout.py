@@ -49,10 +49,11 @@ class Order(Protocol):
         """Return the decision that `save` stored, None before."""
 
     async def hold(self, fiscal_code: str, /) -> int:
-        """Add a hold for a customer, and return the number of holds; 0 if another customer has one.
+        """Add a hold for a customer, and return the number of holds.
 
-        For example ``UPDATE orders SET code = :code, holds = holds + 1 WHERE number = :number AND (holds = 0
-        OR code = :code) RETURNING holds``; without a row, return 0.
+        Return 0 if another customer has a hold, or if the order was paid by another method. For example
+        ``UPDATE orders SET code = :code, holds = holds + 1 WHERE number = :number AND NOT paid_by_card AND
+        (holds = 0 OR code = :code) RETURNING holds``; without a row, return 0.
         """
 
     async def release(self) -> None:
