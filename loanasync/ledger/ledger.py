@@ -163,11 +163,12 @@ class Ledger(Closing):
             LedgerMismatchError: The ledger does not exist, or has another format.
         """
         if self.known_header is None:
-            before, sent = (self._epoch, self.number), time.monotonic()
+            epoch, number, sent = self._epoch, self.number, time.monotonic()
             found = await self._store.header()
             header = self._use(found)
             self._compare_clocks(found.now, sent)
-            if found.number and (header.epoch, found.number) < before:
+            # Without a number, a copy from before a confirmation still has an earlier epoch.
+            if (header.epoch, found.number or number) < (epoch, number):
                 await self._mark_lost_writes(header)
                 return await self.header()
             return header

@@ -376,8 +376,9 @@ async def test_tables_restored_on_the_same_server_are_refused(
     assert (await claim(ledger, "last")).is_claimed_by("t")
 
 
+@pytest.mark.parametrize("confirmed", [False, True])
 async def test_restarted_process_notices_restored_tables(
-    postgres: Postgres, table: str, tmp_path: Path
+    postgres: Postgres, table: str, tmp_path: Path, *, confirmed: bool
 ) -> None:
     async def result(code: str) -> object:
         ledger = PostgresLedger(postgres.url, table=table)
@@ -390,6 +391,9 @@ async def test_restarted_process_notices_restored_tables(
 
     assert isinstance(await result("TSTXYZ00A00A000A"), Approved)
     await asyncio.to_thread(postgres.dump, f"{table}.sql", table, f"{table}_header")
+    if confirmed:
+        async with PostgresLedger(postgres.url, table=table) as ledger:
+            await confirm(ledger)
     assert isinstance(await result("TSTXYZ00A00A000B"), Approved)
     await asyncio.to_thread(postgres.restore, f"{table}.sql")
     for code in "CD":
