@@ -202,22 +202,24 @@ async def test_decision_that_arrives_as_the_program_ends_is_kept(
     assert len(script.sent) == 1
 
 
-async def test_joined_caller_sends_if_the_token_of_the_first_ends_the_program() -> None:
+async def test_joined_caller_has_the_rest_of_its_time_if_the_program_ends() -> None:
     async def token() -> str:
         tokens.append("token")
         if len(tokens) == 1:
             await asyncio.sleep(0.01)
+            script.clock.time += 18
             raise ProgramEnd
         return "token"
 
     tokens: list[str] = []
-    script = ScriptedTransport(approved())
-    client = script.client(auth_token=token)
+    script = ScriptedTransport(system_error(retry_after=3), approved())
+    client = script.client(auth_token=token, timeout=Timeout(total=20))
     first, second = (asyncio.create_task(request(client)) for _ in range(2))
     with pytest.raises(ProgramEnd):
         await first
-    assert isinstance(await second, Approved)
-    assert len(script.sent) == 1
+    error = await second
+    assert isinstance(error, SystemFaultError)
+    assert (error.stopped_by, len(script.sent)) == ("deadline", 1)
 
 
 async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(ledger: Ledger | None) -> None:

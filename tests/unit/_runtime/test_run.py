@@ -20,6 +20,7 @@ from loanasync import (
     UnexpectedResponseError,
 )
 from loanasync._protocol.messages import Request, Response
+from loanasync._runtime.pipeline import Slots
 from loanasync.testing import (
     ScriptedTransport,
     approved,
@@ -176,6 +177,15 @@ async def test_calls_get_their_slots_in_the_order_in_which_they_wait() -> None:
         go.set()
     await asyncio.gather(*calls)
     assert ended == [0, 1, 2]
+
+
+async def test_released_slot_passes_over_a_call_that_was_just_cancelled() -> None:
+    slots = Slots(0)
+    leaving, waiting = (asyncio.create_task(slots.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    slots.release()
+    await asyncio.wait_for(waiting, 1)
 
 
 async def test_aclose_waits_for_calls_in_progress_and_refuses_new_ones() -> None:

@@ -163,8 +163,10 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert FISCAL_CODE not in file.read_text() + str(error) + repr(error)
     if faults:
-        ledger.faults |= {"claim": broken, "get": broken}
+        ledger.faults = dict.fromkeys(("claim", "get", "settle"), broken)
         assert await shop.result() == error  # known while the ledger is down
+        with pytest.raises(OSError, match="No space left"):
+            await import_orphans(ledger, tmp_path / "orphans")
         ledger.faults.clear()
         assert await import_orphans(ledger, tmp_path / "orphans") == 1
         assert isinstance(await shop.approve(), kind)
