@@ -65,7 +65,7 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
 
 
 def test_dead_letters_with_a_wrong_server_or_queue_fail(valkey: Valkey) -> None:
-    no_queue = dead_letters("ls", "--queue", f"{valkey.url}?name=nowhere")
+    no_queue = dead_letters("ls", "--queue", f"{valkey.url}?protocol=3&name=nowhere")
     assert no_queue.exit_code == 2
     assert no_queue.stderr.startswith(
         "there is no queue nowhere on this server: name the server and the queue"

@@ -216,7 +216,6 @@ POINTS = [
     *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
     (f"{_SQLITE}settle", "before", 2),
     *((f"{_JOB}{name}", when, 1) for name in ("begin", "finish", "close") for when in ("before", "after")),
-    ("loanasync.cli.files os.fsync", "after", 1),
 ]
 
 
@@ -225,6 +224,7 @@ POINTS = [
     ("where", "when", "number"),
     [
         (f"{_SQLITE}settle", "after", 2),
+        ("loanasync.cli.files os.fsync", "after", 1),
         *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS),
     ],
 )

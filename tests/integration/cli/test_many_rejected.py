@@ -85,7 +85,7 @@ def test_rows_after_an_invalid_csv_row_are_sent(tmp_path: Path, served: Sandbox)
     broken, more = lines[1].replace('"RM"', '"R"M'), f"{lines[1]};more"
     file.write_text("\n".join([head, lines[0], broken, more, lines[2], '"TST\nXYZ']), encoding="utf-8")
     done = run(served, "approve-many", file, "-o", out, "--skip-invalid", "--rejected", dead)
-    assert f"{file}: line 3: invalid CSV" in done.stderr
+    assert (done.returncode, f"{file}: line 3: invalid CSV" in done.stderr) == (1, True)
     assert f"{file}: line 6: incomplete: the file ends inside a quoted cell" in done.stderr
     assert {line["line"] for line in read(out) if line["status"] == "approved"} == {2, 5}
     letters = content(dead).splitlines()[1:]

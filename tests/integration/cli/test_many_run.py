@@ -86,7 +86,9 @@ def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sand
     file.write_text("".join(f"{delimiter.join(line)}\n" for line in cells), encoding="utf-8")
     assert run(served, "approve-many", file, "-o", bulk.out).returncode == 0
     assert bulk.run()[0] == 0, "with another input"
+    results = bulk.out.read_bytes()
     assert [line["status"] for line in lines_of(bulk.out, delimiter)] == ["approved", "refused"]
+    assert (bulk.export(), bulk.out.read_bytes()) == ((0, ""), results)
 
 
 def test_failed_rows_are_grouped_by_cause_in_output_and_report(tmp_path: Path, served: Sandbox) -> None:
