@@ -40,6 +40,7 @@ async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
         await until(lambda: bool(evaluated(served)) if is_sent else fleet.reached(point))
         kill(killed)
     earlier = fleet.results_of(task)
+    assert len(earlier) == (point == "before ack"), "a message is acknowledged after its result was saved"
     with fleet.worker():
         first = await fleet.result(task, times=len(earlier) + 1)  # no new message arrives
         (again,) = await fleet.put(customer)

@@ -27,6 +27,7 @@ from loanasync.testing import (
     connection_lost,
     not_connected,
     refused,
+    rejected,
     response,
 )
 from loanasync.worker import handle, message
@@ -146,6 +147,11 @@ async def test_request_in_flight_elsewhere_is_raised() -> None:
     shop = Shop(options={"timeout": Timeout(total=0.05, attempt=0.04, connect=0.03)})
     await shop.put(State.INFLIGHT)
     assert isinstance(await raised(shop), InFlightError)
+
+
+async def test_result_hides_messages_of_the_service() -> None:
+    ended = await result(Shop(rejected({"city": [f"unknown for {FISCAL_CODE}"]})))
+    assert [(each["field"], each["message"]) for each in ended["error"]["problems"]] == [("city", "***")]
 
 
 async def test_result_hides_the_text_of_foreign_exceptions() -> None:
