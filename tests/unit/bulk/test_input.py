@@ -240,8 +240,8 @@ def test_wrong_mapping_names_file_table_and_key(
 
 @pytest.mark.parametrize(
     ("written", "cents"),
-    [("450", 45000), ("450,5", 45050), ("1.450,00", 145000), ("1,450.00", 145000), (450.5, 45050),
-     ("€ 1.450,00", 145000), ("1.450,00 €", 145000), ("450 EUR", 45000), ("€\xa0450", 45000)],
+    [("450", 45000), ("450 EUR", 45000), ("450,5", 45050), ("1.450,00", 145000), ("1,450.00", 145000),
+     (450.5, 45050), ("64,35", 6435), ("€ 1.450,00", 145000), ("1.450,00 €", 145000), ("€\xa0450", 45000)],
 )  # fmt: skip
 def test_amount_in_euro_becomes_cents(file: InputFile, written: object, cents: int) -> None:
     assert file.row(EURO, amount=written).request.amount == cents
