@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from loanasync import (
     Approved,
     ClientClosedError,
     DeadlineExceededError,
+    DecisionNotRecordedError,
     LoanClient,
     LoanError,
     NoResponse,
@@ -32,6 +34,7 @@ from loanasync.testing import (
 )
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled, request
+from support.raw_server import until
 from support.virtual_time import turns
 
 
@@ -73,6 +76,27 @@ async def test_aclose_waits_for_the_response_and_its_commit() -> None:
     go_on.set()
     await closing
     assert isinstance(await call, Approved)
+
+
+async def test_aclose_writes_a_decision_whose_commit_failed_after_the_drain_time(tmp_path: Path) -> None:
+    committing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fail_late() -> None:
+        committing.set()
+        await go_on.wait()
+        ledger.faults.clear()
+        raise OSError
+
+    ledger, drain = FailingLedger(settle=fail_late), Timeout(total=0.01, attempt=0.01)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, options={"timeout": drain})
+    call = asyncio.create_task(shop.result(timeout=Timeout()))
+    await committing.wait()
+    closing = asyncio.create_task(shop.client.aclose())
+    await until(lambda: bool(shop.script.closed))
+    go_on.set()
+    await closing
+    assert isinstance(await call, DecisionNotRecordedError)
+    assert (await shop.entry()).state is State.APPROVED
 
 
 async def test_closed_client_does_not_use_its_ledger() -> None:
