@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from loanasync import ConnectError, Refused, Timeout, TransportError
+from loanasync._transport.connection import Scheduler
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import client_of, each_direct_session, each_path, needs_direct_path
 from support.raw_server import PATIENCE, Certificate, certificate, until
@@ -215,3 +216,22 @@ def test_request_that_was_queued_before_a_block_is_checked_again(scheme: str, en
             assert first.outcome == "not_sent"
         else:
             assert [type(first), type(second), server.requests] == [Refused, Refused, 4]
+
+
+@needs_direct_path
+async def test_request_queued_on_a_new_connection_is_sent_after_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, add = StoppedClock(), Scheduler.add
+
+    def add_and_block(*arguments: Any) -> None:
+        add(*arguments)
+        clock.passed = 2.0
+
+    monkeypatch.setattr(Scheduler, "add", add_and_block)
+    async with serving(None, REFUSAL) as server, server.client() as client:
+        held = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        [result] = await asyncio.gather(approve(client), return_exceptions=True)
+        server.respond_to_all(REFUSAL)
+        assert [type(result), type(await held)] == [Refused, Refused]
