@@ -967,7 +967,9 @@ class OutcomeUnknownError(LedgerError):
     note: str
     response: RawResponse | None = None
 
-    outcome = "unknown"
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
         cause = {

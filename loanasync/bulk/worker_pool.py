@@ -103,8 +103,8 @@ class WorkerPool:
         # Results for the reader and, with `ordered`, results that wait for those of earlier rows.
         self._ready: deque[RowResult] = deque()
         self._out_of_order: dict[int, RowResult] | None = {} if ordered else None
-        self.taken = 0  # number of rows
-        self.number_read = 0  # number of results
+        self.taken: int = 0  # number of rows
+        self.number_read: int = 0  # number of results
         self._is_stopped = False  # no more rows are taken
         self._sends_no_more = False  # rows that wait for the circuit breaker are not sent
         self._failure: BaseException | None = None
