@@ -96,7 +96,11 @@ class JobRecords:
 
     def reasons(self, keys: Keys) -> Callable[[FileRow], str | None]:
         """Return a function that returns why a row was not evaluated; None for all other rows."""
-        found = {row.key: row for row in self.job.rows() if row.key and row.state in MAY_BE_SENT[1:]}
+        found = {
+            row.key: row
+            for row in self.job.rows()
+            if row.key and row.record is not None and row.state in MAY_BE_SENT
+        }
 
         def reason(row: FileRow) -> str | None:
             sent = next((found[key] for key in keys.keys(row) if key in found), None)

@@ -35,7 +35,9 @@ _CREATE = (
 )
 # States of rows that may be sent, again or for the first time. A correction takes their place. The state is
 # the outcome of the row, or "failed" for an error about a customer who was decided before.
-MAY_BE_SENT = ("", "not_sent", "not_evaluated")
+_NOT_CREATED = ("", "not_sent", "not_evaluated")
+CREATED = "created"  # may be sent, and its loan request may exist: its creation may have been sent
+MAY_BE_SENT = (*_NOT_CREATED, CREATED)
 _MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
 _COLUMNS = "number, line, id, key, state, record, run ="
 _BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?2"""
@@ -107,11 +109,16 @@ class JobRow:
 
 @frozen
 class Target:
-    """A row of the job that needs a result."""
+    """A row of the job that needs a result.
+
+    Args:
+        may_exist: An earlier run may have created its loan request.
+    """
 
     number: int
     kind: Kind
     cents: int
+    may_exist: bool
 
 
 class Job:
@@ -265,9 +272,23 @@ class Job:
         """Return the rows of this run that need a result, by key."""
         kinds = ", ".join(f"'{kind}'" for kind in UNFINISHED)
         condition = f"run = ? AND key <> '' AND (record IS NULL OR kind IN ({kinds}))"
-        statement = f"SELECT key, number, kind, cents FROM job.rows WHERE {condition}"  # noqa: S608  (constants)
+        columns = "key, number, kind, cents, state"
+        statement = f"SELECT {columns} FROM job.rows WHERE {condition}"  # noqa: S608  (constants)
         found = self._db.execute(statement, (self.run,))
-        return {key: Target(number, Kind(kind), cents) for key, number, kind, cents in found}
+        return {
+            key: Target(number, Kind(kind), cents, state not in _NOT_CREATED)
+            for key, number, kind, cents, state in found
+        }
+
+    def mark_created(self, numbers: Sequence[int]) -> None:
+        """Write that the creation of each row's loan request may have been sent.
+
+        Raises:
+            sqlite3.Error: The file cannot be written.
+        """
+        with self._transaction():
+            rows = [(CREATED, number) for number in numbers]
+            self._db.executemany("UPDATE job.rows SET state = ? WHERE number = ?", rows)
 
     def finish(self, results: Sequence[tuple[Kind, str, bytes, int]]) -> None:
         """Write results: the kind, the state, the record, and the number of the row.

@@ -5,6 +5,7 @@ import sqlite3
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 from attrs import define, evolve, field, frozen
@@ -17,9 +18,9 @@ from loanasync import (
 )
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
-from loanasync.cli.approve_many.creation import CreatingClient
+from loanasync.cli.approve_many.creation import CreatingClient, Creation
 from loanasync.cli.approve_many.export import JobRecords
-from loanasync.cli.approve_many.job import Counts, Job, Kind, Target
+from loanasync.cli.approve_many.job import CREATED, Counts, Job, Kind, Target
 from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import record_of
@@ -39,6 +40,7 @@ class _Pending:
     order: FileRow
     key: str
     target: Target
+    creation: Creation | None = None
 
 
 @define
@@ -70,6 +72,7 @@ class RequestLoop:
     elapsed: float = field(init=False, default=0.0)
     is_aborted: bool = field(init=False, default=False)
     _results: list[tuple[Kind, str, bytes, int]] = field(init=False, factory=list)
+    _marks: set[int] = field(init=False, factory=set)  # numbers of rows whose creation is about to be sent
     _saving: asyncio.Lock = field(init=False, factory=asyncio.Lock)
     _has_decided: bool = field(init=False, default=False)
     _is_paused: bool = field(init=False, default=False)
@@ -151,8 +154,30 @@ class RequestLoop:
                 found = {name: pending.order.members.get(each) for name, each in self._member_columns.items()}
                 body = {name: value for name, value in found.items() if value not in (None, "")}
                 code = normalize_fiscal_code(pending.order.fiscal_code)
-                self._client.bodies[code] = {"fiscalCode": code, **body}
+                mark = partial(self._mark_created, pending)
+                creation = Creation({"fiscalCode": code, **body}, mark, pending.target.may_exist)
+                self._client.creations[code] = creation
+                pending = evolve(pending, creation=creation)  # noqa: PLW2901  (complete from here on)
             yield evolve(pending.order, id=pending)
+
+    async def _mark_created(self, pending: _Pending) -> None:
+        """Write that the creation of a row may have been sent. Rows that wait are written together."""
+        number = pending.target.number
+
+        async def mark() -> None:
+            async with self._saving:
+                if number in self._marks:
+                    marks = tuple(self._marks)
+                    await asyncio.to_thread(self._job.mark_created, marks)
+                    self._marks.difference_update(marks)
+
+        self._marks.add(number)
+        try:
+            await asyncio.shield(mark())  # a cancelled call must not leave the job to two threads
+        except sqlite3.Error as error:
+            self._marks.discard(number)
+            self._stop(f"{self._job.path} cannot be written ({error})", Exit.FAILED)
+            raise LedgerUnavailableError("create_request", pending.key, type(error).__name__) from None
 
     def _pending(self) -> Iterator[_Pending]:
         """Yield the rows that need a result. Those in progress in another command come last: they wait."""
@@ -178,7 +203,12 @@ class RequestLoop:
         pending = cast("_Pending", result.id)
         number, kind = pending.target.number, _kind_of(result)
         record = record_of(pending.order, result, pending.key)
-        state = "failed" if result.status == "error" and not _may_be_sent(result) else result.outcome
+        state: str = "failed" if result.status == "error" and not _may_be_sent(result) else result.outcome
+        if (creation := pending.creation) is not None:
+            code = normalize_fiscal_code(pending.order.fiscal_code)
+            if self._client.creations.get(code) is creation:  # not that of the customer's next scope
+                del self._client.creations[code]
+            state = CREATED if creation.may_exist and _may_be_sent(result) else state
         self._records.unsaved[number] = record
         self._results.append((kind, state, self._records.encode(record), number))
         if kind is not pending.target.kind:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputRows
-from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job, JobRow, Kind
+from loanasync.cli.approve_many.job import CREATED, MAY_BE_SENT, Counts, Job, JobRow, Kind
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.input import Reading
@@ -121,17 +121,21 @@ class Planner:
         found = self.job.find(keys, order.line, row_id)
         # After a rotation of the key, a row keeps the key of its entry.
         key = found.key if found is not None and found.key in keys else next(iter(keys), "")
+        created = ""
+        if found is not None and found.state == CREATED:
+            is_same = found.key == key or "" in (found.key, key)  # a row with problems has no key
+            created = CREATED if is_same else ""
         place = (order.line, row_id, "" if order.problems else order.scope, key, source)
         if order.problems:
             record = encode(record_of(order, None))
-            self.job.plan(found, *place, Kind.REFUSED_LOCALLY, 0, "not_sent", record)
+            self.job.plan(found, *place, Kind.REFUSED_LOCALLY, 0, created or "not_sent", record)
             return
         kind = self._kind(entry, found)
-        kept: tuple[str, bytes | None] = ("", None)
+        kept: tuple[str, bytes | None] = (created, None)
         if found is not None and found.key == key and kind is not Kind.FROM_LEDGER:
             kept = found.state, found.record
         if kind is Kind.UNKNOWN and kept[0] != "unknown":
-            kept = "", None  # the client reads the outcome from the ledger
+            kept = created, None  # the client reads the outcome from the ledger
         self.job.plan(found, *place, kind, order.request.amount, *kept)
 
     def _kind(self, entry: Entry | None, found: JobRow | None) -> Kind:

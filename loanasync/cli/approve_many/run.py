@@ -283,7 +283,7 @@ async def _send(
         ledger=session.use.ledger,
         ledger_policy=session.keys.policy,
     )
-    client.bodies, client.has_earlier_run = {}, session.job.run > 1
+    client.creations = {}
     async with client:
         loop = RequestLoop(
             client, orders, session.job, session.keys, session.records, counts, options.members

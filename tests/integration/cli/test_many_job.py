@@ -249,6 +249,35 @@ def test_kill_at_any_point_repeats_no_request(
     assert 3 - unknown <= bulk.calls <= 3
 
 
+@posix
+def test_resumed_run_approves_before_it_creates_only_rows_that_had_begun(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [make_row(tag) for tag in ("forbidden", "approved", "approved")]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out, "--create", "--concurrency", "1")
+    wrong = {**service(served), "LOANASYNC_AUTH_TOKEN": "wrong"}
+    with monkeypatch.context() as patch:
+        patch.setattr("support.cli.service", lambda _: wrong)
+        assert run(served, *command).returncode == 1
+    served.journal.clear()
+
+    point = ("loanasync.cli.approve_many.job", "Job.mark_created", "after", "2")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, *point, *map(str, command)], env=environment(served), check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert run(served, *command).returncode == 1
+    calls = [
+        [call.operation for call in served.journal.calls(fiscal_code=row["fiscal_code"])] for row in rows
+    ]
+    assert calls == [
+        ["create_request", "approve", "approve"],
+        ["approve", "create_request", "approve"],  # it was killed between the mark and the creation
+        ["create_request", "approve"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("resolution", "status", "calls", "code"),
     [
