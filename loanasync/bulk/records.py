@@ -14,6 +14,7 @@ from typing import Any
 
 from loanasync.bulk.problems import input_error
 
+STANDARD_INPUT = "standard input"
 _DELIMITERS = ";,\t|"
 _LINE = re.compile("[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _LINE_END = re.compile("\r\n|\r|\n")
@@ -45,7 +46,7 @@ class Records:
     """
 
     def __init__(self, path: str, encoding: str | None = None) -> None:
-        self.name: str = "standard input" if path == "-" else path
+        self.name: str = STANDARD_INPUT if path == "-" else path
         self.delimiter: str = ","
         self.columns: Sequence[str] | None = None  # of a CSV file
         self._text = _text(self.name, _content(path), encoding)
@@ -187,7 +188,7 @@ def is_like_value(name: str) -> bool:
 
 def _content(path: str) -> bytes:
     """Return the content of a file, a pipe or standard input, unzipped."""
-    name = "standard input" if path == "-" else path
+    name = STANDARD_INPUT if path == "-" else path
     try:
         if path == "-":
             if sys.stdin is None:

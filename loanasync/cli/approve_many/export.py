@@ -11,10 +11,12 @@ from typing import Any
 from attrs import define, field
 
 from loanasync.bulk import FileRow
+from loanasync.bulk.records import STANDARD_INPUT
 from loanasync.cli.approve_many.job import MAY_BE_SENT, Job
 from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
-from loanasync.cli.approve_many.results import members_of_entry, reason_of, result_lines
+from loanasync.cli.approve_many.results import coded_entries, members_of_entry, reason_of, result_lines
+from loanasync.cli.console import counted, print_message
 from loanasync.cli.files import write_whole
 from loanasync.cli.input import Reading
 from loanasync.cli.ledger.display import decrypted
@@ -38,12 +40,14 @@ class JobRecords:
         cipher: The cipher of the ledger's responses, which also encrypts the records.
         codes: The fiscal codes by key. The job does not contain them.
         unsaved: Records that could not be written to the job, by the number of the row.
+        uncoded: The input of each row that was read and whose fiscal code is not known, by key.
     """
 
     job: Job
     cipher: Cipher | None
     codes: dict[str, str] = field(factory=dict, repr=False)
     unsaved: dict[int, Mapping[str, Any]] = field(factory=dict, repr=False)
+    uncoded: dict[str, str] = field(init=False, factory=dict)
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
         """Return a record as the job stores it: without the fiscal code."""
@@ -89,10 +93,26 @@ class JobRecords:
                 if not record or (unsaved_only and row.number not in self.unsaved):
                     continue
                 code = self.codes.get(row.key)
+                if code is None and row.key:
+                    self.uncoded[row.key] = row.source
                 values = (row.line, json.loads(row.id), code, short(row.key) or None)
                 own = dict(zip(_OWN_MEMBERS, values, strict=True))
                 members = {**own, **record, **own}
                 yield {name: value for name, value in members.items() if value is not None}
+
+    def uncoded_message(self) -> str:
+        """Return the message about rows that were read and have no fiscal code; empty if all have one."""
+        if not self.uncoded:
+            return ""
+        export = f"loanasync export {self.job.path}"
+        export += " (with the same --ledger)" if self.job.members["ledger"] else ""
+        names = sorted(set(self.uncoded.values()))
+        if STANDARD_INPUT in names:
+            advice = "run approve-many with the same rows again"
+        else:
+            advice = f"put the file back under its name, then run: {export}"
+        number = counted(len(self.uncoded), "result")
+        return f"{number} without a fiscal code: {', '.join(names)} cannot be read or has changed; {advice}"
 
     def reasons(self, keys: Keys) -> Callable[[FileRow], str | None]:
         """Return a function that returns why a row was not evaluated; None for all other rows."""
@@ -134,8 +154,20 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         inputs = [Reading(**each) for each in job.members["inputs"]]
         codes = {key: code for each in inputs for key, code in keys.fiscal_codes(each).items()}
         records = JobRecords(job, use.policy.encrypt, codes)
-        found = records.read(use, must_answer=True)
-        write_whole(results, result_lines(results, job.members["delimiter"], found))
+        delimiter = job.members["delimiter"]
+
+        def found() -> Iterator[dict[str, Any]]:
+            yield from records.read(use, must_answer=True)
+            # Nothing is written yet.
+            if not coded_entries(results, delimiter).isdisjoint(map(short, records.uncoded)):
+                raise UnusableError(
+                    f"{results} was not changed, because it has fiscal codes that would be lost. "
+                    f"{records.uncoded_message()}. To do without them, name another file with -o"
+                )
+
+        write_whole(results, result_lines(results, delimiter, found()))
+        if message := records.uncoded_message():
+            print_message(message, "bold")
         if rejected is not None:
             rows = inputs[-1].rows()
             keep_earlier(rejected, rows)

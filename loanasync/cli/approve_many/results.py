@@ -1,10 +1,14 @@
 """The records of the results: a line of JSON or CSV for each row."""
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
@@ -30,12 +34,31 @@ def result_lines(path: str, delimiter: str, records: Iterable[Mapping[str, Any]]
         delimiter: Delimiter of a CSV file.
         records: The records.
     """
-    if not path.lower().removesuffix(".gz").endswith(".csv"):
+    if not _is_csv(path):
         yield from (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         return
     yield csv_line(_COLUMNS, delimiter)
     for record in records:
         yield csv_line((_cell(record.get(name)) for name in _COLUMNS), delimiter)
+
+
+def coded_entries(path: str, delimiter: str) -> set[str]:
+    """Return the ledger entries whose customer has a fiscal code in a results file; none in another file."""
+    if not Path(path).is_file():
+        return set()
+    opened = gzip.open if path.endswith(".gz") else open
+    with (
+        suppress(ValueError, csv.Error, OSError, EOFError, zlib.error),
+        opened(path, "rt", encoding="utf-8", newline="") as file,
+    ):
+        records = csv.DictReader(file, delimiter=delimiter) if _is_csv(path) else map(json.loads, file)
+        found = (each for each in records if isinstance(each, dict) and each.get("fiscal_code"))
+        return {str(each.get("entry")) for each in found}
+    return set()
+
+
+def _is_csv(path: str) -> bool:
+    return path.lower().removesuffix(".gz").endswith(".csv")
 
 
 def csv_line(cells: Iterable[str], delimiter: str) -> str:

@@ -152,7 +152,8 @@ def run(options: RunOptions, reading: Reading, orders: InputRows) -> Exit:
             "exit_code": int(code),
         }
         unwritten += _write(options.report, [json.dumps(report, indent=2) + "\n"])
-        for message in (*_final_messages(options, counts, loop), *unwritten):
+        uncoded = session.records.uncoded_message()
+        for message in filter(None, (*_final_messages(options, counts, loop), uncoded, *unwritten)):
             print_message(message, "bold")
         return code or (Exit.FAILED if unwritten else code)
 

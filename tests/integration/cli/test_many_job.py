@@ -70,6 +70,32 @@ def test_second_run_sends_nothing_and_writes_the_same_private_results(
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
+@pytest.mark.parametrize("uncoded", ["1 result", "2 results"])
+def test_export_keeps_results_whose_fiscal_codes_it_cannot_read(
+    tmp_path: Path, served: Sandbox, out: str, uncoded: str
+) -> None:
+    bulk = Bulk(tmp_path, served, "approved", "refused", make_row("approved", amount=1), out=out)
+    bulk.run("--skip-invalid")
+    rows, written, other = bulk.file.read_bytes(), bulk.out.read_bytes(), tmp_path / "other.jsonl"
+    is_missing = uncoded == "2 results"
+    bulk.file.unlink() if is_missing else write(bulk.file, bulk.rows[1:])
+    message = (
+        f"{uncoded} without a fiscal code: {bulk.file} cannot be read or has changed; put the file back "
+        f"under its name, then run: loanasync export {bulk.job}"
+    )
+    code, output = bulk.export()
+    assert (code, bulk.out.read_bytes()) == (2, written)
+    assert (f"{bulk.out} was not changed" in output, message in output) == (True, True), output
+    _, output = bulk.export("-o", other)
+    assert (message in output, len(statuses(other))) == (True, 0 if is_missing else 1)
+    if not is_missing:
+        assert message in bulk.run("--skip-invalid")[1]
+    bulk.file.write_bytes(rows)
+    _, output = bulk.export("-o", other)
+    assert ("fiscal code" in output, [*statuses(other)]) == (False, bulk.codes[:2])
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
 def test_results_without_their_job_file_are_refused(tmp_path: Path, served: Sandbox, out: str) -> None:
     bulk = Bulk(tmp_path, served, "approved", "refused", "resetafter", out=out)
     bulk.run()
