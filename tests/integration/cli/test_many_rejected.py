@@ -146,3 +146,25 @@ def test_resume_writes_each_rejected_row_once_and_keeps_the_earlier_file(
     assert letters == [(1, "AccessDeniedError: Access denied"), (2, AMOUNT)]
     refused = run(served, "approve-many", old, *command[2:])
     assert (refused.returncode, old.read_bytes()) == (2, before), "the input would be replaced"
+
+
+def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    rows = [make_row("approved"), make_row("approved", amount=1)]
+    create(served, rows)
+    file, dead, out = (tmp_path / name for name in ("rows.jsonl", "dead.jsonl", "out.jsonl"))
+    write(file, rows)
+    options = ("-o", out, "--skip-invalid", "--rejected")
+    assert run(served, "approve-many", file, *options, dead).returncode == 1
+    write(dead, [{**row, "amount": 45_000} for row in read(dead)])
+    for source, amount, expected in (
+        (dead, 1, ["approved", "approved"]),
+        (file, 1, ["approved", "approved", "rejected"]),
+        (file, 45_000, ["approved", "approved"]),
+    ):
+        write(file, [rows[0], {**rows[1], "amount": amount}])
+        done = run(served, "approve-many", source, *options, tmp_path / "other.jsonl")
+        assert [line["status"] for line in read(out)] == expected
+        assert done.returncode == ("rejected" in expected)
+    assert len(served.journal.calls(operation="approve")) == 2
