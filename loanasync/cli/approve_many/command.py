@@ -18,7 +18,7 @@ from loanasync.cli.approve_many.job import Kind
 from loanasync.cli.approve_many.plan import check_rows
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.rejected import write_invalid
-from loanasync.cli.approve_many.report import table_of
+from loanasync.cli.approve_many.report import exit_code_of, table_of
 from loanasync.cli.approve_many.run import RunOptions, plan, run
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
@@ -173,14 +173,17 @@ def export(
 ) -> None:
     """Write the results of a job, with all decisions that its ledger has by now. Send nothing.
 
-    It may be called at any time, also while the job runs or after it was killed.
+    It may be called at any time, also while the job runs or after it was killed. It prints the counts of all
+    rows. The exit codes are those of approve-many; a call in progress is an unknown outcome.
 
     Example: loanasync export results.jsonl.ledger
     """
     results = job.removesuffix(".ledger") if out is None else out
     _check_distinct_files(job, results, rejected)
     with _nothing_sent(results, rejected):
-        export_job(job, results, ledger, rejected)
+        counts = export_job(job, results, ledger, rejected)
+        stderr_console().print(table_of(counts, "results"))
+        raise typer.Exit(exit_code_of(counts))
 
 
 def _members(options: Sequence[str]) -> dict[str, str]:

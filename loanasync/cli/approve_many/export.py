@@ -12,10 +12,16 @@ from attrs import define, field
 
 from loanasync.bulk import FileRow
 from loanasync.bulk.records import STANDARD_INPUT
-from loanasync.cli.approve_many.job import MAY_BE_SENT, Job
+from loanasync.cli.approve_many.job import MAY_BE_SENT, Counts, Job, JobRow, Kind
 from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
-from loanasync.cli.approve_many.results import coded_entries, members_of_entry, reason_of, result_lines
+from loanasync.cli.approve_many.results import (
+    DECIDED,
+    coded_entries,
+    members_of_entry,
+    reason_of,
+    result_lines,
+)
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.files import write_whole
 from loanasync.cli.input import Reading
@@ -40,6 +46,7 @@ class JobRecords:
         cipher: The cipher of the ledger's responses, which also encrypts the records.
         codes: The fiscal codes by key. The job does not contain them.
         unsaved: Records that could not be written to the job, by the number of the row.
+        counts: The counts of the rows that were read.
         uncoded: The input of each row that was read and whose fiscal code is not known, by key.
     """
 
@@ -48,6 +55,7 @@ class JobRecords:
     codes: dict[str, str] = field(factory=dict, repr=False)
     unsaved: dict[int, Mapping[str, Any]] = field(factory=dict, repr=False)
     uncoded: dict[str, str] = field(init=False, factory=dict)
+    counts: Counts = field(init=False, factory=Counts)
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
         """Return a record as the job stores it: without the fiscal code."""
@@ -90,6 +98,7 @@ class JobRecords:
                 record = self._record(row.number, row.record)
                 if entry is not None and _is_newer(entry, record):
                     record = members_of_entry(decrypted(entry, self.cipher))
+                self.counts.add(_kind_of(row, record), row.cents)
                 if not record or (unsaved_only and row.number not in self.unsaved):
                     continue
                 code = self.codes.get(row.key)
@@ -129,8 +138,8 @@ class JobRecords:
         return reason
 
 
-def export_job(file: str, results: str, ledger: str | None, rejected: str | None) -> None:
-    """Write the results, and the other exports, of a job.
+def export_job(file: str, results: str, ledger: str | None, rejected: str | None) -> Counts:
+    """Write the results, and the other exports, of a job. Return its counts.
 
     Raises:
         UnusableError: The job or its ledger cannot be read.
@@ -172,6 +181,7 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
             rows = inputs[-1].rows()
             keep_earlier(rejected, rows)
             write_whole(rejected, rejected_lines(rows, records.reasons(keys)))
+        return records.counts
 
 
 async def _entries(ledger: OpenLedger, keys: Iterable[str]) -> list[Entry | None]:
@@ -179,6 +189,15 @@ async def _entries(ledger: OpenLedger, keys: Iterable[str]) -> list[Entry | None
         return await ledger.ledger.get(key) if key else None
 
     return await asyncio.gather(*map(find, keys))
+
+
+def _kind_of(row: JobRow, record: Mapping[str, Any]) -> Kind:
+    if not record:
+        return Kind.TO_BE_SENT
+    if not row.key:
+        return Kind.REFUSED_LOCALLY
+    status = record["status"]
+    return Kind(status) if status in (*DECIDED, "unknown") else Kind.FAILED
 
 
 def _is_newer(entry: Entry, record: Mapping[str, Any]) -> bool:

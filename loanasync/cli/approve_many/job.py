@@ -39,7 +39,7 @@ _NOT_CREATED = ("", "not_sent", "not_evaluated")
 CREATED = "created"  # may be sent, and its loan request may exist: its creation may have been sent
 MAY_BE_SENT = (*_NOT_CREATED, CREATED)
 _MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
-_COLUMNS = "number, line, id, key, input, state, record, run ="
+_COLUMNS = "number, line, id, key, input, cents, state, record, run ="
 _BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?2"""
 
 
@@ -104,6 +104,7 @@ class JobRow:
     id: str
     key: str
     source: str
+    cents: int
     state: str
     record: bytes | None
     is_current: bool

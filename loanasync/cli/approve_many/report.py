@@ -14,6 +14,7 @@ from loanasync.cli.approve_many.job import UNFINISHED, Counts, Kind
 from loanasync.cli.approve_many.results import DECIDED
 from loanasync.cli.causes import CauseTally
 from loanasync.cli.console import counted, duration
+from loanasync.cli.exit_codes import Exit
 
 _LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
@@ -44,6 +45,15 @@ def table_of(counts: Counts, title: str) -> Table:
             table.add_row(kind, f"{counts.rows[kind]:,}", euro(counts.cents[kind]))
     table.add_row("total", f"{counts.total:,}", euro(counts.cents.total()))
     return table
+
+
+def exit_code_of(counts: Counts) -> Exit:
+    """Return the exit code for the results of all rows."""
+    rows = counts.rows
+    if rows[Kind.UNKNOWN]:
+        return Exit.UNKNOWN
+    not_decided = rows[Kind.FAILED] + rows[Kind.REFUSED_LOCALLY] + rows[Kind.TO_BE_SENT]
+    return Exit.FAILED if not_decided else Exit.DECIDED
 
 
 def unfinished(counts: Counts) -> int:

@@ -27,6 +27,7 @@ from loanasync.cli.approve_many.report import (
     Failures,
     UpdateProgress,
     euro,
+    exit_code_of,
     progress_display,
     report_of,
     table_of,
@@ -387,7 +388,4 @@ def _exit_code(counts: Counts, loop: RequestLoop) -> Exit:
         return Exit.INTERRUPTED
     if loop.stopped and rows[Kind.TO_BE_SENT] and loop.code is not Exit.FAILED:
         return loop.code
-    if rows[Kind.UNKNOWN]:
-        return Exit.UNKNOWN
-    not_decided = rows[Kind.FAILED] + rows[Kind.REFUSED_LOCALLY] + rows[Kind.TO_BE_SENT]
-    return Exit.FAILED if not_decided else Exit.DECIDED
+    return exit_code_of(counts)

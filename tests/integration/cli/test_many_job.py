@@ -58,13 +58,13 @@ def test_second_run_sends_nothing_and_writes_the_same_private_results(
         assert table(output) == {
             "earlier": ("3", "1,350.00"), "unknown": ("1", "450.00"), "total": ("4", "1,800.00")
         }  # fmt: skip
-    assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (3, written)
     job = b"".join(path.read_bytes() for path in tmp_path.glob("out.jsonl.ledger*"))
     for row in bulk.rows:
         assert row["fiscal_code"].encode() in written
         assert not [text for text in (row["fiscal_code"], row["email"]) if text.encode() in job]
     bulk.file.unlink()
-    assert bulk.export("-o", tmp_path / "again.jsonl")[0] == 0
+    assert bulk.export("-o", tmp_path / "again.jsonl")[0] == 3
     without_codes = [{k: v for k, v in line.items() if k != "fiscal_code"} for line in read(bulk.out)]
     assert read(tmp_path / "again.jsonl") == without_codes, "the input is missing"
 
@@ -184,11 +184,13 @@ def test_killed_run_is_continued_at_once_and_exported(
     if ledger is not None:
         _, output = bulk.run("--dry-run", out=tmp_path / "other.jsonl")
         assert table(output)["in progress elsewhere"] == ("2", "900.00")
-    assert bulk.export()[0] == 0, "also while it runs"
+    assert bulk.export()[0] == 3, "also while it runs"
     process.kill()  # which releases the lock
     process.communicate()
     bulk.out.unlink()
-    assert bulk.export()[0] == 0
+    code, output = bulk.export()
+    counts = {kind: number for kind, (number, _) in table(output).items()}
+    assert (code, counts) == (3, {"approved": "6", "unknown": "2", "to be sent": "1", "total": "9"})
     known = ["approved"] * 6 + ["unknown"] * 2  # also those in flight
     assert bulk.statuses == known
     assert [line["fiscal_code"] for line in read(bulk.out)] == bulk.codes[:8]

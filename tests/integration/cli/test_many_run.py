@@ -88,7 +88,11 @@ def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sand
     assert bulk.run()[0] == 0, "with another input"
     results = bulk.out.read_bytes()
     assert [line["status"] for line in lines_of(bulk.out, delimiter)] == ["approved", "refused"]
-    assert (bulk.export(), bulk.out.read_bytes()) == ((0, ""), results)
+    code, output = bulk.export()
+    assert (code, bulk.out.read_bytes()) == (0, results)
+    assert table(output) == {
+        "approved": ("1", "450.00"), "refused": ("1", "450.00"), "total": ("2", "900.00")
+    }  # fmt: skip
 
 
 def test_failed_rows_are_grouped_by_cause_in_output_and_report(tmp_path: Path, served: Sandbox) -> None:
