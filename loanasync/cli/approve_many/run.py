@@ -164,7 +164,7 @@ def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: b
     file, is_new = options.job_file, not options.has_begun
     job = stack.enter_context(closing(Job(file)))
     if file is not None and not job.members and has_content(options.results):
-        raise UnusableError(_without_job(options.results, file))
+        raise UnusableError(_without_job(options, file))
     runner = stack.enter_context(asyncio.Runner())
     settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
     shop = configure(**settings)
@@ -215,15 +215,21 @@ def _start_sandbox(runner: asyncio.Runner, stack: ExitStack) -> dict[str, str]:
     }
 
 
-def _without_job(out: str, file: Path) -> str:
+def _without_job(options: RunOptions, file: Path) -> str:
     """Return the message about results whose job is not known."""
+    out = options.results
     opened = gzip.open if out.endswith(".gz") else open
     with opened(out, "rt", encoding="utf-8", errors="replace") as lines:
         decisions = sum(_DECISION.search(line) is not None for line in lines)
+    advice = "restore the job file. Another results file (-o) begins a new job, which "
+    advice += (
+        "sends the requests of these customers again"
+        if options.ledger is None
+        else "reads their decisions from the ledger"
+    )
     return (
         f"{out} exists and contains {counted(decisions, 'decision')}, but its job file {file} is missing or "
-        "empty, so the requested customers are not known: restore the job file, or name a new results file "
-        "with -o"
+        f"empty, so the requested customers are not known: {advice}"
     )
 
 

@@ -103,6 +103,10 @@ def test_results_without_their_job_file_are_refused(tmp_path: Path, served: Sand
     code, output = bulk.run()
     assert (code, bulk.calls, bulk.out.read_bytes()) == (2, 3, written)
     assert f"{out} exists and contains 2 decisions, but its job file {bulk.job} is missing or empty" in output
+    advice = "restore the job file. Another results file (-o) begins a new job, which "
+    assert f"{advice}sends the requests of these customers again" in output
+    shared = make_shared(tmp_path, served)
+    assert f"{advice}reads their decisions from the ledger" in bulk.run("--ledger", shared)[1]
     kept.rename(bulk.job)
     assert (bulk.run()[0], bulk.calls) == (3, 3)
 
