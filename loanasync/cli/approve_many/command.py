@@ -53,6 +53,7 @@ _MAPPING = "TOML file with the names of columns, and with values to replace or t
 _REJECTED = "File for rows that may be sent again after a correction, with line and reason."
 _REPORT = "Write the summary as JSON to this file; - is standard output."
 _STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
+_RATE = "Maximum number of rows started per second. With --create, a row has two calls."
 _DEADLINE = "Send no further row after this number of seconds. Calls in progress finish."
 _DIALECT = "Which description the service follows, named after its street number field."
 _EURO = "Amounts are in euro (450,50) instead of euro cents (45050)."
@@ -73,7 +74,7 @@ def approve_many(
     rejected: RejectedFile = None,
     report: Annotated[str | None, _option(_OUTPUT, _REPORT, **_FILE)] = None,
     concurrency: Annotated[int, _option(_LIMITS, "Maximum number of calls in progress.", min=1)] = 64,
-    rate: Annotated[float | None, _option(_LIMITS, "Maximum number of calls started per second.")] = None,
+    rate: Annotated[float | None, _option(_LIMITS, _RATE)] = None,
     stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
     deadline: Annotated[float | None, _option(_LIMITS, _DEADLINE, metavar="SECONDS")] = None,
     dialect: Annotated[DialectName, _option(SERVICE_GROUP, _DIALECT)] = DialectName.STREET_NUMBER,
@@ -130,7 +131,7 @@ def approve_many(
         orders = reading.rows()
         if not validate_only:
             _check_results(out, is_plan=dry_run)
-        counts = check_rows(orders)
+        counts = check_rows(orders, rejected)
         invalid = counts.rows[Kind.REFUSED_LOCALLY]
         can_send = counts.total > 0 and (skip_invalid or not invalid)
         if rejected is not None and (validate_only or dry_run or not can_send):
@@ -197,7 +198,7 @@ def _members(options: Sequence[str]) -> dict[str, str]:
 def _check_rate(rate: float | None) -> None:
     """Raise an error if the value of ``--rate`` is not a rate."""
     if rate is not None and not (rate > 0 and isfinite(rate)):
-        raise typer.BadParameter("must be a number of calls per second greater than 0", param_hint="--rate")
+        raise typer.BadParameter("must be a number of rows per second greater than 0", param_hint="--rate")
 
 
 @contextmanager

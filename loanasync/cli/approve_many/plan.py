@@ -26,8 +26,13 @@ _BATCH = 64  # customers that are looked up in a ledger together
 _KILLED = Settlement(state=State.UNKNOWN, note="in progress when an earlier run ended")
 
 
-def check_rows(orders: InputRows) -> Counts:
-    """Print the problems of the rows, and count valid and invalid rows."""
+def check_rows(orders: InputRows, rejected: str | None) -> Counts:
+    """Print the problems of the rows, and count valid and invalid rows.
+
+    Args:
+        orders: The rows.
+        rejected: The file of rejected rows.
+    """
     problems, counts = ProblemList(), Counts()
     for order in orders:
         problems.add(order.problems)
@@ -35,7 +40,7 @@ def check_rows(orders: InputRows) -> Counts:
             counts.add(Kind.REFUSED_LOCALLY, 0)
         else:
             counts.add(Kind.TO_BE_SENT, order.request.amount)
-    problems.print()
+    problems.print(rejected)
     return counts
 
 

@@ -26,8 +26,12 @@ class ProblemList:
             self.count += 1
             self._tally.add((problem.file, problem.column, problem.field), problem.message, problem.line)
 
-    def print(self) -> None:
-        """Print a line for each group."""
+    def print(self, rejected: str | None = None) -> None:
+        """Print a line for each group.
+
+        Args:
+            rejected: The file of rejected rows, which has all problems.
+        """
         causes = self._tally.causes()
         for cause in causes[:_MOST_GROUPS]:
             print_message(_line_of(cause))
@@ -36,7 +40,11 @@ class ProblemList:
             print_message(f"and {counted(sum(each.count for each in others), 'other problem')}")
         if others or any(cause.count > len(cause.rows) for cause in causes):
             number = counted(self.count, "problem")
-            print_message(f"to list all {number} with their rows, add --rejected FILE")
+            print_message(
+                f"to list all {number} with their rows, add --rejected FILE"
+                if rejected is None
+                else f"all {number} with their rows are listed in {rejected}"
+            )
 
 
 def _line_of(cause: Cause[_Place]) -> str:

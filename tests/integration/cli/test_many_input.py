@@ -45,6 +45,9 @@ def test_problems_of_one_field_and_message_are_one_line(tmp_path: Path) -> None:
     assert (second.startswith("2 × amount: "), second.endswith(" (lines 6 and 8)")) == (True, True)
     all_of_them = "to list all {} problems with their rows, add --rejected FILE"
     assert last == [all_of_them.format(7), "8 rows: 2 valid, 6 invalid"]
+    rejected = tmp_path / "rejected.jsonl"
+    listed = f"all 7 problems with their rows are listed in {rejected}"
+    assert check(file, "--rejected", rejected)[1][-2] == listed
     rows = [make_row("approved") for _ in range(2)]
     assert check(write(file, [*rows, *rows]))[1][0] == f"2 × {DUPLICATE.format('…')} (lines 3 and 4)"
     many = [{**make_row("approved"), f"extra{chr(97 + number)}": 1} for number in range(23)]
@@ -126,7 +129,7 @@ def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
         ((), "name the results file"),
         (("-o", "out", "--concurrency", "0"), "concurrency"),
         (("-o", "out"), "LOANASYNC_BASE_URL"),
-        (("-o", "out", "--rate", "0"), "must be a number of calls per second greater than 0"),
+        (("-o", "out", "--rate", "0"), "must be a number of rows per second greater than 0"),
         (("-o", "out", "--deadline", "0"), "must be a number of seconds greater than 0"),
         (("-o", "out", "--deadline", "nan"), "must be a number of seconds greater than 0"),
     ],
