@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import move_service
 from loanasync.ledger.environment import cipher_of
 from loanasync.ledger.guard import LedgerGuard
+from loanasync.ledger.orphans import orphan_files
 
 _EVALUATED = (State.APPROVED, State.REFUSED, State.UNKNOWN, State.LOST, State.HELD, State.INFLIGHT)
 _DECISION = re.compile(r'"status": "(?:approved|refused)"|[,;\t|](approved|refused)[,;\t|]\1[,;\t|]')
@@ -154,7 +155,10 @@ def run(options: RunOptions, reading: Reading, orders: InputRows) -> Exit:
         }
         unwritten += _write(options.report, [json.dumps(report, indent=2) + "\n"])
         uncoded = session.records.uncoded_message()
-        for message in filter(None, (*_final_messages(options, counts, loop), uncoded, *unwritten)):
+        has_orphans = _has_orphans(session)
+        for message in filter(
+            None, (*_final_messages(options, counts, loop, has_orphans=has_orphans), uncoded, *unwritten)
+        ):
             print_message(message, "bold")
         return code or (Exit.FAILED if unwritten else code)
 
@@ -354,7 +358,18 @@ def _write(path: str | None, lines: Iterable[str]) -> list[str]:
     return []
 
 
-def _final_messages(options: RunOptions, counts: Counts, loop: RequestLoop) -> Iterator[str]:
+def _has_orphans(session: _Session) -> bool:
+    """Return True if the decision of an unknown row is in a file, because the ledger could not record it."""
+    unknown = [row.key for row in session.job.rows() if row.state == "unknown"]
+    with suppress(OSError):
+        folders = session.use.policy.orphan_folders
+        return any(orphan_files(folder, key) for folder in folders for key in unknown)
+    return False
+
+
+def _final_messages(
+    options: RunOptions, counts: Counts, loop: RequestLoop, *, has_orphans: bool
+) -> Iterator[str]:
     """Yield why the run ended early, and what the user has to do."""
     unsent = counts.rows[Kind.TO_BE_SENT]
     can_resume = bool(options.ledger_name)
@@ -379,6 +394,8 @@ def _final_messages(options: RunOptions, counts: Counts, loop: RequestLoop) -> I
         # Decisions of calls that a second Ctrl-C gave up may reach the ledger after this summary.
         is_late = loop.is_aborted and can_resume
         again = "run the same command first, it may find their decisions; then " if is_late else ""
+        if has_orphans and can_resume:
+            again = f"run {_ledger_command(options, 'import-orphans')} and the same command first; then "
         yield f"{subject} unknown: {again}ask the service{resolve}. Unknown rows are not sent again"
 
 

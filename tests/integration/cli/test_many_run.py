@@ -249,6 +249,20 @@ def test_ledger_with_an_entry_for_each_order_is_used_as_it_states(tmp_path: Path
     assert [entry["state"] for entry in listed(ledger)] == ["approved"]
 
 
+def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as after a full disk: the decision may be in a file."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    bulk = Bulk(tmp_path, served, "resetafter")
+    advice = f"1 outcome is unknown: run loanasync ledger import-orphans --ledger {bulk.job} and the same"
+    assert advice not in bulk.run()[1]
+    folder = tmp_path / "loanasync" / "orphans"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{listed(bulk.job)[0]['key']}.json").touch()
+    assert advice in bulk.run()[1]
+
+
 @pytest.mark.parametrize("created", [False, True])
 def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox, *, created: bool) -> None:
     rows = [make_row("approved", note=True) for _ in range(6)]
