@@ -442,8 +442,9 @@ def _create_file(path: Path, header: Header) -> bool:
         raise mismatch(header.name, "was deleted, but not its -wal file: restore it, or name another file")
     try:
         handle, draft = tempfile.mkstemp(".new", f"{file.name}.", file.parent)  # mode 0600
-    except FileNotFoundError:
-        raise mismatch(header.name, "cannot be created: create its folder, or check the name") from None
+    except FileNotFoundError:  # also in a folder such as /proc
+        advice = "make its folder writable" if file.parent.is_dir() else "create its folder"
+        raise mismatch(header.name, f"cannot be created: {advice}, or check the name") from None
     os.close(handle)
     try:
         with FORK_GUARD, closing(sqlite3.connect(draft, isolation_level=None)) as connection:

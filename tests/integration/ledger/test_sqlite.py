@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -229,9 +230,17 @@ async def test_missing_file_that_must_exist_is_not_created(file: Path) -> None:
     )
 
 
-async def test_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "missing" / "decisions.db"))
-    with pytest.raises(LedgerMismatchError, match="cannot be created: create its folder, or check the name"):
+@pytest.mark.parametrize(
+    ("folder", "advice"), [("missing", "create its folder"), (".", "make its folder writable")]
+)
+async def test_file_that_cannot_be_created_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, advice: str
+) -> None:
+    if folder == ".":
+        refused = mock.Mock(side_effect=FileNotFoundError)
+        monkeypatch.setattr("loanasync.ledger.sqlite.tempfile.mkstemp", refused)
+    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / folder / "decisions.db"))
+    with pytest.raises(LedgerMismatchError, match=f"cannot be created: {advice}, or check the name"):
         await shop.approve()
     await shop.ledger.aclose()
 
