@@ -33,6 +33,7 @@ from loanasync.cli.ledger.open import (
     NotFoundError,
     OpenLedger,
     UnusableError,
+    ledger_option,
     open_ledger,
     shop_from_environment,
 )
@@ -163,7 +164,7 @@ def show(
             members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
             typer.echo(json.dumps(members, indent=2))
         else:
-            for label, text in entry_details(entry, reveal=reveal):
+            for label, text in entry_details(entry, ledger_option(ledger), reveal=reveal):
                 typer.echo(f"{label:<20}{text}")
 
 
@@ -296,7 +297,7 @@ def sweep(ledger: Name) -> None:
         for entry in entries:
             typer.echo(entry_line(entry))
         leases, number = counted(len(swept), "lease"), counted(len(entries), "entry", "entries")
-        command = ", run: loanasync ledger resolve" if entries else ""
+        command = f", run: loanasync ledger resolve{ledger_option(ledger)}" if entries else ""
         print_message(f"{leases} expired; {number} to resolve{command}")
         if entries:
             raise typer.Exit(Exit.UNKNOWN)

@@ -25,15 +25,16 @@ _WITHOUT_DECISION = frozenset({State.RELEASED, State.INFLIGHT, State.UNKNOWN})
 _NEXT_STEP = {
     State.RELEASED: "none: not evaluated, so the next call requests the approval",
     State.INFLIGHT: "wait: a request is in progress; if its lease expires, the outcome is unknown",
-    State.UNKNOWN: "ask the service for its decision, then run: loanasync ledger resolve {key}",
-    State.LOST: "the service has decided: ask it for the decision, then run: loanasync ledger resolve {key}",
-    State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger resolve {key}",
+    State.UNKNOWN: "ask the service for its decision, then run: loanasync ledger resolve {key}{option}",
+    State.LOST: "the service has decided: ask it for the decision, then run: "
+    "loanasync ledger resolve {key}{option}",
+    State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger resolve {key}{option}",
     State.APPROVED: "none: the decision is final",
     State.REFUSED: "none: the decision is final",
 }
 _CORRECTION = (
     "none; to correct this state, which a person entered, run: loanasync ledger resolve {key}"
-    ' --as approved|refused|released|held|unknown --note "ticket 17"'
+    ' --as approved|refused|released|held|unknown --note "ticket 17"{option}'
 )
 
 
@@ -121,11 +122,12 @@ def _source(entry: Entry | Change) -> str:
     return "client" if is_concluded else entry.source
 
 
-def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
+def entry_details(entry: Entry, option: str, *, reveal: bool) -> Iterator[tuple[str, str]]:
     """Yield everything about an entry as pairs of a label and a text.
 
     Args:
         entry: The entry.
+        option: The option of the ledger for an advised command.
         reveal: Show personal data and the redirect of the stored response.
     """
     yield "entry", entry.key
@@ -152,4 +154,4 @@ def entry_details(entry: Entry, *, reveal: bool) -> Iterator[tuple[str, str]]:
     if lacks_redirect(entry):
         yield "redirect", "missing: ask the service where to send the customer"
     next_step = _CORRECTION if entry.is_correctable else _NEXT_STEP[entry.state]
-    yield "next", next_step.format(key=short(entry.key))
+    yield "next", next_step.format(key=short(entry.key), option=option)

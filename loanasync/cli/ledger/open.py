@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -42,6 +43,16 @@ class UnusableError(Exception):
 def short(key: str) -> str:
     """Return the short form of a key, for display. The commands accept it in place of the key."""
     return key[:SHORT_KEY_LENGTH]
+
+
+def ledger_option(name: str) -> str:
+    """Return the option that names a ledger in an advised command, without its address.
+
+    It is empty if the variable LOANASYNC_LEDGER names the ledger.
+    """
+    if os.environ.get(LEDGER) == name:
+        return ""
+    return " (with the same --ledger)" if "://" in name else f" --ledger {shlex.quote(name)}"
 
 
 def settings_of(name: str) -> LedgerSettings:

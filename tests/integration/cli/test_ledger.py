@@ -111,6 +111,7 @@ def test_show_prints_everything_about_an_entry(file: Path) -> None:
     assert (output["redirectUrl"], output["firstname"], output["newMember"]) == ("***", "***", "***")
     assert output["next"] == "none: the decision is final"
     step = f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
+    step += f" --ledger {file}"
     assert dict(shown(file, "unknown"))["next"] == step
     assert dict(shown(file, "refused"))["response"] == "HTTP 422, not whole"
     using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
@@ -147,7 +148,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
     assert output[-1][1] == (
         "none; to correct this state, which a person entered, run: loanasync ledger resolve "
-        f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17"'
+        f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17" --ledger {file}'
     )
     facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
     assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
@@ -390,7 +391,7 @@ def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
 def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
     before = entries(file)
     done = run_ledger("sweep", file)
-    message = "lease{} expired; 3 entries to resolve, run: loanasync ledger resolve\n"
+    message = f"lease{{}} expired; 3 entries to resolve, run: loanasync ledger resolve --ledger {file}\n"
     assert (done.exit_code, done.stderr) == (3, "1 " + message.format(""))
     listed_keys = {line[:12] for line in done.stdout.splitlines()}
     assert listed_keys == {key(name)[:12] for name in ("expired", "unknown", "lost")}
