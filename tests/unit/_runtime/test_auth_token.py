@@ -52,15 +52,16 @@ class Held:
     def __init__(self, *, suppresses: bool = False) -> None:
         self.called = asyncio.Event()
         self.suppresses = suppresses
+        self._never = asyncio.Event()  # referenced, so that the waiting task is not garbage
 
     async def __call__(self) -> str:
         self.called.set()
         try:
-            await asyncio.Event().wait()
+            await self._never.wait()
         except asyncio.CancelledError:
             if not self.suppresses:
                 raise
-        await asyncio.Event().wait()
+        await self._never.wait()
         return SECRET
 
 
