@@ -185,8 +185,8 @@ def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
         flight = list(flights.values())[-1]
         queued.set()
         await until(lambda: len(flight.callers) == 2)
-        await cancelled(call)
         assert await asyncio.to_thread(gave_up.wait, PATIENCE)
+        await cancelled(call)
         go.set()
         assert isinstance(await busy, Refused)
 
