@@ -45,7 +45,7 @@ async def obtain_token(shop: Shop, waits: Waits, remaining: Callable[[], float])
 async def _call(shop: Shop, waits: Waits, limit: asyncio.Timeout) -> object:
     """Return the result of the user's function.
 
-    An awaitable is awaited in a task of its own: then `limit` ends this wait even if the awaitable suppresses
+    An awaitable is awaited in a separate task: then `limit` ends this wait even if the awaitable suppresses
     its cancellation. The function is not stored in a variable: its `repr` may contain a secret.
     """
     assert not isinstance(shop.auth_token, str)  # noqa: S101  (only called for functions)

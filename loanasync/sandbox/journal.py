@@ -96,7 +96,7 @@ class JournalEntry:
         return f"{self!r}{broken}{customer}, {self.elapsed * 1000:.1f} ms"
 
 
-# By criterion; `body` stands for the request.
+# By criterion. The criterion `body` is compared with the body of the request.
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **{each.name: (each.type,) for each in fields(JournalEntry) if isinstance(each.type, type)},
     "at": (int, float),

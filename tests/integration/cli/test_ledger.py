@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], str]], None]:
-    """Return a function that replaces the answers at the prompts."""
+    """Return a function that answers the questions of the command."""
 
     def use(answer: Callable[[], str]) -> None:
         monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", lambda *_, **__: answer())
