@@ -51,7 +51,7 @@ def sessions_of_gate() -> set[str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "grep -E '^python3 -m venv .* -s tests$' README.md" in gate
     assert re.search(r"^python3 -m venv .* -s tests$", readme, re.MULTILINE)
-    lines = re.findall(r"^\.venv/bin/nox .*-s ([a-z ]+)", gate, re.MULTILINE)
+    lines = re.findall(r"^ +\.nox/gate/bin/nox .*-s ([a-z ]+)", gate, re.MULTILINE)
     [needed] = re.findall(r"^for python in (.+); do$", gate, re.MULTILINE)
     tests = {each.replace("python", "tests-") for each in needed.split()}
     return tests | {name for line in lines for name in line.split()}
