@@ -238,12 +238,12 @@ class LedgerGuard:
         return copy_error(errors[0]) if errors else None
 
     @property
-    def needs_care(self) -> bool:
-        """True if `take_care` has something to do."""
+    def has_unwritten(self) -> bool:
+        """True if `write_unwritten` has something to do."""
         is_due = self._outlives_process and self._last_number.is_due(self.ledger.number)
         return bool(self.unwritten) or is_due
 
-    async def take_care(self, within: float, number: int = 1) -> None:
+    async def write_unwritten(self, within: float, number: int = 1) -> None:
         """Write some settlements of earlier approvals, and the number of the last write to its file.
 
         Args:
@@ -265,7 +265,7 @@ class LedgerGuard:
         """Write the remaining settlements. Leave the ledger open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self.take_care(self.policy.patience, _MAX_UNWRITTEN)
+                await self.write_unwritten(self.policy.patience, _MAX_UNWRITTEN)
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
@@ -312,8 +312,8 @@ class LedgerClaim(Claim):
         """Finish what earlier approvals have left to do, then return the result."""
         left = min(self._time_left(), 0.0) + self._policy.patience
         can_wait = not (self._run.callers and self._has_failed)
-        if self._guard.needs_care and can_wait and left > 0:
-            await self._guard.take_care(left)
+        if self._guard.has_unwritten and can_wait and left > 0:
+            await self._guard.write_unwritten(left)
         return result
 
     async def begin(self) -> "LedgerClaim | CallResult":
