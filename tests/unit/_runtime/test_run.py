@@ -35,6 +35,7 @@ from loanasync.testing import (
 from support.ledger_clients import held_response
 from support.memory_clients import cancelled
 from support.separate import Run
+from support.virtual_time import VirtualTime
 
 
 async def failure(run: Run, **policy: object) -> LoanError:
@@ -206,16 +207,19 @@ async def test_aclose_waits_for_calls_in_progress_and_refuses_new_ones() -> None
 
 
 @pytest.mark.parametrize("end", ["drain time", "cancellation"])
-async def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
-    step, arrived, _ = held_response(approved())
-    within = 0.01 if end == "drain time" else 60
-    run = Run(step, timeout=Timeout(total=within, attempt=within, connect=within))
-    call = asyncio.create_task(run.approve(timeout=Timeout()))
-    await arrived.wait()
-    closing = asyncio.create_task(run.client.aclose())
-    await asyncio.sleep(0)
-    if end == "cancellation":
-        await cancelled(closing)
-    await asyncio.wait((closing,))
-    assert run.transport.closed == 1
-    await cancelled(call)
+def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
+    async def close_during_a_call() -> None:
+        step, arrived, _ = held_response(approved())
+        within = 0.01 if end == "drain time" else 60
+        run = Run(step, timeout=Timeout(total=within, attempt=within, connect=within))
+        call = asyncio.create_task(run.approve(timeout=Timeout()))
+        await arrived.wait()
+        closing = asyncio.create_task(run.client.aclose())
+        await asyncio.sleep(0)
+        if end == "cancellation":
+            await cancelled(closing)
+        await asyncio.wait((closing,))
+        assert run.transport.closed == 1
+        await cancelled(call)
+
+    VirtualTime().run(close_during_a_call())
