@@ -56,11 +56,10 @@ def section(name: str, command: Command) -> str:
         example_of(command),
         "```",
         "",
-        "| argument or option | meaning |",
-        "|---|---|",
     ]
+    table = ["| argument or option | meaning |", "|---|---|"]
     if name == "loanasync sandbox":
-        return "\n".join([*lines, *sandbox_rows(), ""])
+        return "\n".join([*lines, *table, *sandbox_rows(), ""])
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
     groups: dict[str, list[str]] = {}  # in the order of `--help`
@@ -70,7 +69,8 @@ def section(name: str, command: Command) -> str:
         groups.setdefault(title, [f"| **{title}** | |"] if title else []).append(
             row(parameter, kind, info, spellings[parameter.name])
         )
-    lines += chain.from_iterable(groups.values())
+    if groups:
+        lines += chain(table, *groups.values())
     return "\n".join([*lines, ""])
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-_REQUIRED = ("typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
+_REQUIRED = ("typer", "opentelemetry.sdk")
 
 
 def main() -> None:

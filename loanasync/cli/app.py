@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loanasync import __version__
+from loanasync import ConfigurationError, __version__
 from loanasync.cli.approve import approve, check, complete
 from loanasync.cli.approve_many.command import approve_many, export
+from loanasync.cli.console import print_message
 from loanasync.cli.dead_letters import app as dead_letters
-from loanasync.cli.exit_codes import MEANINGS
+from loanasync.cli.exit_codes import MEANINGS, Exit
 from loanasync.cli.ledger.commands import app as ledger
 
 app: typer.Typer = typer.Typer(
@@ -49,36 +50,20 @@ def _options(
 
 
 @app.command()
-def demo(
-    otlp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Export traces and metrics over OTLP/HTTP to the collector at this base URL. Sends the"
-            " headers of OTEL_EXPORTER_OTLP_HEADERS.",
-        ),
-    ] = None,
-) -> None:
+def demo() -> None:
     """Run complete loan requests against a sandbox, and print each step and its traces.
 
-    Example: loanasync demo --otlp http://localhost:4318
+    Example: loanasync demo
     """
     # The OpenTelemetry SDK is slow to import, so other commands do not load it.
-    from loanasync.cli.demo import ExportError, collector_at, export, run_demo  # noqa: PLC0415  (loads the SDK)
+    from loanasync.cli.demo import run_demo  # noqa: PLC0415  (loads the SDK)
 
-    try:
-        collector = None if otlp is None else collector_at(otlp)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--otlp") from None
     terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=120)
-    recording = asyncio.run(run_demo(console))
-    if collector is not None:
-        try:
-            export(recording, collector, console)
-        except ExportError as error:
-            typer.echo(error, err=True)
-            raise typer.Exit(1) from None
+    try:
+        asyncio.run(run_demo(terminal if terminal.is_terminal else Console(width=120)))
+    except ConfigurationError as error:
+        print_message(str(error))
+        raise typer.Exit(Exit.NOTHING_SENT) from None
 
 
 @app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

@@ -79,7 +79,7 @@ class TelemetryRecorder:
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             # The SDK would silently record nothing.
             raise ConfigurationError(
-                "OTEL_SDK_DISABLED", "must not be true in tests that use a TelemetryRecorder"
+                "OTEL_SDK_DISABLED", "must not be true: the spans and metrics would be empty"
             )
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()

@@ -66,7 +66,7 @@ async def test_code_of_each_page_runs(
     if program.co_flags & CO_COROUTINE:
         await running
     exports = "OTLPSpanExporter()" in fences(page)
-    assert {each.path for each in collector.received} == ({"/v1/traces", "/v1/metrics"} if exports else set())
+    assert {*collector.paths} == ({"/v1/traces", "/v1/metrics"} if exports else set())
 
 
 async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:

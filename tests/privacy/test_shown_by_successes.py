@@ -163,8 +163,7 @@ def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
     printed = io.StringIO()
     with searched() as captured:
-        recorded = asyncio.run(demo.run_demo(Console(file=printed, width=200)))
-        exported = "".join(span.to_json() for span in recorded.spans) + recorded.metrics.to_json()
-        assert "loanasync.approve" in exported
-        captured.output += [printed.getvalue(), exported]
+        asyncio.run(demo.run_demo(Console(file=printed, width=200)))
+        captured.output.append(printed.getvalue())
+    assert "loanasync.approve" in printed.getvalue()
     assert "send the customer to http://127.0.0.1:" in printed.getvalue()

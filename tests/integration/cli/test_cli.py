@@ -39,6 +39,13 @@ def test_demo_prints_every_step_and_its_spans() -> None:
         assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
+def test_demo_without_the_sdk_of_opentelemetry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    done = run(None, "demo")
+    message = "OTEL_SDK_DISABLED: must not be true: the spans and metrics would be empty\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
 def test_help_lists_the_commands_with_an_example_each() -> None:
     runner = CliRunner(env={**PLAIN, "COLUMNS": "80", "TERM": "dumb"})
     output = runner.invoke(app, []).output
@@ -56,7 +63,7 @@ def test_shell_completion_completes_commands() -> None:
     assert (done.exit_code, done.stdout.split(), done.stderr) == (0, ["resolve"], "")
 
 
-@pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
+@pytest.mark.parametrize("missing", ["typer", "opentelemetry.sdk"])
 def test_main_with_a_part_of_the_extra_missing_exits(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     def find(name: str) -> object:
         if name == missing:
