@@ -108,6 +108,10 @@ async def test_redelivery_that_is_long_enough_is_accepted(tmp_path: Path) -> Non
         register(broker, lasting(tmp_path))
     short = {"timeout": Timeout(total=1, attempt=0.9, connect=0.5), "ledger_policy": LedgerPolicy(patience=1)}
     register(JetStream("nats://h", redelivery=8), lasting(tmp_path, **short), cap=1)
+    long_lease = lasting(tmp_path, timeout=Timeout(total=20, attempt=300))
+    register(JetStream("nats://h", redelivery=340), long_lease)
+    with pytest.raises(ConfigurationError, match="must be at least 340 "):
+        register(JetStream("nats://h", redelivery=339), long_lease)
 
 
 class LeaseLedger(MemoryLedger):

@@ -71,23 +71,27 @@ async def test_connection_of_a_call_that_was_cancelled_unsent_is_no_fresher() ->
         assert server.connections == 4
 
 
+UNFINISHED = b"HTTP/1.1 201 Made\r\nContent-Length: 9000000\r\n\r\n" + b" " * (MAX_BODY_SIZE + 1)
 CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
 
 
 @pytest.mark.parametrize(
-    "large",
+    ("large", "direct"),
     [
-        response_bytes(201, b" " * (MAX_BODY_SIZE + 1)),
+        (UNFINISHED, True),
+        (UNFINISHED, False),
         # Its data is just below the limit; only the direct path counts the framing too.
         pytest.param(
-            b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS, marks=needs_direct_path
+            b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
+            True,
+            marks=needs_direct_path,
         ),
-        response_bytes(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip"),
+        (response_bytes(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip"), True),
     ],
-    ids=["length", "chunks", "gzip"],
+    ids=["length", "length, through aiohttp", "chunks", "gzip"],
 )
-async def test_too_large_body_is_not_read_to_its_end(large: bytes) -> None:
-    async with serving(large, REFUSAL) as server, server.client() as client:
+async def test_too_large_body_is_not_read_to_its_end(large: bytes, *, direct: bool) -> None:
+    async with serving(large, REFUSAL) as server, server.client(direct_connections=direct) as client:
         tracemalloc.start()
         try:
             with pytest.raises(UnexpectedResponseError, match="too large") as caught:

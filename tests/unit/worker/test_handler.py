@@ -29,6 +29,7 @@ from loanasync.testing import (
     refused,
     rejected,
     response,
+    system_error,
 )
 from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
@@ -126,6 +127,13 @@ async def raised(shop: Shop) -> LoanError:
     assert FISCAL_CODE not in own_frames
     assert "anna@example.com" not in own_frames
     return caught.value
+
+
+async def test_denial_after_a_system_error_is_a_result() -> None:
+    """The first attempt may have been evaluated, so the message is not tried again."""
+    denial = response(403, {"error": "Access denied"})
+    ended = await result(Shop(system_error(), denial, options={"retry": RetryPolicy(base=0.001)}))
+    assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
 
 
 async def test_error_of_an_unsent_request_is_raised() -> None:
