@@ -442,7 +442,7 @@ def _create_file(path: Path, header: Header) -> bool:
         raise mismatch(header.name, "was deleted, but not its -wal file: restore it, or name another file")
     try:
         handle, draft = tempfile.mkstemp(".new", f"{file.name}.", file.parent)  # mode 0600
-    except FileNotFoundError:  # also in a folder such as /proc
+    except (FileNotFoundError, PermissionError):  # FileNotFoundError also in a folder such as /proc
         advice = "make its folder writable" if file.parent.is_dir() else "create its folder"
         raise mismatch(header.name, f"cannot be created: {advice}, or check the name") from None
     os.close(handle)

@@ -86,10 +86,14 @@ def test_rows_from_closed_standard_input_are_refused(
         *(
             pytest.param(
                 ("-o", "out", option, "/sys/file"),
-                "/sys/file: ",
+                message,
                 marks=pytest.mark.skipif(not Path("/sys").is_dir(), reason="nobody can create a file there"),
             )
-            for option in ("-o", "--report", "--rejected")
+            for option, message in (
+                ("-o", "the ledger /sys/file.ledger cannot be created: make its folder writable"),
+                ("--report", "/sys/file: "),
+                ("--rejected", "/sys/file: "),
+            )
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -231,13 +231,22 @@ async def test_missing_file_that_must_exist_is_not_created(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "advice"), [("missing", "create its folder"), (".", "make its folder writable")]
+    ("folder", "error", "advice"),
+    [
+        ("missing", None, "create its folder"),
+        (".", FileNotFoundError, "make its folder writable"),
+        (".", PermissionError, "make its folder writable"),
+    ],
 )
 async def test_file_that_cannot_be_created_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, advice: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    error: type[OSError] | None,
+    advice: str,
 ) -> None:
-    if folder == ".":
-        refused = mock.Mock(side_effect=FileNotFoundError)
+    if error is not None:
+        refused = mock.Mock(side_effect=error)
         monkeypatch.setattr("loanasync.ledger.sqlite.tempfile.mkstemp", refused)
     shop = Shop(approved(), ledger=SqliteLedger(tmp_path / folder / "decisions.db"))
     with pytest.raises(LedgerMismatchError, match=f"cannot be created: {advice}, or check the name"):
