@@ -37,18 +37,17 @@ _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
-    members = _writer(dialect, type(model))(model)
+    converter = _converter(dialect)
+    members = converter.unstructure(model)
     if isinstance(model, ApprovalRequest) and model.additional is not None:
-        members.update(_writer(dialect, type(model.additional))(model.additional))
+        members.update(converter.unstructure(model.additional))
     return encode_checked(members) if model.extra is EMPTY_BODY else encode({**members, **model.extra})
 
 
 def prepare_dialect(dialect: Dialect) -> None:
-    """Create the functions that write approvals and read decisions, as the first call does otherwise."""
-    for written in (ApprovalRequest, AdditionalData):
-        _writer(dialect, written)
-    for read in (Approved, Refused):
-        _reader(read)
+    """Create the functions that write requests and read responses, as the first call does otherwise."""
+    _converter(dialect)
+    _reader()
 
 
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
@@ -58,7 +57,7 @@ def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any],
     """
     unread: list[str] = []
     received = members, {"raw": Body(members), "meta": meta}, unread
-    decision: DecisionType = _reader(decision_type)(received, decision_type)
+    decision = _reader().structure(received, decision_type)
     return attrs.evolve(decision, meta=attrs.evolve(meta, unread=tuple(unread))) if unread else decision
 
 
@@ -70,7 +69,7 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     """
     extra = {name: value for name, value in members.items() if name not in _USER_DATA_MEMBERS}
     unread: list[str] = []
-    data: UserData = _reader(UserData)((members, {"extra": extra}, unread), UserData)
+    data = _reader().structure((members, {"extra": extra}, unread), UserData)
     return attrs.evolve(data, unread=tuple(unread)) if unread else data
 
 
@@ -131,62 +130,61 @@ def _make_converter(dialect: Dialect) -> Converter:
     """Return the converter of a dialect: strict when it writes, lenient per field when it reads."""
     converter = Converter()
     names = {**USER_DATA_NAMES, **dialect.approval_names}
-
-    def make_reader(model: type) -> Read:
-        fields = [
-            (each.name, wire, _ALIASES.get(wire, wire), *(_READERS.get(each.name) or _READERS[each.type]))
-            for each in attrs.fields(model)
-            if (wire := names.get(each.name)) is not None
-        ]
-
-        def read(received: Received, _: object) -> object:
-            members, values, unread = received
-            for name, wire, alias, kind, convert in fields:
-                value = members.get(wire)
-                if value is None:
-                    value = members.get(alias)
-                if type(value) is kind:
-                    values[name] = value
-                elif value is not None:
-                    try:
-                        values[name] = convert(value)
-                    except (TypeError, ValueError):
-                        unread.append(wire)
-            return model(**values)
-
-        return read
-
-    def make_writer(model: type) -> Convert:
-        writers: dict[str, Convert] = {
-            "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
-            "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
-            "document_issue_date": date.isoformat,
-            "document_expiration_date": date.isoformat,
-        }
-        if issubclass(model, ApprovalRequest):
-            writers["payment_day_of_month"] = str  # an integer in user data (spec §2.1, §2.2)
-        overrides: dict[str, Any] = {
-            each.name: override(
-                rename=names.get(each.name),
-                omit=each.name not in names,  # `write` adds the members of `additional` and `extra`
-                omit_if_default=each.default is None,  # None is not sent
-                unstruct_hook=writers.get(each.name, identity),  # cattrs generates no call for `identity`
-            )
-            for each in attrs.fields(model)
-        }
-        return make_dict_unstructure_fn(model, converter, **overrides)
-
-    converter.register_structure_hook_factory(attrs.has, make_reader)
-    converter.register_unstructure_hook_factory(attrs.has, make_writer)
+    for written in (ApprovalRequest, AdditionalData, UserData):
+        converter.register_unstructure_hook(written, _make_writer(written, converter, dialect, names))
+    for read in (Approved, Refused, UserData):
+        converter.register_structure_hook(read, _make_reader(read, names))
     return converter
 
 
-# Not decorators, because mutation testing skips decorated functions. The last two save the time in which
-# cattrs finds the function for a model.
+def _make_reader(model: type, names: Mapping[str, str]) -> Read:
+    fields = [
+        (each.name, wire, _ALIASES.get(wire, wire), *(_READERS.get(each.name) or _READERS[each.type]))
+        for each in attrs.fields(model)
+        if (wire := names.get(each.name)) is not None
+    ]
+
+    def read(received: Received, _: object) -> object:
+        members, values, unread = received
+        for name, wire, alias, kind, convert in fields:
+            value = members.get(wire)
+            if value is None:
+                value = members.get(alias)
+            if type(value) is kind:
+                values[name] = value
+            elif value is not None:
+                try:
+                    values[name] = convert(value)
+                except (TypeError, ValueError):
+                    unread.append(wire)
+        return model(**values)
+
+    return read
+
+
+def _make_writer(model: type, converter: Converter, dialect: Dialect, names: Mapping[str, str]) -> Convert:
+    writers: dict[str, Convert] = {
+        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
+        "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
+        "document_issue_date": date.isoformat,
+        "document_expiration_date": date.isoformat,
+    }
+    if model is ApprovalRequest:
+        writers["payment_day_of_month"] = str  # an integer in user data (spec §2.1, §2.2)
+    overrides: dict[str, Any] = {
+        each.name: override(
+            rename=names.get(each.name),
+            omit=each.name not in names,  # `write` adds the members of `additional` and `extra`
+            omit_if_default=each.default is None,  # None is not sent
+            unstruct_hook=writers.get(each.name, identity),  # cattrs generates no call for `identity`
+        )
+        for each in attrs.fields(model)
+    }
+    return make_dict_unstructure_fn(model, converter, **overrides)
+
+
+# Not decorators, because mutation testing skips decorated functions.
 _converter = cache(_make_converter)
-_writer: Callable[[Dialect, type], Convert] = cache(
-    lambda dialect, model: _converter(dialect).get_unstructure_hook(model)
-)
-_reader: Callable[[type], Read] = cache(lambda model: _converter(Dialect()).get_structure_hook(model))
+_reader = cache(lambda: _converter(Dialect()))
 _ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())
