@@ -70,8 +70,8 @@ def section(name: str, command: Command) -> str:
             row(parameter, kind, info, spellings[parameter.name])
         )
     if groups:
-        lines += chain(table, *groups.values())
-    return "\n".join([*lines, ""])
+        lines += [*table, *chain.from_iterable(groups.values()), ""]
+    return "\n".join(lines)
 
 
 def sandbox_rows() -> Iterator[str]:

@@ -138,6 +138,7 @@ def _make_converter(dialect: Dialect) -> Converter:
 
 
 def _make_reader(model: type, names: Mapping[str, str]) -> Read:
+    """Return the function that reads a model; `names` has the member of each field."""
     fields = [
         (each.name, wire, _ALIASES.get(wire, wire), *(_READERS.get(each.name) or _READERS[each.type]))
         for each in attrs.fields(model)
@@ -163,6 +164,7 @@ def _make_reader(model: type, names: Mapping[str, str]) -> Read:
 
 
 def _make_writer(model: type, converter: Converter, dialect: Dialect, names: Mapping[str, str]) -> Convert:
+    """Return the function that cattrs generates to write a model; `names` has the member of each field."""
     writers: dict[str, Convert] = {
         "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
         "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",

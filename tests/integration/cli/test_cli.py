@@ -39,7 +39,7 @@ def test_demo_prints_every_step_and_its_spans() -> None:
         assert re.search(pattern, done.stdout), f"{pattern}\n{done.stdout}"
 
 
-def test_demo_without_the_sdk_of_opentelemetry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_with_a_disabled_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     done = run(None, "demo")
     message = "OTEL_SDK_DISABLED: must not be true: the spans and metrics would be empty\n"

@@ -314,7 +314,7 @@ def lose_response(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.skipif(
-    int(version("redis").partition(".")[0]) < 6, reason="repeats no script whose response was lost"
+    int(version("redis").partition(".")[0]) < 6, reason="it does not repeat a script whose response was lost"
 )
 async def test_write_whose_response_is_lost_counts_as_written(
     valkey: Valkey, lose_response: Callable[[], None]
