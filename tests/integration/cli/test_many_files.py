@@ -171,10 +171,12 @@ def test_results_that_are_in_no_file_go_to_another_one(
     monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", fail)
     monkeypatch.setattr("loanasync.cli.files._replace", replace)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    bulk = Bulk(tmp_path, served, *["approved"] * 3)
-    code, output = bulk.run()
+    bulk = Bulk(tmp_path, served, *["slow100"] * 9)
+    code, output = bulk.run("--concurrency", "1")
     [kept] = re.findall(r"the results that are in no other file are in (\S+)\n", output)
     assert (code, statuses(Path(kept))) == (1, dict.fromkeys(bulk.requests, "approved"))
+    reason = "out.jsonl.ledger cannot be written (database or disk is full); run the same command to resume"
+    assert (bulk.calls < 9, reason in output) == (True, True)
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:

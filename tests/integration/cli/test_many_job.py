@@ -357,6 +357,30 @@ def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, se
     assert len(bulk.requests) == 3 + 2 + 0
 
 
+def test_row_that_names_another_customer_gets_the_decision_of_that_customer(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk = Bulk(tmp_path, served, "forbidden")
+    assert (bulk.run()[0], bulk.statuses) == (1, ["error"])
+    other = Bulk(tmp_path, served, "approved")
+    for _ in range(2):
+        assert (other.run()[0], other.statuses) == (0, ["approved"])
+        assert [line["fiscal_code"] for line in read(other.out)] == other.codes
+    assert other.requests == bulk.codes + other.codes
+
+
+def test_rows_of_one_customer_are_distinguished_by_their_scope(
+    tmp_path: Path, served: Sandbox, ledger: Path | None
+) -> None:
+    """The service evaluates a customer once, so the second response has no decision."""
+    spring = make_row("approved", scope="spring")
+    bulk = Bulk(tmp_path, served, spring, {**spring, "scope": "autumn"}, ledger=ledger)
+    for _ in range(2):
+        assert (bulk.run("--concurrency", "1")[0], bulk.statuses) == (3, ["approved", "unknown"])
+        assert [line["fiscal_code"] for line in read(bulk.out)] == bulk.codes
+    assert len(bulk.requests) == 2
+
+
 def test_two_jobs_on_one_ledger_ask_each_customer_once(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, *["slow500"] * 6, ledger=make_shared(tmp_path, served))
     first = start(served, *bulk.command())
