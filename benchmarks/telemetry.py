@@ -75,7 +75,7 @@ def client_with_telemetry(transport: InMemoryService, telemetry: Instruments | N
     client = client_with(transport)
     if telemetry is None:
         removed = NoTelemetry()
-        vars(pipeline)["CallRecord"] = vars(pipeline)["AttemptRecord"] = lambda *_: removed
+        vars(pipeline)["CallTelemetry"] = vars(pipeline)["AttemptTelemetry"] = lambda *_: removed
     else:
         client._pipeline.telemetry = telemetry  # noqa: SLF001  (the measured part)
     return client

@@ -315,14 +315,14 @@ def _safe(function: Callable[..., T], *arguments: object, default: T) -> T:
         return default
 
 
-class CallRecord:
+class CallTelemetry:
     """Records one call: an INTERNAL span, the parent of the spans of its attempts, metrics and a log event.
 
     Creating it begins the call. `Run` sets what is known of the call; `end` records everything. `trace_id` is
     the id of the trace in hexadecimal, if tracing is on.
     """
 
-    # Class attributes for values that most calls do not set: creating a record is then faster.
+    # Class attributes for values that most calls do not set: creating an object is then faster.
     trace_id: str | None = None
     span: Span = INVALID_SPAN
     context: "Context | None" = None  # with `span`, if tracing is on
@@ -332,13 +332,13 @@ class CallRecord:
     _ledger: str | None = None
     _token: "Token[Context] | None" = None
 
-    def __init__(self, telemetry: Instruments, call: Call) -> None:
-        self.telemetry = telemetry
+    def __init__(self, instruments: Instruments, call: Call) -> None:
+        self.instruments = instruments
         self.call = call
         self._started = perf_counter()
         operation = call.endpoint.operation
         context = get_current()
-        span = telemetry.span(*_CALLS[operation], context)
+        span = instruments.span(*_CALLS[operation], context)
         if span is not INVALID_SPAN:
             self.span = span
             ids = _safe(_GET_CONTEXT, span, default=INVALID_SPAN_CONTEXT)
@@ -346,14 +346,14 @@ class CallRecord:
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
         # At the end: if an error is raised here, `end` is not called.
-        telemetry.metrics.inflight.counts[operation] += 1
+        instruments.metrics.inflight.counts[operation] += 1
 
     def set_queue_time(self, seconds: float, error_type: str | None) -> None:
         """Record the time that the call waited for a slot, and the error if none became free."""
         attributes = {"loanasync.operation": self.call.endpoint.operation}
         if error_type is not None:
             attributes["error.type"] = error_type
-        _safe(self.telemetry.metrics.queue.record, seconds, attributes, default=None)
+        _safe(self.instruments.metrics.queue.record, seconds, attributes, default=None)
 
     def set_ledger_result(self, result: str) -> None:
         """Set the result of the ledger or the memory: the attribute `loanasync.ledger`.
@@ -383,7 +383,7 @@ class CallRecord:
             changes: The circuits that it has opened and closed.
             may_be_evaluated: A request may have reached the service.
         """
-        metrics, endpoint = self.telemetry.metrics, self.call.endpoint
+        metrics, endpoint = self.instruments.metrics, self.call.endpoint
         metrics.inflight.counts[endpoint.operation] -= 1
         if error is not None and endpoint is APPROVE:
             may_be: Outcome = "unknown" if may_be_evaluated else "not_sent"  # usually cancelled
@@ -400,7 +400,7 @@ class CallRecord:
             if self._token is not None and _safe(_IS_RECORDING, self.span, default=False):
                 self._describe(failure)
             if changes:
-                self.telemetry.report_circuits(changes, self.span)
+                self.instruments.report_circuits(changes, self.span)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
@@ -437,36 +437,36 @@ class CallRecord:
         self.span.set_attributes(_without_none(attributes))
 
 
-class AttemptRecord:
+class AttemptTelemetry:
     """Records one attempt: a CLIENT span by the stable HTTP conventions, its duration and a log event.
 
     Creating it begins the attempt, `end` ends it. `headers` are the trace headers to send.
 
     Args:
-        record: The record of the call.
+        parent: The telemetry of the call.
         number: Number of the attempt, counted from 1.
     """
 
-    # Class attributes for values that most attempts do not set, as in `CallRecord`.
+    # Class attributes for values that most attempts do not set, as in `CallTelemetry`.
     headers: Mapping[str, str] = _NO_HEADERS
     _span: Span | None = None
     _token: "Token[Context] | None" = None
 
-    def __init__(self, record: CallRecord, number: int) -> None:
-        self._record = record
-        record.attempts = number
-        telemetry, context = record.telemetry, record.context
+    def __init__(self, parent: CallTelemetry, number: int) -> None:
+        self._parent = parent
+        parent.attempts = number
+        instruments, context = parent.instruments, parent.context
         if number > 1:
-            telemetry.metrics.retries.counts[record.call.endpoint.operation] += 1
+            instruments.metrics.retries.counts[parent.call.endpoint.operation] += 1
         # If the span of the call is not sampled, the attempts have no spans.
-        if context is not None and _safe(_IS_RECORDING, record.span, default=False):
-            self._span = telemetry.attempt_span(record.call, number, context)
+        if context is not None and _safe(_IS_RECORDING, parent.span, default=False):
+            self._span = instruments.attempt_span(parent.call, number, context)
             context = set_span_in_context(self._span, context)
             self._token = attach(context)
         if context is not None:
-            self.headers = telemetry.headers(context)
-        elif telemetry.injects_without_span:
-            self.headers = telemetry.headers(get_current())
+            self.headers = instruments.headers(context)
+        elif instruments.injects_without_span:
+            self.headers = instruments.headers(get_current())
         self._started = perf_counter()
 
     def end(self, response: Response | NoResponse | None, entry: str | None = None) -> None:
@@ -492,16 +492,16 @@ class AttemptRecord:
             if self._span is not None:
                 _describe_attempt(self._span, status, error_type)
             if response is not None:
-                record = self._record
-                attributes = record.telemetry.attributes(record.call, status, error_type)
-                record.telemetry.metrics.duration.record(duration, attributes)
+                parent = self._parent
+                attributes = parent.instruments.attributes(parent.call, status, error_type)
+                parent.instruments.metrics.duration.record(duration, attributes)
                 is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
                 if is_logged(level):
                     self._log(level, duration, status, error_type, entry)
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)
-        finally:  # as in `CallRecord.end`
+        finally:  # as in `CallTelemetry.end`
             if self._token is not None and self._span is not None:
                 detach(self._token)
                 _safe(_END, self._span, default=None)
@@ -509,17 +509,17 @@ class AttemptRecord:
     def _log(
         self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
     ) -> None:
-        record = self._record
+        parent = self._parent
         log_event(
             level,
             "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
-            operation=record.call.endpoint.operation,
+            operation=parent.call.endpoint.operation,
             end=error_type or status,
-            attempt=record.attempts,
+            attempt=parent.attempts,
             duration=duration,
             status=status,
             error_type=error_type,
-            trace_id=record.trace_id,
+            trace_id=parent.trace_id,
             entry=entry,
         )
 

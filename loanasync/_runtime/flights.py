@@ -198,13 +198,13 @@ class Flights(ForkSafe):
     ) -> Outcome | BaseException | None:
         """Wait for another caller's flight. Return its result; None if this caller may send the request."""
         with own:
-            own.record.set_ledger_result("joined")
+            own.telemetry.set_ledger_result("joined")
             try:
                 if flight.payload != own.payload:
                     return own.finish(PayloadMismatchError("approve", flight.entry or "", "inflight"))
                 is_late = await self._wait(own, flight, within)
             finally:  # before Python 3.12, the flight may have no span when this caller joins
-                own.record.link(flight.span)
+                own.telemetry.link(flight.span)
             return own.finish(_result_for(own, flight, is_late=is_late))
 
     async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:

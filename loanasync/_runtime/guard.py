@@ -165,7 +165,7 @@ class ProcessGuard(ForkSafe):
 
     def _known(self, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
         """Return the decision or the error that follows from a record."""
-        run.record.set_ledger_result("blocked")
+        run.telemetry.set_ledger_result("blocked")
         if not is_same:
             return PayloadMismatchError("approve", "", state)
         kept = self._unread.get(run.customer) or self._kept.get(run.customer)
@@ -173,7 +173,7 @@ class ProcessGuard(ForkSafe):
             case "approved" | "refused":
                 if kept is None:
                     return DecisionForgottenError("approve", "", state)
-                run.record.set_ledger_result("remembered")
+                run.telemetry.set_ledger_result("remembered")
                 self._unread.pop(run.customer, None)
                 self._keep(run.customer, kept)
                 response = Response(status=kept.status, headers={}, body=kept.body, fault=kept.fault)

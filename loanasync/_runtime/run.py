@@ -17,7 +17,7 @@ from loanasync._runtime.pipeline import LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry import AttemptRecord, CallRecord
+from loanasync._telemetry import AttemptTelemetry, CallTelemetry
 from loanasync._transport.base import Transport
 from loanasync._transport.failures import SESSION_CLOSED
 from loanasync._waits import was_cancelled
@@ -86,7 +86,7 @@ class Run:
     callers: Sequence[object] = (None,)
     entry: str | None = None
     after_unknown: bool = False
-    record: CallRecord  # set by `__enter__`
+    telemetry: CallTelemetry  # set by `__enter__`
     trace_id: str | None = None
     span: "Span | None" = None
     attempts: int = 0
@@ -110,8 +110,8 @@ class Run:
     def __enter__(self) -> Self:
         if self.resources.waits.is_closed:
             raise ClientClosedError
-        self.record = CallRecord(self._pipeline.telemetry, self.call)
-        self.trace_id, self.span = self.record.trace_id, self.record.span
+        self.telemetry = CallTelemetry(self._pipeline.telemetry, self.call)
+        self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
         self.resources.calls += 1
         return self
 
@@ -126,7 +126,7 @@ class Run:
                 self.release_slot()
             if self._trial:  # it has no result, for example because it was cancelled
                 self._record_verdict("unknown" if self.may_be_evaluated else "other")
-            self.record.end(
+            self.telemetry.end(
                 self._error if error is None else error,
                 self.entry,
                 self._circuit_changes,
@@ -159,7 +159,7 @@ class Run:
             if isinstance(result, LedgerError):
                 result.trace_id = self.trace_id
         elif isinstance(result, Approved | Refused):
-            self.record.outcome = "approved" if result.approved else "refused"
+            self.telemetry.outcome = "approved" if result.approved else "refused"
         return result
 
     # --- slots
@@ -198,7 +198,7 @@ class Run:
                 await self.resources.slots.wait()
                 self._has_slot = True
         waited = self._pipeline.now() - queued
-        self.record.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
+        self.telemetry.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
         return self._has_slot
 
     def release_slot(self) -> None:
@@ -249,7 +249,7 @@ class Run:
             last, stopped_by = await self._retry(last)
         elif pipeline.quota.used and isinstance(last, Response):
             pipeline.quota.refill()
-        self.record.stopped_by = stopped_by
+        self.telemetry.stopped_by = stopped_by
         result = self._read(last, stopped_by)
         # While all is well, a decision does not concern the breaker.
         if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
@@ -311,7 +311,7 @@ class Run:
         # The response to an approval is read and settled even if its callers have left.
         within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         self.attempts += 1
-        attempt = AttemptRecord(self.record, self.attempts)
+        attempt = AttemptTelemetry(self.telemetry, self.attempts)
         response: Response | NoResponse | None = None
         try:
             request = self._sending = call.request(attempt.headers, token)

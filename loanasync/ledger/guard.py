@@ -317,45 +317,49 @@ class LedgerClaim(Claim):
         return result
 
     async def begin(self) -> "LedgerClaim | CallResult":
-        """Derive the keys, look up, take a slot and claim. Return the decision or the error instead.
-
-        `found` is the result of the latest ledger operation. Each iteration does one of these:
-
-        - It returns the decision or the error that follows from `found`.
-        - It waits until the owner of the entry settles it.
-        - It writes a settlement of this client that could not be written before.
-        - It claims the entry.
-        """
+        """Derive the keys, look up, take a slot and claim. Return the decision or the error instead."""
         run = self._run
         found = await self._look_up(always=run.cannot_send_now)
         while True:
+            found = await self._wait_for_settlement(found)
             if isinstance(found, LoanError):
-                run.record.set_ledger_result("unavailable")
+                run.telemetry.set_ledger_result("unavailable")
                 return self._guard.error_of(self._at) or found
-            if found is not None and self._guard.is_unwritten(found):
-                found = await self._in_time(partial(self._guard.write, found.token))
-                continue
-            outcome = self._outcome_of(found)
-            if isinstance(outcome, InFlightError) and (left := self._wait_left()) > 0:
-                waiting = partial(self._ledger.wait, self._at.key, left)
-                found = await self._attempt(waiting, left + _READ_MARGIN)
-                is_late = isinstance(found, LedgerUnavailableError) and found.cause_type == "TimeoutError"
-                if is_late or (isinstance(found, Entry) and found.state is State.INFLIGHT):
-                    return outcome
-                continue
-            if outcome is not None:
-                return outcome
+            if (result := self._result_of(found)) is not None:
+                return result
             try:
                 if (error := await run.acquire_slot()) is not None:
                     return error
                 found = await self._claim(found)
                 if isinstance(found, Entry) and found.is_claimed_by(self._token):
                     self._claimed = found
-                    run.record.set_ledger_result(CLAIMED)
+                    run.telemetry.set_ledger_result(CLAIMED)
                     return self
             finally:
                 if self._claimed is None:
                     run.release_slot()
+
+    async def _wait_for_settlement(self, found: Entry | LoanError | None) -> Entry | LoanError | None:
+        """Wait until the last claim of an entry is settled, by this client or by its owner.
+
+        Return the entry as it is then, or an error if the ledger cannot be used.
+        """
+        while isinstance(found, Entry):
+            if self._guard.is_unwritten(found):
+                found = await self._in_time(partial(self._guard.write, found.token))
+                continue
+            if found.state is not State.INFLIGHT or self._is_other_request(found):
+                break
+            if (left := self._wait_left()) <= 0:
+                break
+            self._run.telemetry.set_ledger_result("blocked")
+            waiting = partial(self._ledger.wait, self._at.key, left)
+            latest = await self._attempt(waiting, left + _READ_MARGIN)
+            is_late = isinstance(latest, LedgerUnavailableError) and latest.cause_type == "TimeoutError"
+            if is_late or (isinstance(latest, Entry) and latest.state is State.INFLIGHT):
+                break
+            found = latest
+        return found
 
     async def _look_up(self, *, always: bool) -> Entry | LoanError | None:
         """Derive the places of this approval from the keys of the ledger, and look up its entry.
@@ -406,15 +410,19 @@ class LedgerClaim(Claim):
         self._has_failed = isinstance(result, LoanError)
         return result
 
-    def _outcome_of(self, entry: Entry | None) -> CallResult | None:
+    def _is_other_request(self, entry: Entry) -> bool:
+        """Return True if an entry belongs to a request with other data."""
+        return entry.payload not in ("", self._at.payload)  # a person creates entries without one
+
+    def _result_of(self, entry: Entry | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED:
             return None
         if self._call.repeat_unknown and entry.state is State.UNKNOWN and entry.payload == self._at.payload:
             return None
-        self._run.record.set_ledger_result("blocked")
+        self._run.telemetry.set_ledger_result("blocked")
         key = self._at.key
-        if entry.payload not in ("", self._at.payload):  # a person creates entries without one
+        if self._is_other_request(entry):
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
             return PayloadMismatchError(_OPERATION, key, entry.state.value)
@@ -428,13 +436,13 @@ class LedgerClaim(Claim):
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
-        meta = Meta(0, 0, time.monotonic() - self._started, self._run.record.trace_id)
+        meta = Meta(0, 0, time.monotonic() - self._started, self._run.telemetry.trace_id)
         try:
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
-            self._run.record.set_ledger_result("unavailable")
+            self._run.telemetry.set_ledger_result("unavailable")
             return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__)
-        self._run.record.set_ledger_result("hit")
+        self._run.telemetry.set_ledger_result("hit")
         return outcome
 
     async def _claim(self, over: Entry | None) -> Entry | LoanError | None:

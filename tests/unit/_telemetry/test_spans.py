@@ -32,7 +32,7 @@ from loanasync import (
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
-from loanasync._telemetry import AttemptRecord, CallRecord, Instruments
+from loanasync._telemetry import AttemptTelemetry, CallTelemetry, Instruments
 from loanasync.testing import ScriptedResponse, approved, connection_lost, refused, response, system_error
 from support.separate import Run
 
@@ -131,8 +131,8 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     error_type: str | None,
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(Instruments(telemetry), call)
-    AttemptRecord(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
+    record = CallTelemetry(Instruments(telemetry), call)
+    AttemptTelemetry(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
     record.end(None)
     made = exporter.get_finished_spans()[0]
     assert attributes(made)["http.response.status_code"] == status
@@ -162,8 +162,8 @@ def test_durations_of_call_and_attempt_are_measured(
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallRecord(Instruments(telemetry), call)
-    AttemptRecord(record, 1).end(Response(status=201, headers={}, body=b""))
+    record = CallTelemetry(Instruments(telemetry), call)
+    AttemptTelemetry(record, 1).end(Response(status=201, headers={}, body=b""))
     record.end(None)
     data = reader.get_metrics_data()
     assert data is not None
