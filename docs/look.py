@@ -17,7 +17,14 @@ from typing import Literal
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from attrs import define, field, frozen
-from playwright.sync_api import Browser, Page, TimeoutError, ViewportSize, sync_playwright  # noqa: A004
+from playwright.sync_api import (
+    ConsoleMessage,
+    Page,
+    Request,
+    TimeoutError,  # noqa: A004
+    ViewportSize,
+    sync_playwright,
+)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTHS = {"phone": 390, "desk": 1280}
@@ -87,60 +94,66 @@ class Links:
     anchors: frozenset[str]
 
 
-@define
+@define(slots=False)  # Playwright sets attributes on the owners of its handlers
 class Checker:
     """Opens pages and records findings."""
 
-    browser: Browser
+    page: Page
     address: str
     findings: list[str] = field(factory=list)
+    _name: str = ""  # of the open page
+
+    def __attrs_post_init__(self) -> None:
+        self.page.on("console", self._check_message)
+        self.page.on("pageerror", lambda error: self._report(f"script: {error}"))
+        self.page.on("request", self._check_request)
+
+    def _report(self, finding: str) -> None:
+        self.findings.append(f"{self._name}: {finding}")
+
+    def _check_message(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._report(f"console: {message.text}")
+
+    def _check_request(self, request: Request) -> None:
+        if not request.url.startswith((self.address, "data:")):
+            self._report(f"request to another host: {request.url}")
 
     def check(self, name: str) -> Links:
         """Open a page in each size and colour scheme, record findings, and return its links."""
-        with self.browser.new_context(base_url=self.address) as context:
-            page = context.new_page()
-            self._listen(page, name)
-            page.goto(name, wait_until="load")
-            self.findings += [f"{name}: default value: {each}" for each in page.evaluate(UNREADABLE)]
-            for device, width in WIDTHS.items():
-                page.set_viewport_size(ViewportSize(width=width, height=900))
-                for scheme in SCHEMES:
-                    page.emulate_media(color_scheme=scheme)
-                    self._check_view(page, f"{name} ({device}, {scheme})")
-            return Links(tuple(page.evaluate(LINKS)), frozenset(page.evaluate(ANCHORS)))
+        self._name = name
+        self.page.goto(self.address + name)
+        for each in self.page.evaluate(UNREADABLE):
+            self._report(f"default value: {each}")
+        for device, width in WIDTHS.items():
+            self.page.set_viewport_size(ViewportSize(width=width, height=900))
+            for scheme in SCHEMES:
+                self.page.emulate_media(color_scheme=scheme)
+                self._check_view(f"({device}, {scheme})")
+        return Links(tuple(self.page.evaluate(LINKS)), frozenset(self.page.evaluate(ANCHORS)))
 
     def search(self, word: str, expected: str) -> None:
         """Search the site for a word; a page must be among the results."""
-        with self.browser.new_context(base_url=self.address) as context:
-            page = context.new_page()
-            page.goto(f"search.html?q={word}")
-            link = page.locator(f"#search-results a[href*='{expected}']").first
-            try:
-                link.wait_for(timeout=SEARCH_TIMEOUT)
-            except TimeoutError:
-                self.findings.append(f"search.html: {word} does not find {expected}")
-            page.wait_for_load_state("networkidle")  # the search loads each page that it found
+        self._name = "search.html"
+        self.page.goto(f"{self.address}search.html?q={word}")
+        link = self.page.locator(f"#search-results a[href*='{expected}']").first
+        try:
+            link.wait_for(timeout=SEARCH_TIMEOUT)
+        except TimeoutError:
+            self._report(f"{word} does not find {expected}")
+        self.page.wait_for_load_state("networkidle")  # the search loads each page that it found
 
-    def _listen(self, page: Page, where: str) -> None:
-        def report(finding: str, *, is_wrong: bool = True) -> None:
-            self.findings += [f"{where}: {finding}"] * is_wrong
-
-        def report_request(url: str) -> None:
-            report(f"request to another host: {url}", is_wrong=not url.startswith((self.address, "data:")))
-
-        page.on("console", lambda each: report(f"console: {each.text}", is_wrong=each.type == "error"))
-        page.on("pageerror", lambda error: report(f"script: {error}"))
-        page.on("request", lambda request: report_request(request.url))
-
-    def _check_view(self, page: Page, where: str) -> None:
+    def _check_view(self, view: str) -> None:
         found = {
-            "wider than the screen": page.evaluate(WIDE),
-            "text is cut off by its drawing": page.evaluate(CUT),
-            "image does not load": page.evaluate(BROKEN),
-            "image without a description": page.evaluate(NAMELESS),
-            "low contrast": page.evaluate(FAINT, CONTRAST),
+            "wider than the screen": self.page.evaluate(WIDE),
+            "text is cut off by its drawing": self.page.evaluate(CUT),
+            "image does not load": self.page.evaluate(BROKEN),
+            "image without a description": self.page.evaluate(NAMELESS),
+            "low contrast": self.page.evaluate(FAINT, CONTRAST),
         }
-        self.findings += [f"{where}: {problem}: {each}" for problem, texts in found.items() for each in texts]
+        for problem, texts in found.items():
+            for each in texts:
+                self._report(f"{view}: {problem}: {each}")
 
 
 def broken_links(site: Path, links: dict[str, Links]) -> Iterator[str]:
@@ -192,7 +205,7 @@ def look(site: Path, program: str) -> list[str]:
     arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with served(site) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=arguments)
-        checker = Checker(browser, address)
+        checker = Checker(browser.new_page(), address)
         links = {page: checker.check(page) for page in pages}
         for word, expected in SEARCHES.items():
             checker.search(word, expected)
