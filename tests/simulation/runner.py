@@ -88,7 +88,6 @@ def machine() -> Iterator[Path]:
         finally:
             World.current = None
             gc.enable()
-            gc.unfreeze()
 
 
 def run(plan: Plan, folder: Path) -> Result:
