@@ -109,9 +109,8 @@ class ProcessGuard(ForkSafe):
     record that is in flight when its approval begins again was left by a parent process.
     """
 
-    def __init__(self, max_responses: int = _MAX_RESPONSES) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._max_responses = max_responses
         # In the order of their times. Taking the first key of a dict whose first keys were deleted is slow.
         self._records: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
@@ -205,7 +204,7 @@ class ProcessGuard(ForkSafe):
     def _keep(self, customer: bytes, kept: _Kept) -> None:
         self._kept[customer] = kept
         self._kept.move_to_end(customer)
-        if len(self._kept) > self._max_responses:
+        if len(self._kept) > _MAX_RESPONSES:
             self._kept.popitem(last=False)
 
     def _drop_expired(self, now: int) -> None:

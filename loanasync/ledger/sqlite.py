@@ -183,7 +183,7 @@ class _SqliteStore(ForkSafe):
         self._patience = patience
         self._thread: _DatabaseThread | None = None
 
-    def _database(self) -> "_DatabaseThread":
+    def database(self) -> "_DatabaseThread":
         with self.lock:
             # The threads of the parent do not exist in a forked child.
             if self._thread is None or self._thread.process != os.getpid():
@@ -192,30 +192,30 @@ class _SqliteStore(ForkSafe):
 
     async def header(self) -> FoundHeader:
         try:
-            return await self._database().read(partial(_find_header, self.name))
+            return await self.database().read(partial(_find_header, self.name))
         except _MissingFileError:
             return FoundHeader(None, 0.0, 0)
 
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         if replaces is None:
-            return await self._database().run(partial(_create_file, self._file, header))
-        return await self._database().write(partial(_swap_header, header, replaces))
+            return await self.database().run(partial(_create_file, self._file, header))
+        return await self.database().write(partial(_swap_header, header, replaces))
 
     async def read(self, key: str, header: Header) -> Found:
-        return await self._database().read(partial(_read, key, header))
+        return await self.database().read(partial(_read, key, header))
 
     async def swap(self, write: Write) -> Found:
-        return await self._database().write(partial(_swap, write))
+        return await self.database().write(partial(_swap, write))
 
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header
     ) -> Sequence[Entry]:
         statement = _PAGE.format(_CONDITIONS[column])
         given = {"value": value, "first": first, "last": last}
-        return await self._database().read(partial(_page, statement, given, header))
+        return await self.database().read(partial(_page, statement, given, header))
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
-        return await self._database().write(partial(_drop, entries, header))
+        return await self.database().write(partial(_drop, entries, header))
 
     def reason(self, error: BaseException) -> str:
         if isinstance(error, OSError):

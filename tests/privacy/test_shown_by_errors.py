@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from traceback import TracebackException
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -56,7 +57,6 @@ from loanasync import (
     errors,
 )
 from loanasync._protocol.codec import write
-from loanasync._runtime.guard import ProcessGuard
 from loanasync.ledger import LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger
 from loanasync.testing import ScriptedResponse, ScriptedTransport, response, timed_out
 from support.canned_server import response_bytes, serving
@@ -231,8 +231,8 @@ async def closed(captured: Captured) -> Any:
 
 async def forgotten(captured: Captured) -> Any:
     client = client_of(captured, APPROVED)
-    client._flights._guard = ProcessGuard(max_responses=0)
-    await call(client)
+    with mock.patch("loanasync._runtime.guard._MAX_RESPONSES", 0):
+        await call(client)
     return await call(client)
 
 

@@ -148,8 +148,6 @@ class Program:
             **options,
         )
         client._is_for_tests = True  # a worker accepts its MemoryLedger, which outlives the process
-        if setup.memory_limit is not None:
-            client._flights._guard._max_responses = setup.memory_limit  # type: ignore[attr-defined]
         return client
 
 

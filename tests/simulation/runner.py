@@ -15,6 +15,7 @@ from unittest import mock
 from attrs import asdict, define, field, frozen
 
 from loanasync._log import LOGGER
+from loanasync._runtime import guard
 from simulation.actors import Actors
 from simulation.effects import log_handler
 from simulation.invariants import check_end
@@ -92,6 +93,11 @@ def machine() -> Iterator[Path]:
 
 def run(plan: Plan, folder: Path) -> Result:
     """Run a schedule."""
+    with mock.patch.object(guard, "_MAX_RESPONSES", plan.setup.memory_limit or guard._MAX_RESPONSES):
+        return _run(plan, folder)
+
+
+def _run(plan: Plan, folder: Path) -> Result:
     world = World.current = World(plan)
     LOGGER.setLevel(logging.DEBUG if plan.setup.logs_all else logging.WARNING)
     world.network, world.service = Network(world), Service(world)

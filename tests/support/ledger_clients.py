@@ -135,6 +135,13 @@ async def create(ledger: Ledger, base_url: str = "https://loans.example.com") ->
     await create_ledger(ledger, base_url=base_url, policy=LedgerPolicy(key=KEY))
 
 
+def of_another_process(ledger: MemoryLedger) -> MemoryLedger:
+    """Return another ledger object with the same store, as another process has it."""
+    other = MemoryLedger()
+    other._store = ledger._store
+    return other
+
+
 def held_response(response: ScriptedResponse) -> tuple[ScriptedResponse, asyncio.Event, asyncio.Event]:
     """Return a response that is delayed until the second event is set; the request sets the first one."""
     arrived, go = asyncio.Event(), asyncio.Event()

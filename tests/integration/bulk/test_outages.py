@@ -62,8 +62,8 @@ class Paused:
         self.may_try = asyncio.Event()
         breaker = CircuitBreaker(unknown=1, pause=30)
         self.script = ScriptedTransport(connection_lost(), approved(), approved(), approved())
+        self.script.clock.sleep = self._sleep  # type: ignore[method-assign]
         self.client = self.script.client(breaker=breaker)
-        self.client._pipeline.sleep = self._sleep
         self.results = self.client.approve_many(ROWS[:3], concurrency=3)
 
     async def _sleep(self, seconds: float) -> None:

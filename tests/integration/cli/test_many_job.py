@@ -357,9 +357,7 @@ def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, se
     assert len(bulk.requests) == 3 + 2 + 0
 
 
-def test_row_that_names_another_customer_gets_the_decision_of_that_customer(
-    tmp_path: Path, served: Sandbox
-) -> None:
+def test_row_that_names_another_customer_gets_another_decision(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, "forbidden")
     assert (bulk.run()[0], bulk.statuses) == (1, ["error"])
     other = Bulk(tmp_path, served, "approved")

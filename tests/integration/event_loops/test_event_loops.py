@@ -6,8 +6,10 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from loanasync import (
@@ -33,25 +35,31 @@ def test_unclosed_client_in_several_loops_leaves_no_connection_open(
     served: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = served.client()
-    sessions: list[Any] = []
 
     async def use() -> None:
-        sessions.append(await opened_by(client))
+        await open_connection(client, served)
 
     def loops() -> None:
         nonlocal client
         for _ in range(3):
             asyncio.run(use())
-            assert sessions[-1]._session.closed, "its connections ended with the loop"
+            assert connections(served) == 0, "they ended with the loop"
         del client
 
     assert warned(loops) == []
     assert not caplog.records
 
 
-async def opened_by(client: LoanClient) -> Any:
+def connections(sandbox: Sandbox) -> int:
+    """Return the number of this process's connections to a sandbox."""
+    port = urlsplit(sandbox.base_url).port
+    found = psutil.Process().net_connections("tcp")
+    return sum(each.raddr[1:] == (port,) and each.status == psutil.CONN_ESTABLISHED for each in found)
+
+
+async def open_connection(client: LoanClient, sandbox: Sandbox) -> None:
     assert isinstance(await approval(client), Approved)
-    return client._pipeline._per_loop.current().transport
+    assert connections(sandbox) == 1
 
 
 def test_unclosed_client_in_a_running_loop_warns_with_its_line(
@@ -60,7 +68,7 @@ def test_unclosed_client_in_a_running_loop_warns_with_its_line(
     async def leave_unclosed() -> None:
         client = LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
         line = sys._getframe().f_lineno - 1
-        transport = await opened_by(client)
+        await open_connection(client, served)
         copy = client.with_options(timeout=Timeout(total=5))
         del client
         with warnings.catch_warnings(record=True) as caught:
@@ -73,7 +81,7 @@ def test_unclosed_client_in_a_running_loop_warns_with_its_line(
             line,
         )
         assert "unclosed LoanClient, created here; close it with aclose()" in str(warning.message)
-        while not transport._session.closed:  # noqa: ASYNC110  (the loop closes it all the same)
+        while connections(served):  # noqa: ASYNC110  (the loop closes it all the same)
             await asyncio.sleep(0)
 
     asyncio.run(leave_unclosed())
@@ -153,12 +161,12 @@ def test_close_from_outside_closes_the_client(served: Sandbox, *, runs: bool) ->
     client = served.client()
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        transport = loop.run_until_complete(opened_by(client))
+        loop.run_until_complete(open_connection(client, served))
         thread = threading.Thread(target=loop.run_forever)
         if runs:
             thread.start()
         client.close(1.0)
-        assert transport._session.closed
+        assert connections(served) == 0
         if runs:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()

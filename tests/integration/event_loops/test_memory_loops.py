@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -135,44 +135,53 @@ def test_memory_threads_with_a_loop_each_share_one_request(served: Sandbox) -> N
     assert len(served.journal.calls(operation="approve")) == 10
 
 
+class OtherThread:
+    """A thread whose event loop joins the approval of a shop, after `start` was set."""
+
+    def __init__(self, shop: Shop, **options: Any) -> None:
+        self.start, self.joined, self.ended = (threading.Event() for _ in range(3))
+        self.result: object = None
+        self._thread = threading.Thread(target=asyncio.run, args=[self._join(shop, options)])
+        self._thread.start()
+
+    async def _join(self, shop: Shop, options: dict[str, Any]) -> None:
+        self.start.wait()
+        call = asyncio.create_task(shop.approve(**options))
+        await turns()
+        self.joined.set()
+        self.result = await call
+        self.ended.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
 def test_memory_thread_gets_the_decision_of_a_cancelled_call() -> None:
     shop = Shop()
-    arrived, joined = threading.Event(), threading.Event()
-    got: list[object] = []
 
     async def first() -> None:
         step, began, go = held_response(refused())
         shop.script.add(step)
         call = asyncio.create_task(shop.approve())
         await began.wait()
-        arrived.set()
-        [flight] = shop.client._flights._in_flight.values()
-        await until(lambda: len(flight.callers) == 2)
+        other.start.set()
+        await asyncio.to_thread(other.joined.wait)
         await cancelled(call)
         go.set()
-        await asyncio.to_thread(joined.wait)
+        await asyncio.to_thread(other.ended.wait)
 
-    async def second() -> None:
-        got.append(await shop.approve())
-
-    def other() -> None:
-        arrived.wait()
-        asyncio.run(second())
-        joined.set()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    asyncio.run(first())
-    thread.join()
-    assert isinstance(got[0], Refused)
+    with OtherThread(shop) as other:
+        asyncio.run(first())
+    assert isinstance(other.result, Refused)
     assert shop.sent == 1
 
 
 def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
     """The call of the other event loop has not sent its request, since it waits for a slot."""
     shop = Shop(max_concurrency=1)
-    queued, gave_up = threading.Event(), threading.Event()
-    got: list[object] = []
 
     async def first() -> None:
         step, began, go = held_response(refused())
@@ -180,29 +189,16 @@ def test_memory_thread_waits_no_longer_than_its_own_time() -> None:
         busy = asyncio.create_task(shop.approve("TSTXYZ00A00A000B"))
         await began.wait()
         call = asyncio.create_task(shop.approve())
-        flights = shop.client._flights._in_flight
-        await until(lambda: len(flights) == 2)
-        flight = list(flights.values())[-1]
-        queued.set()
-        await until(lambda: len(flight.callers) == 2)
-        assert await asyncio.to_thread(gave_up.wait, PATIENCE)
+        await turns()
+        other.start.set()
+        assert await asyncio.to_thread(other.ended.wait, PATIENCE)
         await cancelled(call)
         go.set()
         assert isinstance(await busy, Refused)
 
-    async def second() -> None:
-        got.append(await shop.approve(timeout=Timeout(total=0.3, attempt=0.3)))
-
-    def other() -> None:
-        queued.wait()
-        asyncio.run(second())
-        gave_up.set()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    asyncio.run(first())
-    thread.join()
-    assert isinstance(got[0], InFlightError)
+    with OtherThread(shop, timeout=Timeout(total=0.3, attempt=0.3)) as other:
+        asyncio.run(first())
+    assert isinstance(other.result, InFlightError)
     assert shop.sent == 1
 
 

@@ -72,7 +72,7 @@ async def test_sqlite_lists_use_an_index(tmp_path: Path) -> None:
         await fill(ledger)
         store = store_of(ledger)
         assert isinstance(store, _SqliteStore)
-        database = store._database()
+        database = store.database()
         await database.read(lambda connection: connection.set_trace_callback(statements.append))
         await run_every_list(ledger)
 

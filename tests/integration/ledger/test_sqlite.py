@@ -49,7 +49,7 @@ async def header(store: _SqliteStore) -> Header:
 
 async def run_sql(store: _SqliteStore, statement: str) -> Any:
     """Run a statement on the store's own connection, and return the first value."""
-    rows = await store._database().read(lambda connection: connection.execute(statement).fetchall())
+    rows = await store.database().read(lambda connection: connection.execute(statement).fetchall())
     return rows[0][0] if rows else None
 
 
@@ -61,7 +61,7 @@ async def traced(store: _SqliteStore) -> AsyncIterator[list[str]]:
     def trace(statement: str) -> None:
         statements.append(statement.split(maxsplit=1)[0])
 
-    await store._database().read(lambda connection: connection.set_trace_callback(trace))
+    await store.database().read(lambda connection: connection.set_trace_callback(trace))
     yield statements
 
 
@@ -74,7 +74,7 @@ async def thread_held(store: _SqliteStore) -> AsyncIterator[None]:
         begun.set()
         go_on.wait(30)
 
-    holding = asyncio.create_task(store._database().run(hold))
+    holding = asyncio.create_task(store.database().run(hold))
     await asyncio.to_thread(begun.wait, 30)
     try:
         yield

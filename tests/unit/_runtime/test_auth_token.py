@@ -19,7 +19,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._config import AuthToken
+from loanasync._config import AuthToken, configure
 from loanasync.ledger import State
 from loanasync.testing import ScriptedTransport, approved, fiscal_code, response, system_error
 from support import ledger_clients
@@ -243,10 +243,10 @@ async def test_cancelled_approval_sends_nothing_and_releases_its_claim(*, suppre
     await held.called.wait()
     assert (await shop.entry()).state is State.INFLIGHT
     await cancelled(call)
-    await shop.client._flights.aclose()
+    await shop.client.aclose()
     assert (await shop.entry()).state is State.RELEASED
     assert shop.script.sent == []
-    assert isinstance(await shop.approve(), Approved)
+    assert isinstance(await shop.approve(shop.new_client()), Approved)
 
 
 @pytest.mark.parametrize("suppresses", [False, True])
@@ -286,7 +286,8 @@ async def test_failed_token_is_no_failure_of_the_service() -> None:
 def test_repr_masks_the_function() -> None:
     client = Shop(auth_token=partial(str, SECRET)).client
     assert "auth_token=***" in repr(client)
-    assert SECRET not in f"{client!r} {client._options!r}"
+    shop = configure("https://loans.example.com", "my-shop", partial(str, SECRET))
+    assert SECRET not in f"{client!r} {shop!r}"
 
 
 async def test_call_that_leaves_does_not_cancel_a_shared_refresh() -> None:

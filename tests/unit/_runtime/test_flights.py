@@ -190,12 +190,13 @@ async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -
         waiting.set()
         await asyncio.Event().wait()
 
-    shop.client._pipeline.sleep = wait
-    first = asyncio.create_task(shop.approve())
+    shop.script.clock.sleep = wait  # type: ignore[assignment,method-assign]
+    client = shop.new_client()
+    first = asyncio.create_task(shop.approve(client))
     await waiting.wait()
     await cancelled(first)
     await settling.wait()
-    second = asyncio.create_task(shop.result())
+    second = asyncio.create_task(shop.result(client))
     await asyncio.sleep(0)
     go_on.set()
     error = await second

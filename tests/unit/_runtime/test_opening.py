@@ -1,7 +1,10 @@
 """Copies of a client before its first call, and the transports that a client opens when it is entered."""
 
-from typing import Self
+from collections.abc import Iterator
+from typing import Any, Self
+from unittest import mock
 
+import aiohttp
 import pytest
 
 from loanasync import Approved, ClientClosedError, LoanClient, Timeout
@@ -36,22 +39,35 @@ async def test_entered_client_opens_no_transport_of_the_user() -> None:
     assert transport.closed == 0
 
 
-async def test_entered_client_opens_its_session_once() -> None:
+@pytest.fixture
+def connectors() -> Iterator[list[aiohttp.TCPConnector]]:
+    """Return the connectors that are made."""
+    made: list[aiohttp.TCPConnector] = []
+
+    def make(**options: Any) -> aiohttp.TCPConnector:
+        made.append(connector(**options))
+        return made[-1]
+
+    connector = aiohttp.TCPConnector
+    with mock.patch.object(aiohttp, "TCPConnector", make):
+        yield made
+
+
+async def test_entered_client_opens_its_session_once(connectors: list[aiohttp.TCPConnector]) -> None:
     async with LoanClient("https://loans.example.com", shop_id="shop", auth_token="token") as client:
-        (opened,) = values_of(client)
-        assert client._pipeline._per_loop.current() is opened
-    assert values_of(client) == []
+        [opened] = connectors
+        async with client.with_options(timeout=LONGER):
+            assert not opened.closed
+    assert (connectors, opened.closed) == ([opened], True)
 
 
-async def test_closed_client_opens_no_session_when_it_is_entered() -> None:
+async def test_closed_client_opens_no_session_when_it_is_entered(
+    connectors: list[aiohttp.TCPConnector],
+) -> None:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="token")
     await client.aclose()
     async with client:
-        assert values_of(client) == []
-
-
-def values_of(client: LoanClient) -> list[object]:
-    return [entry.value for entry in client._pipeline._per_loop._values.values()]
+        assert connectors == []
 
 
 async def test_opening_a_transport_takes_no_time_of_the_call() -> None:

@@ -17,7 +17,6 @@ from loanasync import (
     Response,
     Timeout,
 )
-from loanasync._runtime.guard import ProcessGuard
 from loanasync.testing import (
     ScriptedResponse,
     approved,
@@ -28,7 +27,6 @@ from loanasync.testing import (
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, cancelled, request
-from support.raw_server import until
 from support.virtual_time import turns
 
 OTHER = "TSTXYZ00A00A000B"
@@ -146,9 +144,9 @@ async def test_memory_waiter_waits_at_most_its_own_timeout() -> None:
     assert isinstance(await first, Approved)
 
 
-async def test_memory_beyond_its_size_forgets_the_oldest_decision() -> None:
+async def test_memory_beyond_its_size_forgets_the_oldest_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 2)
     shop = Shop(*[approved()] * 3)
-    shop.client._flights._guard = ProcessGuard(2)
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     for scope in ("3", "2"):
@@ -158,9 +156,9 @@ async def test_memory_beyond_its_size_forgets_the_oldest_decision() -> None:
     assert (forgotten.outcome, forgotten.repeatable, shop.sent) == ("approved", False, 3)
 
 
-async def test_memory_beyond_its_size_still_blocks_unknown_outcomes() -> None:
+async def test_memory_beyond_its_size_still_blocks_unknown_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 2)
     shop = Shop(timed_out(), *[approved()] * 4)
-    shop.client._flights._guard = ProcessGuard(2)
     for scope in ("unknown", "1", "2", "3"):
         await shop.approve(scope=scope)
     blocked = await shop.approve(scope="unknown")
@@ -168,29 +166,28 @@ async def test_memory_beyond_its_size_still_blocks_unknown_outcomes() -> None:
     assert (blocked.state, blocked.note, shop.script.left) == ("unknown", "", 1)
 
 
-@pytest.mark.parametrize("when", ["before the response", "with the response"])
+@pytest.mark.parametrize("number", range(6))
 async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
-    when: str, caplog: pytest.LogCaptureFixture
+    number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The caller leaves before the response, or after it by a number of turns of the event loop."""
     caplog.set_level("INFO", "loanasync")
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 1)
     step, arrived, go = held_response(approved())
     shop = Shop(step, *[approved()] * 3)
-    shop.client._flights._guard = ProcessGuard(1)
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
-    if when == "before the response":
-        await cancelled(call)
     go.set()
-    await until(lambda: not shop.client._flights._in_flight)
-    if not call.done():
-        await cancelled(call)
-        assert (
-            "approve, entry -: received the response after the last caller had left: Approved"
-            in caplog.messages
-        )
+    await turns(number)
+    call.cancel()
+    await asyncio.wait({call})
+    await turns()
+    message = "approve, entry -: received the response after the last caller had left: Approved"
+    assert (message in caplog.messages) is call.cancelled()
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
-    assert isinstance(await shop.approve(), Approved)
+    again = await shop.approve()
+    assert isinstance(again, Approved if call.cancelled() else DecisionForgottenError)
     assert shop.sent == 4
 
 
@@ -233,7 +230,7 @@ async def test_outcome_after_an_hour_replaces_an_unread_decision(
     await arrived.wait()
     await cancelled(call)
     go.set()
-    await until(lambda: not shop.client._flights._in_flight)
+    await turns()
     now += 3600
     assert isinstance(await shop.approve(), ReadTimeoutError)
     blocked = await shop.approve()

@@ -34,6 +34,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled
 from support.raw_server import until
+from support.virtual_time import turns
 
 
 def broken() -> NoReturn:
@@ -112,20 +113,13 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
     shop = Shop(approved(), ledger=Slow(), patience=0.01)
     call = asyncio.create_task(shop.approve())
     await claimed.wait()
-    task = task_of(shop)
-    call.cancel()
-    task.cancel()
-    await asyncio.wait({task, call})
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:  # as at the end of `asyncio.run`
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert call.cancelled()
     assert (await shop.entry()).state is State.RELEASED
     assert shop.script.left == 1
-
-
-def task_of(shop: Shop) -> "asyncio.Task[Any]":
-    """Return the task of the approval in flight, which `asyncio.run` cancels at its end."""
-    assert shop.client._flights is not None
-    (flight,) = shop.client._flights._in_flight.values()
-    assert flight.task is not None
-    return flight.task
 
 
 # After the request
@@ -191,7 +185,7 @@ async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: 
     call = asyncio.create_task(shop.approve())
     while "settle" not in ledger.operations:
         await asyncio.wait({call}, timeout=0)
-    task = task_of(shop)
+    [task] = asyncio.all_tasks() - {asyncio.current_task(), call}
     task.cancel()
     await asyncio.wait({task, call})
     error = call.exception()
@@ -249,19 +243,25 @@ async def test_unrecorded_decision_without_a_caller_is_logged(
     assert FISCAL_CODE not in caplog.text
 
 
-async def test_unrecorded_decision_of_a_caller_cancelled_while_waking_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("number", range(6))
+async def test_unrecorded_decision_of_a_cancelled_caller_is_logged(
+    number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
-    call = asyncio.create_task(shop.approve())
-    flights = shop.client._flights
-    assert flights is not None
-    await until(lambda: bool(flights._in_flight))
-    [flight] = flights._in_flight.values()
-    await until(lambda: flight.phase.name == "OVER")
+    """The caller leaves a number of turns of the event loop after the decision could not be recorded."""
+    written = asyncio.Event()
+
+    def fail() -> None:
+        written.set()
+        broken()
+
+    shop = Shop(approved(), ledger=FailingLedger(settle=fail), orphan_folder=tmp_path)
+    call = asyncio.create_task(shop.result())
+    await written.wait()
+    await turns(number)
     call.cancel()
     await asyncio.wait({call})
-    assert caplog.text.count("after the last caller had left") == 1
+    await shop.client.aclose()
+    assert caplog.text.count("after the last caller had left") == call.cancelled()
 
 
 async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:

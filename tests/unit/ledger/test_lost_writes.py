@@ -13,16 +13,9 @@ from loanasync.ledger.administration import confirm, move_service
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.memory import MemoryStore
 from loanasync.testing import approved
-from support.ledger_clients import Shop
+from support.ledger_clients import Shop, of_another_process
 
 OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
-
-
-def of_another_process(ledger: MemoryLedger) -> MemoryLedger:
-    """Return another ledger object with the same store."""
-    other = MemoryLedger()
-    other._store = ledger._store
-    return other
 
 
 async def restored() -> tuple[Shop, MemoryLedger]:

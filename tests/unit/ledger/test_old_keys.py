@@ -19,7 +19,7 @@ from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approval_request, approved, refused, timed_out
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import FailingLedger, Shop, held_response, of_another_process
 
 OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
 BOTH = LedgerPolicy(key=NEW, old_keys=[OLD])
@@ -168,8 +168,7 @@ async def test_resolve_after_a_rotation_in_another_process_finds_the_entry() -> 
     shop = Shop(timed_out(), ledger=ledger, key=NEW, old_keys=[OLD])
     await ledger.open("https://loans.example.com", LedgerPolicy(key=OLD))
     await shop.result(code="TSTXYZ00A00A000B")
-    other = MemoryLedger()
-    other._store = ledger._store
+    other = of_another_process(ledger)
     await rotate_key(other, BOTH)
     later = Shop(timed_out(), ledger=other, key=NEW, old_keys=[OLD])
     await later.result()
