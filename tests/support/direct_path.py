@@ -54,8 +54,7 @@ async def client_of(
     """
     trust = None
     if base_url.startswith("https"):
-        trust = ssl.create_default_context()
-        authority().configure_trust(trust)
+        trust = ssl.create_default_context(cadata=authority().cert_pem.bytes().decode())
     settings = {"shop_id": "shop", "auth_token": "secret-token", **options}
     async with AsyncExitStack() as stack:
         if isinstance(session, str):

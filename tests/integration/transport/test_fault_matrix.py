@@ -95,8 +95,11 @@ async def assert_usable(caller: Caller, result: object, row: Row, scheme: str) -
 
 
 @pytest.mark.parametrize(("row", "scheme", "operation", "session"), list(cases()))
-async def test_fault_has_the_result_of_its_row(row: Row, scheme: str, operation: str, session: str) -> None:
-    # In debug mode asyncio logs more, such as errors of TLS handshakes, and takes more time than the calls.
+async def test_fault_has_the_result_of_its_row(
+    row: Row, scheme: str, operation: str, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In debug mode asyncio logs more, such as errors of TLS handshakes. Tracebacks of all handles are slow.
+    monkeypatch.setattr("asyncio.constants.DEBUG_STACK_DEPTH", 1)
     asyncio.get_running_loop().set_debug(operation == "approve")
     with capturing() as captured:
         async with ready(row, scheme, operation, session, **captured.providers) as caller:
