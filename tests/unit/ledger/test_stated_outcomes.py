@@ -20,8 +20,9 @@ from loanasync import (
 )
 from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, resolve
 from loanasync.ledger.administration import rotate_key
-from loanasync.ledger.model import HISTORY_LENGTH
-from loanasync.ledger.resolution import Statement, result_without_writing
+from loanasync.ledger.keys import Place
+from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
+from loanasync.ledger.resolution import Statement, find_entry, result_without_writing
 from loanasync.testing import (
     approval_request,
     approved,
@@ -262,6 +263,29 @@ async def test_resolve_with_a_failing_ledger_can_be_repeated() -> None:
     unknown = Settlement(state=State.UNKNOWN)
     await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=unknown)
     assert (await stated(shop, "refused")).state is State.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "found"),
+    [
+        (State.RELEASED, State.UNKNOWN, "older"),
+        (State.UNKNOWN, State.RELEASED, "newer"),
+        (State.UNKNOWN, State.APPROVED, "older"),
+        (State.APPROVED, State.REFUSED, "newer"),
+        (State.LOST, State.UNKNOWN, "newer"),
+    ],
+)
+async def test_resolve_prefers_a_decision_then_the_newer_key(newer: State, older: State, found: str) -> None:
+    """A released entry is the last choice."""
+    shop = Shop()
+    await shop.open_ledger()
+    for key, state in (("newer", newer), ("older", older)):
+        await shop.ledger.claim(key, token="t", payload="p", lease=60)
+        await shop.ledger.settle(key, token="t", payload="p", settlement=Settlement(state=state))
+    places = [Place("newer", NO_SUBJECT), Place("older", NO_SUBJECT)]
+    entry = await find_entry(shop.ledger, places, by_order=False)
+    assert isinstance(entry, Entry)
+    assert entry.key == found
 
 
 @pytest.mark.parametrize("late", [State.APPROVED, State.REFUSED])
