@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from loanasync import (
     Approved,
@@ -219,6 +220,21 @@ async def test_memory_outcome_is_removed_after_an_hour(
     assert shop.sent == sent
 
 
+async def test_memory_outcomes_of_earlier_hours_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("loanasync._runtime.guard.monotonic", lambda: now)
+    monkeypatch.setattr("loanasync._runtime.guard._MANY", 2)
+    shop = Shop(*[approved()] * 4)
+    for scope in ("1", "2"):
+        await shop.approve(scope=scope)
+    now += 3600
+    for scope in ("3", "1"):
+        await shop.approve(scope=scope)
+    assert (shop.sent, caplog.messages) == (4, [])
+
+
 async def test_outcome_after_an_hour_replaces_an_unread_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,7 +260,8 @@ async def test_memory_partial_response_is_returned_as_it_was_read() -> None:
     first, second = await shop.approve(), await shop.approve()
     assert isinstance(first, Approved)
     assert isinstance(second, Approved)
-    assert first.meta.unread == second.meta.unread != ()
+    assert first.meta.unread != ()
+    assert second.meta == evolve(first.meta, attempts=0, elapsed=0.0)
 
 
 async def test_memory_of_a_forked_child_knows_the_requests_of_its_parent(

@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import stat
+import time
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -81,6 +83,31 @@ async def test_failing_claim_sends_nothing(fault: Any, cause: str) -> None:
     assert shop.script.left == 1
 
 
+async def test_claim_that_may_still_be_written_is_undone_by_later_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the time of the claim is over, and not after it."""
+    later = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
+    monkeypatch.setattr("loanasync.ledger.guard.time", clock)
+    ledger = FailingLedger(claim=broken)
+    shop = Shop(*[approved()] * 3, ledger=ledger, patience=5)
+    assert isinstance(await shop.result(), LedgerUnavailableError)
+    ledger.faults.clear()
+    for later, looks in ((0.0, ["get"]), (10.0, ["get"]), (20.0, [])):
+        ledger.operations.clear()
+        await shop.approve(code=f"TSTXYZ{later:02.0f}A00A000B")
+        assert ledger.operations == ["claim", "settle", *looks]
+
+
+async def test_released_claim_is_not_looked_up_again() -> None:
+    ledger = FailingLedger()
+    shop = Shop(not_connected(), approved(), ledger=ledger)
+    await shop.result()
+    await shop.approve(code="TSTXYZ00A00A000B")
+    assert ledger.operations == ["claim", "settle"] * 2
+
+
 async def test_failing_lookup_sends_nothing() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=FailingLedger(get=broken), options={"max_concurrency": 1})
@@ -151,6 +178,7 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, kind)
     assert error.outcome == ("approved" if kind is Approved else "refused")
+    assert error.entry == (await shop.entry()).key
     assert error.file is not None
     file = Path(error.file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -58,7 +58,8 @@ async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
         "payment_day_of_month": None,
         "redirect_url": "https://loans.example.com/#secret",
     }
-    assert (ended["meta"]["status"], ended["meta"]["trace_id"]) == (201, None)
+    assert (ended["meta"]["status"], ended["meta"]["attempts"], ended["meta"]["trace_id"]) == (201, 1, None)
+    assert 0 <= ended["meta"]["elapsed"] < 60
     refusal = await result(Shop(refused()))
     assert (refusal["decision"]["approved"], refusal["decision"]["redirect_url"]) == (False, None)
 
@@ -78,7 +79,7 @@ async def test_payload_mismatch_is_final() -> None:
     await result(shop)
     ended = await result(shop, amount=46_000)
     assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("error", "approved", False)
-    assert ended["error"]["type"] == "PayloadMismatchError"
+    assert (ended["error"]["type"], ended["not_stored"]) == ("PayloadMismatchError", None)
 
 
 async def test_unrecorded_decision_is_in_the_result_and_in_a_file(tmp_path: Path) -> None:
