@@ -32,6 +32,14 @@ async def test_entry_key_is_an_hmac_of_its_parts_as_json(scope: str) -> None:
     assert await client.entry_key(FISCAL_CODE, scope=scope) == digest(*parts)
 
 
+async def test_customer_and_order_are_hmacs_of_the_shop_and_their_names() -> None:
+    shop = Shop(approved(), key=KEY)
+    await shop.approve(request=approval_request(order_token="A1"))
+    entry = await shop.entry()
+    assert entry.customer == digest("customer", "test-shop", FISCAL_CODE)
+    assert entry.order == digest("order", "test-shop", "A1")
+
+
 async def test_payload_is_an_hmac_of_the_sorted_members_as_json() -> None:
     shop = Shop(approved(), key=KEY)
     await shop.approve(request=approval_request(last_name='È "', extra={"a": {"z": 1, "b": [1.5, None]}}))
