@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import format_trace_id
 
 from loanasync import (
     ClientClosedError,
@@ -118,6 +119,12 @@ async def test_result_without_a_response_has_entry_and_trace(tracing: TracerProv
     assert len({each["meta"]["trace_id"] for each in (lost, held_back)} - {None}) == 2
     wrong = await handle(shop.client, message(FISCAL_CODE, approval_request(amount=1)))
     assert (wrong["status"], wrong["error"]["entry"], wrong["meta"]["attempts"]) == ("rejected", None, 0)
+
+
+async def test_result_without_a_call_has_the_trace_of_its_task(tracing: TracerProvider) -> None:
+    with tracing.get_tracer("queue").start_as_current_span("task") as span:
+        wrong = await handle(Shop().client, {})
+    assert wrong["meta"]["trace_id"] == format_trace_id(span.get_span_context().trace_id)
 
 
 async def raised(shop: Shop) -> LoanError:
