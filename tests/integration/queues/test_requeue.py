@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -34,7 +35,7 @@ from loanasync import (
     Telemetry,
 )
 from loanasync.ledger import SqliteLedger
-from loanasync.testing import ScriptedResponse, approved, denied, not_connected
+from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, denied, not_connected
 from loanasync.worker import DeadLetter, NoQueueError, message, register
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
@@ -188,6 +189,24 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
         await until(lambda: queue.statuses() == ["approved"])
     assert len(queue.shop.script.sent) == 2
     assert (" again in 0.1 s" in caplog.text) == isinstance(error, CircuitOpenError)
+
+
+async def test_message_is_delivered_again_after_its_delay(url: str, tmp_path: Path) -> None:
+    times: list[float] = []
+
+    def timed(step: ScriptedResponse) -> ScriptedResponse:
+        def respond(_: SentRequest) -> ScriptedResponse:
+            times.append(time.monotonic())
+            return step
+
+        return computed(respond)
+
+    queue = Queue(url, tmp_path, timed(denied()), timed(approved()), base=1.5, cap=1.5)
+    async with queue.open():
+        await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+    first, second = times
+    assert second - first >= 1.5, "a broker looks for delayed messages once a second"
 
 
 async def test_wrong_configuration_pauses_and_keeps_the_message(
