@@ -191,7 +191,10 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
     assert (" again in 0.1 s" in caplog.text) == isinstance(error, CircuitOpenError)
 
 
-async def test_message_is_delivered_again_after_its_delay(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [denied(), not_connected()], ids=["tried", "not sent"])
+async def test_message_is_delivered_again_after_its_delay(
+    url: str, tmp_path: Path, step: ScriptedResponse
+) -> None:
     times: list[float] = []
 
     def timed(step: ScriptedResponse) -> ScriptedResponse:
@@ -201,7 +204,7 @@ async def test_message_is_delivered_again_after_its_delay(url: str, tmp_path: Pa
 
         return computed(respond)
 
-    queue = Queue(url, tmp_path, timed(denied()), timed(approved()), base=1.5, cap=1.5)
+    queue = Queue(url, tmp_path, timed(step), timed(approved()), base=1.5, cap=1.5)
     async with queue.open():
         await queue.put(FISCAL_CODE)
         await until(lambda: queue.statuses() == ["approved"])
