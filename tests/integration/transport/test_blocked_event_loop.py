@@ -159,6 +159,24 @@ def test_response_before_any_request_is_refused(
         assert server.requests == 0
 
 
+@each_direct_session
+async def test_connection_that_opens_after_the_deadline_is_not_used(
+    session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, connected = StoppedClock(), aiohttp.TCPConnector._create_connection
+
+    async def connect_and_block(self: aiohttp.TCPConnector, *args: Any) -> Any:
+        made = await connected(self, *args)
+        clock.passed = 1.0
+        return made
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", connect_and_block)
+    async with serving(REFUSAL) as server, client_of(server.base_url, session) as client:
+        with pytest.raises(ConnectError) as caught:
+            await approve(client, timeout=Timeout(total=1, attempt=1))
+        assert (caught.value.outcome, server.requests) == ("not_sent", 0)
+
+
 @each_path
 async def test_call_that_gets_a_slot_after_its_deadline_is_not_sent(*, is_direct: bool) -> None:
     """The call waits for the only slot of the user's pool while the event loop is blocked."""
