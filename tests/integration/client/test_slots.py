@@ -4,7 +4,15 @@ import asyncio
 
 import pytest
 
-from loanasync import Approved, OutcomeUnknownError, Refused, RetryPolicy, SystemFaultError, Timeout
+from loanasync import (
+    Approved,
+    InFlightError,
+    OutcomeUnknownError,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+)
 from loanasync.testing import (
     Clock,
     ScriptedResponse,
@@ -83,6 +91,24 @@ def test_retry_waits_for_a_slot_that_was_taken(*, leaves: bool) -> None:
         assert isinstance(await other, Refused)
 
     VirtualTime().run(calls())
+
+
+def test_joined_call_waits_no_longer_than_its_own_time_for_a_slot() -> None:
+    async def calls() -> float:
+        step, arrived, leave = held_response(refused())
+        client = ScriptedTransport(step, approved()).client(max_concurrency=1)
+        begun = [asyncio.create_task(request(client, OTHER))]
+        await arrived.wait()
+        begun.append(asyncio.create_task(request(client)))
+        await turns()
+        start = asyncio.get_running_loop().time()
+        assert isinstance(await request(client, timeout=Timeout(total=1)), InFlightError)
+        waited = asyncio.get_running_loop().time() - start
+        leave.set()
+        await asyncio.gather(*begun)
+        return waited
+
+    assert VirtualTime().run(calls()) < 1.1
 
 
 def defect(_: SentRequest) -> ScriptedResponse:

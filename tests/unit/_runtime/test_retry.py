@@ -1,5 +1,6 @@
 """Number and waits of retries, as a table and with random policies."""
 
+import asyncio
 import contextlib
 import json
 import random
@@ -17,10 +18,12 @@ from loanasync import (
     LoanError,
     Refused,
     RetryPolicy,
+    SystemFaultError,
     Timeout,
 )
 from loanasync.testing import (
     ScriptedResponse,
+    ScriptedTransport,
     SentRequest,
     approved,
     computed,
@@ -30,6 +33,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.memory_clients import request
 from support.separate import Run
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
@@ -151,3 +155,21 @@ async def test_retries_stay_within_policy_statuses_and_deadline(
     assert waited < total + ROUNDING, "an attempt began after the deadline"
     assert run.clock.time - started == pytest.approx(waited + takes * (sent <= len(statuses)))
     assert isinstance(outcome, LoanError | Approved | Refused)
+
+
+async def test_client_that_closes_during_a_wait_returns_the_fault() -> None:
+    waiting = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    script = ScriptedTransport(system_error(), approved())
+    script.clock.sleep = wait  # type: ignore[assignment,method-assign]
+    client = script.client(timeout=Timeout(total=0.01, attempt=0.01))
+    call = asyncio.create_task(request(client, timeout=Timeout(total=60)))
+    await waiting.wait()
+    await client.aclose()
+    fault = await call
+    assert isinstance(fault, SystemFaultError)
+    assert (fault.stopped_by, fault.attempts, script.left) == ("closed", 1, 1)
