@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, RetryPolicy, Timeout
+from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, LoanClient, RetryPolicy, Timeout
 from loanasync._config import _aiohttp_version, configure, from_environment
 from loanasync._models import field_name
 
@@ -199,3 +199,18 @@ def test_user_agent_names_the_version_of_aiohttp(is_loaded: bool, monkeypatch: p
     if not is_loaded:  # as in a process that uses another transport
         monkeypatch.delitem(sys.modules, "aiohttp")
     assert f" aiohttp/{version('aiohttp')} " in shop().headers["User-Agent"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("max_concurrency", value) for value in (True, 0, 1.5)),
+        *(("strict", 1), ("direct_connections", None), ("dialect", "street_number"), ("limits", {})),
+        *(("retry", None), ("timeout", 5), ("breaker", False), ("telemetry", None)),
+    ],
+)
+def test_setting_of_a_wrong_type_is_refused(setting: str, value: object) -> None:
+    options: Any = {setting: value}
+    with pytest.raises(ConfigurationError) as caught:
+        LoanClient("https://loans.example.com", shop_id="shop", auth_token="token", **options)
+    assert caught.value.setting == setting

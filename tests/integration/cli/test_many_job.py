@@ -419,6 +419,16 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
     assert (bulk.calls, bulk.statuses) == (40, ["approved"] * 40)
 
 
+def test_export_without_its_ledger_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
+    ledger = make_shared(tmp_path, served)
+    bulk = Bulk(tmp_path, served, "approved", ledger=ledger)
+    bulk.run()
+    change(ledger, "ALTER TABLE entries RENAME TO away")
+    code, errors = bulk.export("-o", tmp_path / "again.jsonl")
+    assert (code, (tmp_path / "again.jsonl").exists()) == (2, False)
+    assert errors.startswith("the ledger is not available (OperationalError): check --ledger")
+
+
 def test_configuration_error_of_a_row_stops_the_run(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import pickle
 import re
 import traceback
 from collections import UserDict
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -132,25 +131,33 @@ def test_request_model_is_a_pydantic_type_with_its_schema(model: Any) -> None:
         adapter.validate_python({"zzz": 1})
 
 
-CHANGES: list[Callable[[Any], object]] = [
-    lambda raw: raw.__setitem__("a", 1),
-    lambda raw: raw["a"].__setitem__("b", 1),
-    lambda raw: raw["a"].update(b=1),
-    lambda raw: raw["a"].__ior__({"b": 1}),
-    lambda raw: raw["a"]["b"].append(1),
-    lambda raw: raw["a"]["b"].__setitem__(0, 1),
-    lambda raw: raw["a"]["b"].__iadd__([1]),
-    lambda raw: raw["a"]["b"][0].clear(),
+CHANGES: list[tuple[str, str, tuple[Any, ...]]] = [
+    ("raw", "__setitem__", ("a", 1)),
+    *(("object", name, ()) for name in ("clear", "popitem")),
+    *(("object", name, ("b",)) for name in ("__delitem__", "pop")),
+    *(("object", name, ("b", 1)) for name in ("__setitem__", "setdefault")),
+    *(("object", name, ({"b": 1},)) for name in ("__ior__", "update")),
+    *(("array", name, ()) for name in ("clear", "pop", "reverse", "sort")),
+    *(("array", name, (1,)) for name in ("__delitem__", "__imul__", "append", "remove")),
+    *(("array", name, (0, 1)) for name in ("__setitem__", "insert")),
+    *(("array", name, ([1],)) for name in ("__iadd__", "extend")),
+    ("object in an array", "clear", ()),
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_raw_is_read_only_at_every_depth(change: Callable[[Any], object]) -> None:
+@pytest.mark.parametrize(("part", "change", "arguments"), CHANGES)
+def test_raw_is_read_only_at_every_depth(part: str, change: str, arguments: tuple[Any, ...]) -> None:
     members: dict[str, Any] = {"a": {"b": [{"c": 1}, 2]}}
     for given in (members, Body(members)):
-        raw = Refused(meta=META, raw=given).raw
-        with pytest.raises((AttributeError, TypeError)):
-            change(raw)
+        raw: Any = Refused(meta=META, raw=given).raw
+        parts = {
+            "raw": raw,
+            "object": raw["a"],
+            "array": raw["a"]["b"],
+            "object in an array": raw["a"]["b"][0],
+        }
+        with pytest.raises((AttributeError, TypeError), match=r"read-only|__setitem__"):
+            getattr(parts[part], change)(*arguments)
         assert raw == members == json.loads(json.dumps(dict(raw)))
         assert copies(raw["a"]) == [raw["a"]] * 3
 

@@ -97,6 +97,19 @@ async def test_progress_error_is_raised_after_all_results(kind: type[BaseExcepti
     assert [result.index for result in read] == [0]
 
 
+async def test_first_error_of_progress_is_raised() -> None:
+    def progress(result: RowResult) -> None:
+        raise LookupError(f"row {result.index}")
+
+    calls, read = HeldCalls(), list[RowResult]()
+    approvals = approvals_of(calls.approve, rows(3), progress=progress)
+    reading = asyncio.create_task(read_all(read, approvals))
+    await let_tasks_run()
+    for index in (1, 0, 2):
+        calls.finish(index)
+    assert (str(await reading), len(read)) == ("row 1", 3)
+
+
 async def test_row_from_a_source_that_ignores_stop_is_not_sent() -> None:
     async def source() -> AsyncIterator[Row]:
         for row in rows(9):
