@@ -13,6 +13,7 @@ from loanasync import (
     InFlightError,
     OutcomeUnknownError,
     PayloadMismatchError,
+    RawResponse,
     ReadTimeoutError,
     Refused,
     Response,
@@ -218,6 +219,14 @@ async def test_memory_outcome_is_removed_after_an_hour(
     now += age
     assert isinstance(await shop.approve(), Approved)
     assert shop.sent == sent
+
+
+async def test_memory_keeps_the_beginning_of_a_body_without_a_decision() -> None:
+    shop = Shop(Response(status=502, headers={}, body=b"x" * 20_000))
+    await shop.approve()
+    again = await shop.approve()
+    assert isinstance(again, OutcomeUnknownError)
+    assert again.response == RawResponse(502, b"x" * 16_384)
 
 
 async def test_memory_outcomes_of_earlier_hours_are_dropped(
