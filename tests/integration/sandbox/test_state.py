@@ -67,8 +67,11 @@ async def test_restarted_sandbox_keeps_its_customers_and_loads_newer_ones(tmp_pa
     first.reset(CODE)
     async with first:
         assert list(first.snapshot()) == [OTHER]
-    async with second:
+    async with serving(second) as raw:
         assert list(second.snapshot()) == [OTHER], "the file was replaced by the state of the first"
+        await raw("POST", "", {"fiscalCode": CODE})
+    async with first:
+        assert list(first.snapshot()) == [OTHER, CODE]
 
 
 async def test_faults_of_a_tag_are_stored_and_those_of_a_rule_are_not(tmp_path: Path) -> None:
