@@ -4,15 +4,14 @@ import asyncio
 import gc
 import logging
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from loanasync import (
     Approved,
-    ClientClosedError,
     DeadlineExceededError,
     DecisionNotRecordedError,
-    LoanClient,
     LoanError,
     NoResponse,
     OutcomeUnknownError,
@@ -22,7 +21,7 @@ from loanasync import (
     Timeout,
     _log,
 )
-from loanasync.ledger import Ledger, SqliteLedger, State
+from loanasync.ledger import Ledger, State
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -35,7 +34,7 @@ from loanasync.testing import (
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled, request
 from support.raw_server import until
-from support.virtual_time import turns
+from support.virtual_time import VirtualTime, turns
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -99,35 +98,6 @@ async def test_aclose_writes_a_decision_whose_commit_failed_after_the_drain_time
     assert (await shop.entry()).state is State.APPROVED
 
 
-async def test_closed_client_does_not_use_its_ledger() -> None:
-    ledger = FailingLedger()
-    shop = Shop(ledger=ledger)
-    await shop.client.aclose()
-    with pytest.raises(ClientClosedError):
-        await shop.approve()
-    assert ledger.operations == []
-
-
-def test_loop_that_ends_during_a_request_leaves_it_unknown(tmp_path: object) -> None:
-    shop = Shop(ledger=SqliteLedger(f"{tmp_path}/decisions.db"))
-
-    async def end_during_request() -> None:
-        step, arrived, _ = held_response(approved())
-        shop.script.add(step)
-        call = asyncio.create_task(shop.approve())
-        await arrived.wait()
-        del call
-
-    async def check() -> None:
-        entry = await shop.entry()
-        assert (entry.state, entry.note) == (State.UNKNOWN, "CancelledError")
-        assert isinstance(await shop.result(shop.new_client()), OutcomeUnknownError)
-        await shop.ledger.aclose()
-
-    asyncio.run(end_during_request())
-    asyncio.run(check())
-
-
 def unknown_outcomes() -> set[int]:
     return {id(each) for each in gc.get_objects() if isinstance(each, OutcomeUnknownError)}
 
@@ -149,29 +119,19 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
         gc.enable()
 
 
-async def test_approval_without_a_connection_in_time_is_tried_once() -> None:
-    class Unreachable:
-        calls = 0
-
+def test_approval_without_a_connection_in_time_is_tried_once() -> None:
+    class Unreachable(ScriptedTransport):
         async def send(self, request: Request, *, connect: float, within: float) -> NoResponse:
             del connect, within
-            Unreachable.calls += 1
+            self.sent.append(mock.Mock())
             request.is_sent = False
             await asyncio.sleep(60)
             raise AssertionError
 
-        def check(self) -> None:
-            """Accept every call."""
-
-        async def aclose(self) -> None:
-            """Do nothing."""
-
-    async with LoanClient(
-        "https://loans.example.com", shop_id="shop", auth_token="token", transport=Unreachable
-    ) as client:
-        error = await request(client, timeout=Timeout(total=0.1, attempt=0.1))
+    script = Unreachable()
+    error = VirtualTime().run(request(script.client(), timeout=Timeout(total=1, attempt=1)))
     assert isinstance(error, DeadlineExceededError)
-    assert (error.outcome, error.cause_type, Unreachable.calls) == ("not_sent", "TimeoutError", 1)
+    assert (error.outcome, error.cause_type, len(script.sent)) == ("not_sent", "TimeoutError", 1)
 
 
 async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -> None:

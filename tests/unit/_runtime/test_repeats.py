@@ -3,6 +3,7 @@
 import pytest
 
 from loanasync import (
+    Approved,
     LoanError,
     OutcomeUnknownError,
     RawResponse,
@@ -20,7 +21,7 @@ from loanasync.testing import (
     rejected,
     response,
 )
-from support.builders import FISCAL_CODE, approval_request
+from support.memory_clients import request
 
 ERRORS = {
     "403": denied(),
@@ -35,31 +36,24 @@ async def test_repeat_unknown_error_has_an_unknown_outcome(
     step: ScriptedResponse, ledger: Ledger | None
 ) -> None:
     script = ScriptedTransport(connection_lost(), step, approved())
-    async with script.client(ledger=ledger) as client:
-        with pytest.raises(LoanError):
-            await client.approve(FISCAL_CODE, approval_request())
-        with pytest.raises(LoanError) as caught:
-            await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
-        assert (caught.value.outcome, caught.value.repeatable) == ("unknown", False)
-        if isinstance(caught.value, ServiceError):
-            assert "an earlier call for this approval has an unknown outcome" in str(caught.value)
-        with pytest.raises(OutcomeUnknownError):
-            await client.approve(FISCAL_CODE, approval_request())
-        again = await client.approve(FISCAL_CODE, approval_request(), repeat_unknown=True)
-    assert again.approved
+    client = script.client(ledger=ledger)
+    await request(client)
+    error = await request(client, repeat_unknown=True)
+    assert isinstance(error, LoanError)
+    assert (error.outcome, error.repeatable) == ("unknown", False)
+    if isinstance(error, ServiceError):
+        assert "an earlier call for this approval has an unknown outcome" in str(error)
+    assert isinstance(await request(client), OutcomeUnknownError)
+    assert isinstance(await request(client, repeat_unknown=True), Approved)
     assert len(script.sent) == 3
 
 
 async def test_memory_keeps_a_response_that_is_unclassified() -> None:
     body = b'{"approved": true, "redirectUrl": "https://example.com/#t", "fiscalCode": "TSTXYZ00A00A000B"}'
-    script = ScriptedTransport(response(201, body))
-    async with script.client() as client:
-        with pytest.raises(UnexpectedResponseError) as first:
-            await client.approve(FISCAL_CODE, approval_request())
-        with pytest.raises(OutcomeUnknownError) as second:
-            await client.approve(FISCAL_CODE, approval_request())
-    assert first.value.response == RawResponse(201, body)
-    assert second.value == OutcomeUnknownError(
-        "approve", "", "unknown", "UnexpectedResponseError", RawResponse(201, body)
-    )
-    assert "example.com" not in repr(first.value) + repr(second.value)
+    client = ScriptedTransport(response(201, body)).client()
+    first, second = await request(client), await request(client)
+    raw = RawResponse(201, body)
+    assert isinstance(first, UnexpectedResponseError)
+    assert first.response == raw
+    assert second == OutcomeUnknownError("approve", "", "unknown", "UnexpectedResponseError", raw)
+    assert "example.com" not in repr(first) + repr(second)

@@ -1,12 +1,9 @@
 """Number and waits of retries, as a table and with random policies."""
 
 import asyncio
-import contextlib
 import json
 import random
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,7 +25,6 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
-    refused,
     response,
     system_error,
     timed_out,
@@ -79,29 +75,6 @@ async def test_retry_table_row_gives_its_requests_and_waits(
     assert len(run.transport.sent) == vector["sent"]
     assert run.clock.slept == pytest.approx(vector["waits"])
     assert getattr(outcome, "stopped_by", None) == vector.get("stopped_by")
-
-
-async def test_call_without_a_500_does_not_use_tenacity() -> None:
-    modules: set[str] = set()
-
-    def profile(frame: FrameType, *_: object) -> None:
-        modules.add(str(frame.f_globals.get("__name__")).partition(".")[0])
-
-    async def modules_of(call: Run) -> set[str]:
-        modules.clear()
-        sys.setprofile(profile)
-        try:
-            with contextlib.suppress(LoanError):
-                await call.approve()
-        finally:
-            sys.setprofile(None)
-        return modules
-
-    for step in (approved(), refused(), response(503), connection_lost()):
-        run = await modules_of(Run(step))
-        assert "loanasync" in run
-        assert "tenacity" not in run
-    assert "tenacity" in await modules_of(Run(system_error(), approved()))
 
 
 ROUNDING = 1e-9

@@ -5,9 +5,7 @@ import pytest
 from attrs import evolve
 
 from loanasync import (
-    AlreadyEvaluatedError,
     Approved,
-    ClientClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     LoanError,
@@ -25,7 +23,6 @@ from loanasync.testing import (
     ScriptedTransport,
     approved,
     connection_lost,
-    domain_error,
     refused,
     response,
     scripted_client,
@@ -83,15 +80,6 @@ async def test_system_fault_with_a_decision_is_not_retried() -> None:
     assert len(run.transport.sent) == 2
 
 
-async def test_already_evaluated_after_a_system_fault_has_after_retry() -> None:
-    evaluated = domain_error("User already evaluated for approval")
-    after = await failure(Run(system_error(), evaluated))
-    at_once = await failure(Run(evaluated))
-    assert isinstance(after, AlreadyEvaluatedError)
-    assert isinstance(at_once, AlreadyEvaluatedError)
-    assert (after.after_retry, at_once.after_retry) == (True, False)
-
-
 @pytest.mark.parametrize(("retry_after", "attempts"), [(10, 3), (None, 1)], ids=["deadline", "attempts"])
 async def test_retry_that_is_not_made_costs_no_quota(retry_after: int | None, attempts: int) -> None:
     run = Run(system_error(retry_after=retry_after), system_error(), approved(), quota=1)
@@ -121,12 +109,6 @@ async def test_ten_calls_with_a_response_return_one_retry(
         assert isinstance(await run.approve(), Approved)
     else:
         assert isinstance(await failure(run), SystemFaultError)
-
-
-async def test_attempt_of_an_approval_may_end_after_the_deadline() -> None:
-    run = Run(system_error(retry_after=4), approved())
-    await run.approve(timeout=Timeout(total=9, attempt=8))
-    assert [sent.within for sent in run.transport.sent] == [8, 8]
 
 
 async def test_attempt_of_another_call_is_limited_by_the_deadline() -> None:
@@ -187,23 +169,6 @@ async def test_released_slot_passes_over_a_call_that_was_just_cancelled() -> Non
     leaving.cancel()
     slots.release()
     await asyncio.wait_for(waiting, 1)
-
-
-async def test_aclose_waits_for_calls_in_progress_and_refuses_new_ones() -> None:
-    step, arrived, go = held_response(approved())
-    run = Run(step)
-    call = asyncio.create_task(run.approve())
-    await arrived.wait()
-    closing = asyncio.create_task(run.client.aclose())
-    await asyncio.sleep(0)
-    assert isinstance(await failure(run), ClientClosedError)
-    assert run.transport.closed == 0
-    go.set()
-    assert isinstance(await call, Approved)
-    await closing
-    assert run.transport.closed == 1
-    await run.client.aclose()
-    assert run.transport.closed == 1
 
 
 @pytest.mark.parametrize("end", ["drain time", "cancellation"])
