@@ -249,14 +249,6 @@ def test_already_evaluated_in_a_repeated_name_is_lost() -> None:
     assert read(COMPLETE, 400, rejection).outcome == "unknown"
 
 
-@pytest.mark.parametrize(("attempts", "after_retry"), [(1, False), (2, True)])
-def test_already_evaluated_has_after_retry(attempts: int, *, after_retry: bool) -> None:
-    for status in (400, 409):
-        error = read(APPROVE, status, errors(domain=["User already evaluated"]), attempts=attempts)
-        assert isinstance(error, AlreadyEvaluatedError)
-        assert error.after_retry is after_retry
-
-
 def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
     """Spec §7 lists it as a validation error and as a domain error."""
     validation = read(APPROVE, 400, errors(fiscalCode=["Invalid fiscal code"]))
@@ -280,6 +272,7 @@ def test_other_calls_accept_fields_of_any_name_and_language() -> None:
             assert (type(error), error.outcome) == (RejectedError, "not_evaluated")
         for texts in (["Something new"], ["User not found", "Something new"], ["The user not found"]):
             assert read(call, 400, errors(domain=texts)).outcome == "unknown"
+        assert type(read(call, 400, errors(domain=["Utente non trovato"]))) is UserNotFoundError
         assert read(call, 400, errors(domain=["User not found"], city=["no"])).outcome == "unknown"
         assert read(call, 400, {**errors(city=["no"]), "message": "saved"}).outcome == "unknown"
 
