@@ -53,14 +53,6 @@ def test_advice_depends_on_state_attempts_and_ledger(error: LoanError, advice: s
     assert error.advice == advice
 
 
-def test_conflict_of_a_creation_asks_the_service_without_a_decision() -> None:
-    error = answered(errors.CannotCompleteError, "create_request", 409)
-    assert (error.advice, error.text()) == (
-        "ask_service",
-        "We could not process your data. We will contact you.",
-    )
-
-
 def test_every_error_has_a_page_and_a_text_in_each_language() -> None:
     shown: dict[str, set[str]] = {}
     for row in ROWS:
