@@ -11,21 +11,16 @@ from typing import Any, NoReturn
 
 import pytest
 from attrs import evolve
-from cryptography.fernet import Fernet
 
 from loanasync import (
     Approved,
     ConnectError,
     DecisionNotRecordedError,
-    PayloadMismatchError,
     ReadTimeoutError,
-    Refused,
-    UnexpectedStatusError,
 )
 from loanasync.ledger import Entry, MemoryLedger, State, import_orphans
-from loanasync.testing import ScriptedResponse, approved, not_connected, refused, response, timed_out
-from support import ledger_clients, memory_clients
-from support.builders import approval_request
+from loanasync.testing import ScriptedResponse, approved, not_connected, timed_out
+from support import ledger_clients
 from support.ledger_clients import FailingLedger, held_response
 
 pytestmark = pytest.mark.usefixtures("broken_logging")
@@ -37,15 +32,6 @@ def broken() -> NoReturn:
 
 def orphans_in(folder: Path) -> int:
     return len(list(folder.glob("*.json")))
-
-
-async def test_warning_about_many_approvals_loses_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync._runtime.guard._MANY", 1)  # the second approval is warned about
-    shop = memory_clients.Shop(approved(), refused())
-    await shop.approve(scope="1")
-    for _ in range(2):
-        assert isinstance(await shop.approve(scope="2"), Refused)
-    assert shop.sent == 2
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
@@ -97,15 +83,6 @@ async def test_result_is_that_of_the_call(
     assert orphans_in(tmp_path) == (expected in (Approved, DecisionNotRecordedError))
 
 
-async def test_failing_cipher_keeps_the_error_and_settles_the_entry() -> None:
-    cipher = Fernet(Fernet.generate_key())
-    shop = ledger_clients.Shop(response(502, b"<html>"), keep="body", encrypt=cipher)
-    await shop.open_ledger()
-    cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
-    assert isinstance(await shop.result(), UnexpectedStatusError)
-    assert (await shop.entry()).state is State.UNKNOWN
-
-
 async def test_policy_that_warns_of_a_folder_keeps_the_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,12 +96,6 @@ async def test_policy_that_warns_of_a_folder_keeps_the_decision(
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Approved)
     assert Path(str(error.file)).parent == tmp_path / "state" / "loanasync" / "orphans"
-
-
-async def test_other_data_of_a_decided_customer_are_a_mismatch() -> None:
-    shop = ledger_clients.Shop(approved())
-    await shop.approve()
-    assert isinstance(await shop.result(request=approval_request(amount=99_000)), PayloadMismatchError)
 
 
 async def test_import_continues_after_a_file_that_it_reports(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 from traceback import TracebackException
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from loanasync import LoanClient, LoanError, Refused, Timeout
+from loanasync import LoanClient, LoanError, Refused
 from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
@@ -29,6 +29,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import FISCAL_CODE, additional_data, approval_request
+from support.ledger_clients import FailingLedger
 from support.memory_order import MemoryOrder
 
 URL = "https://loans.example.com/#t"
@@ -286,13 +287,6 @@ async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCapt
     assert caplog.messages == ["checkout: failed after the shopper had left: OSError"]
 
 
-async def test_creation_has_its_own_time_limits() -> None:
-    limits = Timeout(total=5, attempt=4, connect=2)
-    page = await after(system_error(retry_after=10), create_timeout=limits)
-    assert isinstance(page, Waiting)
-    assert "1 attempt, stopped by deadline" in str(page.error)
-
-
 async def test_other_data_and_another_customer_send_nothing() -> None:
     script = ScriptedTransport(CREATED, connection_lost(), *[CREATED, approved()] * 2)
     client, order = script.client(ledger=MemoryLedger()), MemoryOrder()
@@ -310,25 +304,12 @@ async def test_other_data_and_another_customer_send_nothing() -> None:
     assert isinstance(await page_of(client, second, code="TSTABC00A00A000A", **new), Redirect)
 
 
-class FailingLedger(MemoryLedger):
-    """A ledger that fails before or after the request."""
-
-    reads, writes = True, True
-
-    async def get(self, key: str) -> Entry | None:
-        if not self.reads:
-            raise OSError(5, "unreadable")
-        return await super().get(key)
-
-    async def settle(self, key: str, **options: Any) -> Entry:
-        if not self.writes:
-            raise OSError(28, "full")
-        return await super().settle(key, **options)
+def broken() -> NoReturn:
+    raise OSError
 
 
 async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.LogCaptureFixture) -> None:
-    ledger, order = FailingLedger(), MemoryOrder()
-    ledger.writes = False
+    ledger, order = FailingLedger(settle=broken), MemoryOrder()
     page = await page_of(scripted_client(CREATED, approved(), ledger=ledger), order)
     assert isinstance(page, Redirect)
     assert order.stored is not None
@@ -336,20 +317,20 @@ async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize(
-    ("reads", "holds", "changes", "advice"),
+    ("faults", "holds", "changes", "advice"),
     [
-        (False, 0, {}, "try_later"),
-        (False, 1, {}, "wait"),  # another click may have evaluated the customer
-        (False, 1, {"city": ""}, "correct_form"),
-        (False, 1, {"loan_finality": ""}, "wait"),  # the shopper cannot correct it
-        (True, 1, {}, "try_later"),  # the ledger knows that it has not
+        ({"get": broken}, 0, {}, "try_later"),
+        ({"get": broken}, 1, {}, "wait"),  # another click may have evaluated the customer
+        ({"get": broken}, 1, {"city": ""}, "correct_form"),
+        ({"get": broken}, 1, {"loan_finality": ""}, "wait"),  # the shopper cannot correct it
+        ({}, 1, {}, "try_later"),  # the ledger knows that it has not
     ],
 )
 async def test_failing_ledger_waits_if_another_click_holds_the_order(
-    holds: int, changes: dict[str, str], advice: str, *, reads: bool
+    faults: dict[str, Any], holds: int, changes: dict[str, str], advice: str
 ) -> None:
-    ledger, order = FailingLedger(), MemoryOrder()
-    ledger.reads, order.code, order.holds = reads, FISCAL_CODE, holds
+    ledger, order = FailingLedger(**faults), MemoryOrder()
+    order.code, order.holds = FISCAL_CODE, holds
     page = await page_of(scripted_client(not_connected(), ledger=ledger), order, changes=changes)
     assert isinstance(page, Form | Waiting)
     assert (page.advice, order.holds) == (advice, holds)

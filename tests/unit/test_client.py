@@ -201,12 +201,6 @@ async def test_entry_key_error_has_no_fiscal_code(code: str) -> None:
     assert code not in repr([frame.f_locals for frame in frames])
 
 
-def test_with_options_timeout_belongs_to_the_copy() -> None:
-    client = scripted_client()
-    assert client.with_options(timeout=Timeout(total=120)).timeout.total == 120
-    assert client.timeout == Timeout()
-
-
 async def test_close_in_an_event_loop_raises_runtime_error() -> None:
     async with scripted_client(approved()) as client:
         with pytest.raises(RuntimeError, match=r"use `await client.aclose\(\)`"):

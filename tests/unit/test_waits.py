@@ -1,6 +1,7 @@
 """One timer serves many time limits."""
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -72,37 +73,31 @@ def test_error_of_one_owner_delays_no_other() -> None:
     assert [type(error) for error in errors] == [RuntimeError]
 
 
-@pytest.mark.parametrize("removes", [True, False])
-def test_closed_timer_keeps_its_limits(removes: bool) -> None:  # noqa: FBT001  (a parameter)
+@pytest.mark.parametrize(
+    ("steps", "ended"), [("set close", 5.0), ("set close discard", 0.0), ("set discard close", 0.0)]
+)
+def test_closed_timer_runs_until_its_last_limit(steps: str, ended: float) -> None:
     expired: Expired = []
+    time = VirtualTime()
 
-    async def use() -> int:
+    async def use() -> None:
         timer = shared_timer(expired)
-        timer.set("owner", 5.0)
-        timer.close()
-        if removes:
-            timer.discard("owner")
-        await asyncio.sleep(1)
-        pending = sum(not handle.cancelled() for handle in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
-        await asyncio.sleep(9)
-        return pending
+        for step in steps.split():
+            match step:
+                case "set":
+                    timer.set("owner", 5.0)
+                case "close":
+                    timer.close()
+                case _:
+                    timer.discard("owner")
+        await asyncio.Event().wait()
 
-    assert VirtualTime().run(use()) == (0 if removes else 1)
-    assert [owner for owner, _, _ in expired] == ([] if removes else ["owner"])
-
-
-def test_closed_timer_without_limits_is_cancelled() -> None:
-    async def use() -> int:
-        timer = shared_timer([])
-        timer.set("owner", 5.0)
-        timer.discard("owner")
-        timer.close()
-        return sum(not handle.cancelled() for handle in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
-
-    assert VirtualTime().run(use()) == 0
+    with pytest.raises(AssertionError, match="no timer is left"):
+        time.run(use())
+    assert (time.now(), len(expired)) == (ended, ended == 5)
 
 
-def test_extended_limit_expires_at_the_later_time() -> None:
+def test_limit_that_is_replaced_while_another_expires_is_not_due() -> None:
     expired: list[tuple[str, float]] = []
 
     async def use() -> None:
@@ -120,13 +115,19 @@ def test_extended_limit_expires_at_the_later_time() -> None:
     assert expired == [("first", 1.0), ("second", 10.0)]
 
 
-def test_timer_forgets_removed_limits() -> None:
+class Owner:
+    """An object with weak references."""
+
+
+def test_timer_forgets_removed_owners() -> None:
     async def use() -> int:
-        timer = shared_timer([])
+        timer: SharedTimer[Owner] = SharedTimer(asyncio.get_running_loop(), lambda *_: None)
+        owners: weakref.WeakSet[Owner] = weakref.WeakSet()
         for number in range(10_000):
-            timer.set(f"{number}", float(number + 100))
-            timer.discard(f"{number}")
-        timer.set("last", 5.0)
-        return len(timer._heap)
+            owner = Owner()
+            owners.add(owner)
+            timer.set(owner, float(number + 100))
+            timer.discard(owner)
+        return len(owners)
 
     assert VirtualTime().run(use()) < 200
