@@ -101,7 +101,7 @@ class Checker:
     page: Page
     address: str
     findings: list[str] = field(factory=list)
-    _name: str = ""  # of the open page
+    _name: str = field(init=False, default="")  # of the open page
 
     def __attrs_post_init__(self) -> None:
         self.page.on("console", self._check_message)

@@ -53,13 +53,10 @@ def _blocking_calls_fail() -> Iterator[None]:
             function.can_block_in("loanasync/ledger/address.py", "_sqlite_ledger")
             # OpenTelemetry's SDK detects resources in threads when it is configured
             function.can_block_in("loanasync/testing/telemetry.py", "__init__")
-            function.can_block_in("loanasync/cli/demo.py", "__init__")
             # asyncpg looks for certificates and passwords in the home folder when it connects
             function.can_block_in("asyncpg/connect_utils.py", "_parse_connect_dsn_and_args")
             # an orphan file is written when a loop or the process ends, where no thread can start
             function.can_block_in("loanasync/ledger/guard.py", "_write_orphan_now")
-            # a client that is created by `from_env` looks for the folder of its ledger
-            function.can_block_in("loanasync/ledger/address.py", "_sqlite_ledger")
             # modules are imported when they are first used
             function.can_block_in("<frozen importlib._bootstrap>", "_find_and_load")
             # commands read and write files between calls

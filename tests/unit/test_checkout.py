@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from loanasync import LoanClient, LoanError, Refused
+from loanasync import LoanClient, LoanError, Refused, Timeout
 from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
@@ -285,6 +285,13 @@ async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCapt
     await asyncio.gather(*others, return_exceptions=True)
     assert click.cancelled()
     assert caplog.messages == ["checkout: failed after the shopper had left: OSError"]
+
+
+async def test_creation_has_its_own_time_limits() -> None:
+    limits = Timeout(total=5, attempt=4, connect=2)
+    page = await after(system_error(retry_after=10), create_timeout=limits)
+    assert isinstance(page, Waiting)
+    assert "1 attempt, stopped by deadline" in str(page.error)
 
 
 async def test_other_data_and_another_customer_send_nothing() -> None:

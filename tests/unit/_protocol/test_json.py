@@ -132,6 +132,15 @@ def test_repeated_members_returns_all_values(body: bytes, found: dict[str, list[
     assert repeated_members(body, decode(body), ("c", "a")) == found
 
 
+def test_value_that_equals_a_name_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec §2.1: both deprecated texts of a response may be `approved`."""
+    monkeypatch.setattr("loanasync._protocol.json._ALL_MEMBERS", None)
+    body = b'{"approved":true,"approvalMessageApiFull":"approved","approvalMessageApiSemiFull":"approved"}'
+    assert repeated_members(body, decode(body), ["approved"]) == {}
+    with pytest.raises(AttributeError):
+        repeated_members(b'{"approved":true,"approved":true}', {"approved": True}, ["approved"])
+
+
 def test_repeated_names_in_a_deep_body_are_malformed() -> None:
     deep = b'{"a":1,"a":%s1%s}' % (b"[" * 50_000, b"]" * 50_000)
     with pytest.raises(Malformed, match="nested too deeply"):

@@ -131,9 +131,9 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     error_type: str | None,
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallTelemetry(Instruments(telemetry), call)
-    AttemptTelemetry(record, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
-    record.end(None)
+    parent = CallTelemetry(Instruments(telemetry), call)
+    AttemptTelemetry(parent, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
+    parent.end(None)
     made = exporter.get_finished_spans()[0]
     assert attributes(made)["http.response.status_code"] == status
     assert attributes(made).get("error.type") == error_type
@@ -162,9 +162,9 @@ def test_durations_of_call_and_attempt_are_measured(
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
-    record = CallTelemetry(Instruments(telemetry), call)
-    AttemptTelemetry(record, 1).end(Response(status=201, headers={}, body=b""))
-    record.end(None)
+    parent = CallTelemetry(Instruments(telemetry), call)
+    AttemptTelemetry(parent, 1).end(Response(status=201, headers={}, body=b""))
+    parent.end(None)
     data = reader.get_metrics_data()
     assert data is not None
     points: Any = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
