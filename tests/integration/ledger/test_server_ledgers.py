@@ -46,7 +46,7 @@ async def test_failing_server_repeats_no_request_and_loses_no_decision(
     step, arrived, go = held_response(refused())
     shop = Shop(step, ledger=store.ledger(), patience=PATIENCE, orphan_folder=tmp_path)
     server = store.server
-    fail, mend = (server.kill, server.start) if fault == "down" else (server.pause, server.resume)
+    fail, repair = (server.kill, server.start) if fault == "down" else (server.pause, server.resume)
     await shop.ledger.get("k")
     if moment == "claim":
         await asyncio.to_thread(fail)
@@ -59,7 +59,7 @@ async def test_failing_server_repeats_no_request_and_loses_no_decision(
         async with asyncio.timeout(20 * PATIENCE):
             error = await call
     finally:
-        await asyncio.to_thread(mend)
+        await asyncio.to_thread(repair)
     if moment == "claim":
         assert isinstance(error, LedgerUnavailableError)
         assert "request not sent" in str(error)

@@ -32,6 +32,13 @@ async def test_copy_of_a_client_that_closes_before_its_first_call_is_closed() ->
         await copied.approve(fiscal_code(), approval_request())
 
 
+async def test_entered_client_opens_no_transport_of_the_user() -> None:
+    transport = ScriptedTransport()
+    async with transport.client():
+        pass
+    assert transport.closed == 0
+
+
 @pytest.fixture
 def connectors() -> Iterator[list[aiohttp.TCPConnector]]:
     """Return the connectors that are made."""
@@ -52,6 +59,15 @@ async def test_entered_client_opens_its_session_once(connectors: list[aiohttp.TC
         async with client.with_options(timeout=LONGER):
             assert not opened.closed
     assert (connectors, opened.closed) == ([opened], True)
+
+
+async def test_closed_client_opens_no_session_when_it_is_entered(
+    connectors: list[aiohttp.TCPConnector],
+) -> None:
+    client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="token")
+    await client.aclose()
+    async with client:
+        assert connectors == []
 
 
 async def test_opening_a_transport_takes_no_time_of_the_call() -> None:
