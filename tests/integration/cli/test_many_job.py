@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,22 @@ def test_job_of_another_service_or_ledger_is_refused(tmp_path: Path, served: San
     ):
         code, output = bulk.run(*options, out=out)
         assert (code, message in output) == (2, True), output
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_job_with_a_decision_is_not_continued_for_another_shop(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """A killed run may have written a decision to the ledger, and not to the row."""
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    if not is_written:
+        with closing(sqlite3.connect(bulk.job)) as job, job:
+            job.execute("UPDATE rows SET kind = 'to be sent', state = '', record = NULL")
+    other = {**service(served), "LOANASYNC_SHOP_ID": "other"}
+    monkeypatch.setattr("support.cli.service", lambda _: other)
+    code, output = bulk.run()
+    assert (code, "contains results of another service or shop" in output, bulk.calls) == (2, True, 1)
 
 
 def test_wrong_address_and_token_may_be_corrected(
