@@ -1,5 +1,6 @@
 """The job file of ``approve-many``: after every kind of end, the same command asks each customer once."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from loanasync import ConfigurationError
+from loanasync.cli.approve_many.job import Job, Kind
+from loanasync.cli.ledger.open import UnusableError
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.cli import (
@@ -216,6 +219,8 @@ def test_killed_run_is_continued_at_once_and_exported(
     known = ["approved"] * 6 + ["unknown"] * 2  # also those in flight
     assert bulk.statuses == known
     assert [line["fiscal_code"] for line in read(bulk.out)] == bulk.codes[:8]
+    states = listed(bulk.ledger)
+    assert (bulk.run("--dry-run")[0], listed(bulk.ledger)) == (0, states), "a plan writes nothing"
     if ledger is not None:  # their leases expire
         change(ledger, "UPDATE entries SET lease_end = 0 WHERE state = 'inflight'")
     for _ in range(2):
@@ -383,6 +388,49 @@ def test_row_that_names_another_customer_gets_another_decision(tmp_path: Path, s
         assert (other.run()[0], other.statuses) == (0, ["approved"])
         assert [line["fiscal_code"] for line in read(other.out)] == other.codes
     assert other.requests == bulk.codes + other.codes
+
+
+@pytest.mark.parametrize("first", ["forbidden", "refused"])
+def test_row_that_is_inserted_above_another_comes_first_in_the_results(
+    tmp_path: Path, served: Sandbox, first: str
+) -> None:
+    """The new row takes the line of a row that is sent again, and both stay in the job."""
+    bulk = Bulk(tmp_path, served, first)
+    bulk.run()
+    new = Bulk(tmp_path, served, "approved")
+    write(bulk.file, [*new.rows, {**bulk.rows[0], "email": "anna+refused@example.com"}])
+    assert (bulk.run()[0], bulk.statuses) == (0, ["approved", "refused"])
+    assert [line["fiscal_code"] for line in read(bulk.out)] == new.codes + bulk.codes
+
+
+def test_second_of_two_first_runs_that_begin_together_is_refused(tmp_path: Path) -> None:
+    """Neither found a job file, and the first one has ended when the second one begins."""
+    file = tmp_path / "out.jsonl.ledger"
+    first, second = Job(file), Job(file)
+    first.plan(None, 1, "1", "", "key", "rows.jsonl", Kind.TO_BE_SENT, 45_000, "", None)
+    first.begin(file, "rows.jsonl", {})
+    first.close()
+    with closing(second), pytest.raises(UnusableError, match="another run has begun"):
+        second.begin(file, "rows.jsonl", {})
+
+
+def test_lock_of_an_earlier_process_with_the_same_number_does_not_count(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    earlier = json.dumps({"number": os.getpid(), "started": "before"})
+    with closing(sqlite3.connect(bulk.job)) as job, job:
+        job.execute("INSERT INTO members VALUES ('process', ?)", [earlier])
+    assert (bulk.run()[0], bulk.calls) == (0, 1)
+
+
+def test_job_of_a_sandbox_is_continued_with_the_next_sandbox(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", "refused")
+    for number in (1, 2):
+        write(bulk.file, bulk.rows[:number])
+        code, output = bulk.run("--sandbox")
+        assert (code, bulk.statuses) == (0, ["approved", "refused"][:number]), output
 
 
 def test_rows_of_one_customer_are_distinguished_by_their_scope(
