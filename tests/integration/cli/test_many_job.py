@@ -333,6 +333,17 @@ def test_resumed_run_approves_before_it_creates_only_rows_that_had_begun(
     ]
 
 
+def test_new_customer_on_the_line_of_a_created_request_is_created_first(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    for tag in ("forbidden", "approved"):
+        [row] = rows = [make_row(tag)]
+        file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+        run(served, "approve-many", file, "-o", out, "--create")
+        calls = [call.operation for call in served.journal.calls(fiscal_code=row["fiscal_code"])]
+        assert calls == ["create_request", "approve"]
+
+
 @pytest.mark.parametrize(
     ("resolution", "status", "calls", "code"),
     [
