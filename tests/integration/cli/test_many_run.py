@@ -108,6 +108,7 @@ def test_failed_rows_are_grouped_by_cause_in_output_and_report(tmp_path: Path, s
         "AccessDeniedError": [2, 4], "ConnectionLostError": [3],
         "RejectedError": [5], "UserNotFoundError": [6],
     }  # fmt: skip
+    assert [line.get("attempts") for line in read(bulk.out)[1:4]] == [1, 1, 1]
     for each in failures:
         assert f"{each['count']} × {each['cause']} (line" in output
     assert "(lines 2 and 4)\n" in output
