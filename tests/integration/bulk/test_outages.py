@@ -60,6 +60,7 @@ class Paused:
 
     def __init__(self) -> None:
         self.may_try = asyncio.Event()
+        self.pauses: list[float] = []
         breaker = CircuitBreaker(unknown=1, pause=30)
         self.script = ScriptedTransport(connection_lost(), approved(), approved(), approved())
         self.script.clock.sleep = self._sleep  # type: ignore[method-assign]
@@ -67,6 +68,7 @@ class Paused:
         self.results = self.client.approve_many(ROWS[:3], concurrency=3)
 
     async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
         await self.may_try.wait()
         self.script.clock.time += seconds
 
@@ -88,6 +90,7 @@ async def test_waiting_rows_are_sent_when_the_breaker_closes() -> None:
     results = [await reader, *[result async for result in paused.results]]
     assert [result.status for result in results] == ["approved"] * 3
     assert paused.results.open_circuit is None
+    assert max(paused.pauses) <= 1, "another call may close the breaker before its 30 seconds are over"
 
 
 @pytest.mark.parametrize("how", ["stop", "abort", "aclose"])

@@ -241,10 +241,11 @@ def test_commands_read_only_the_entries_that_they_list(file: Path, monkeypatch: 
 
 @pytest.mark.parametrize("resolution", ["approved", "refused", "released", "held"])
 def test_resolve_changes_unresolved_entries(file: Path, resolution: str) -> None:
-    for name in ("unknown", "lost", "held", "expired"):
+    for name in ("unknown", "lost", "held", "expired", *(["released"] if resolution == "held" else [])):
         assert resolve(file, name, resolution) == (0, f"{key(name)[:12]} is {resolution}\n")
         entry = entries(file)[name]
         assert (entry.state.value, entry.note) == (resolution, "ticket 17")
+        assert (resolve(file, name, resolution)[0], entries(file)[name]) == (0, entry)
 
 
 FIXED = {

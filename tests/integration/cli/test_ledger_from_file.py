@@ -22,7 +22,7 @@ from loanasync.testing import (
 )
 from support.cli import run
 from support.ledger_clients import KEY, Shop
-from support.ledger_file import left_orphan
+from support.ledger_file import left_orphan, run_ledger
 
 BASE_URL = "https://loans.example.com"
 
@@ -98,7 +98,7 @@ def resolve(text: str | bytes, *options: str) -> CompletedProcess[str]:
 
 def test_file_settles_the_customers_of_the_file_once() -> None:
     Simulation(lost=range(4)).approve(range(6))
-    text = f"fiscal_code,outcome\n{code(0)},approved\n{code(1).lower()},refused\n"
+    text = f"fiscal_code,outcome,amount\n{code(0)},approved,45000\n{code(1).lower()},refused,\n"
     done = resolve(text)
     assert done.stderr.startswith("2 rows settled\nin the ledger and not in the file: 1 approved: ")
     rest = "still unknown or lost in the ledger: 2 entries; list them with loanasync ledger sweep\n"
@@ -170,27 +170,36 @@ def test_file_keeps_the_decisions_of_the_service() -> None:
     assert "; nothing was changed" in done.stderr
 
 
-def test_file_during_a_request_leaves_the_row_for_later() -> None:
-    async def claim() -> None:
+def request_again() -> Entry:
+    """Claim the one entry of the ledger, as a client does before it repeats an unknown request."""
+
+    async def claim() -> Entry:
         async with SqliteLedger("decisions.db") as ledger:
             [entry] = [each async for each in ledger.scan()]
-            await ledger.claim(entry.key, token="t", payload="p", lease=3600, over=entry.token)
+            return await ledger.claim(entry.key, token="t", payload="p", lease=3600, over=entry.token)
 
+    return asyncio.run(claim())
+
+
+def test_file_during_a_request_leaves_the_row_for_later() -> None:
     Simulation(lost=[1]).approve([1])
-    asyncio.run(claim())
+    request_again()
     done = resolve(f"cf,outcome\n{code(1)},refused\n")
     message = "1 row with a request in progress: line 2; run the command again later\n"
     assert (done.returncode, done.stderr) == (1, message)
 
 
 @pytest.mark.parametrize("outcome", ["approved", "refused"])
-def test_file_imports_the_response_in_a_file_first(outcome: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_file_imports_the_response_in_a_file_first(
+    outcome: str, tmp_path: Path, *, is_in_flight: bool
+) -> None:
     Simulation(lost=[1]).approve([1])
-    [entry] = entries()
+    [entry] = [request_again()] if is_in_flight else entries()
     settlement = Settlement(state=State.APPROVED, status=201, body=b'{"approved": true}')
     file = left_orphan(tmp_path / "state" / "loanasync" / "orphans", Path("decisions.db"), entry, settlement)
     text = f"cf,outcome\n{code(1)},{outcome}\n"
-    assert (resolve(text, "--dry-run").returncode, file.exists()) == (0, True)
+    assert (resolve(text, "--dry-run").returncode, file.exists()) == (int(is_in_flight), True)
     done = resolve(text)
     result = (0, "1 row already had this outcome") if outcome == "approved" else (1, "contradicting")
     assert (done.returncode, result[1] in done.stderr) == (result[0], True), done.stderr
@@ -199,11 +208,28 @@ def test_file_imports_the_response_in_a_file_first(outcome: str, tmp_path: Path)
     assert not file.exists()
 
 
+def test_file_with_a_fiscal_code_in_its_name_is_not_named_in_a_note() -> None:
+    Simulation(lost=[1]).approve([1])
+    Path(f"{code(1)}.csv").write_text(f"cf,outcome\n{code(1)},refused\n", encoding="utf-8")
+    assert run(None, "ledger", "resolve", "--from", f"{code(1)}.csv").returncode == 0
+    assert [entry.note for entry in entries()] == ["line 2 of the file"]
+
+
+def test_file_finds_entries_under_an_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    Simulation(lost=[1]).approve([1])
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "the new key of the shop")
+    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
+    assert run_ledger("rotate-key", "decisions.db").exit_code == 0
+    assert (resolve(f"cf,outcome\n{code(1)},refused\n").returncode, states()) == (0, ["refused"])
+
+
 def test_file_releases_a_request_only_once() -> None:
     simulation = Simulation(lost=[1])
     simulation.approve([1])
     text = f"cf,outcome\n{code(1)},not_evaluated\n"
     assert (resolve(text).returncode, states()) == (0, ["released"])
+    simulation.approve([2])
+    assert "not in the file" not in resolve(f"cf,outcome\n{code(2)},approved\n").stderr
     simulation.approve([1])  # the next request, whose outcome is unknown, too
     for line, export in (  # the next export has other rows above the same one, or a note
         (2, text),
@@ -212,7 +238,7 @@ def test_file_releases_a_request_only_once() -> None:
     ):
         done = resolve(export, "--note", "back office")
         assert f"may be about an earlier request of the customer: line {line}; if" in done.stderr
-        assert states() == ["unknown"]
+        assert states() == ["approved", "unknown"]
 
 
 def test_file_with_dry_run_writes_nothing() -> None:

@@ -267,7 +267,7 @@ def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
 
 @pytest.mark.parametrize("created", [False, True])
 def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox, *, created: bool) -> None:
-    rows = [make_row("approved", note=True) for _ in range(6)]
+    rows = [make_row("approved", note=note) for note in (*[True] * 5, "")]
     if created:
         create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
@@ -277,4 +277,7 @@ def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox
         assert [*statuses(out).values()] == ["approved"] * 6
         calls = served.journal.calls(operation="create_request")
         assert len(calls) == 6 * (1 + created)
-        assert calls[-1].request == {"fiscalCode": calls[-1].fiscal_code, "privacy": True}
+        bodies = {call.fiscal_code: call.request for call in calls}
+        for row in rows:
+            member = {"privacy": True} if row["note"] else {}
+            assert bodies[row["fiscal_code"]] == {"fiscalCode": row["fiscal_code"], **member}
