@@ -100,6 +100,19 @@ async def test_claim_that_may_still_be_written_is_undone_by_later_calls(
         assert ledger.operations == ["claim", "settle", *looks]
 
 
+async def test_failed_release_is_written_by_the_next_call_even_after_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(not_connected(), approved(), ledger=ledger)
+    assert isinstance(await shop.result(), ConnectError)
+    assert ledger.operations == ["claim", "settle"], "the caller does not wait for a second failure"
+    ledger.faults.clear()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time=time.time)
+    monkeypatch.setattr("loanasync.ledger.memory.time", clock)
+    assert isinstance(await shop.result(), Approved)
+
+
 async def test_released_claim_is_not_looked_up_again() -> None:
     ledger = FailingLedger()
     shop = Shop(not_connected(), approved(), ledger=ledger)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import Approved, ConfigurationError, InFlightError, Refused, Timeout
+from loanasync import Approved, ConfigurationError, InFlightError, PayloadMismatchError, Refused, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, State
 from loanasync.testing import approved, not_connected, refused, timed_out
 from loanasync.worker import handle, message
@@ -71,6 +71,28 @@ async def test_call_waits_for_the_outcome_of_another_worker(response: Any, kind:
     assert isinstance(await waiting, kind)
     await call
     assert len(shop.script.sent) == (1 if kind is Refused else 2)
+
+
+async def test_call_with_other_data_does_not_wait() -> None:
+    shop, ledger = await busy_shop()
+    error = await shop.result(request=approval_request(amount=70_000))
+    assert isinstance(error, PayloadMismatchError)
+    assert ledger.waits == []
+    assert shop.script.left == 1
+
+
+async def test_outcome_at_the_end_of_the_wait_is_returned() -> None:
+    class LateLedger(MemoryLedger):
+        async def wait(self, key: str, within: float) -> Entry | None:
+            await asyncio.sleep(within)
+            entry = await self.get(key)
+            assert entry is not None
+            decision = Settlement(state=State.APPROVED)
+            return await self.settle(key, token=entry.token, payload=entry.payload, settlement=decision)
+
+    shop = Shop(ledger=LateLedger())
+    await shop.put(State.INFLIGHT)
+    assert isinstance(await shop.result(wait=0.05), Approved)
 
 
 @pytest.mark.parametrize("repeat_unknown", [False, True])
