@@ -25,6 +25,7 @@ from loanasync import (
     LedgerMismatchError,
     LedgerUnavailableError,
     LoanClient,
+    OutcomeUnknownError,
     ReadTimeoutError,
     Refused,
 )
@@ -111,6 +112,22 @@ async def test_failed_release_is_written_by_the_next_call_even_after_the_lease(
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time=time.time)
     monkeypatch.setattr("loanasync.ledger.memory.time", clock)
     assert isinstance(await shop.result(), Approved)
+
+
+async def test_repeat_whose_claim_fails_leaves_the_outcome_unknown() -> None:
+    """The claim was written, but its response was lost. An ordinary call must not send the request."""
+
+    class Silent(MemoryLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            entry = await super().claim(key, **options)
+            return entry if options["over"] is None else broken()
+
+    shop = Shop(timed_out(), approved(), ledger=Silent())
+    assert isinstance(await shop.result(), ReadTimeoutError)
+    assert isinstance(await shop.result(repeat_unknown=True), LedgerUnavailableError)
+    assert (await shop.entry()).state is State.UNKNOWN
+    assert isinstance(await shop.result(), OutcomeUnknownError)
+    assert shop.script.left == 1
 
 
 async def test_released_claim_is_not_looked_up_again() -> None:
