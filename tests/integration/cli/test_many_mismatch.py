@@ -103,6 +103,9 @@ def test_cipher_also_encrypts_the_records_of_a_job(
     assert b"/apply/" in written, "the redirect"
     assert b"/apply/" not in b"".join(path.read_bytes() for path in tmp_path.glob("out.jsonl.ledger*"))
     assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
+    [entry] = listed(bulk.job)
+    assert "/apply/" in run_ledger("ls", bulk.job, "--json", "--responses").stdout
+    assert "/apply/" in run_ledger("show", bulk.job, entry["key"], "--reveal").stdout
     monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")
     for code, message in (bulk.run(), bulk.export()):
         assert (code, "is encrypted: set LOANASYNC_LEDGER_CIPHER" in message) == (2, True)
