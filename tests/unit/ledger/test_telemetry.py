@@ -3,10 +3,14 @@
 import asyncio
 from pathlib import Path
 
+from opentelemetry.trace import format_trace_id
+
 from loanasync import DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
+
+CALL = "loanasync.approve"
 
 
 def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder]:
@@ -16,7 +20,7 @@ def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder
 
 
 def ledger_results(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
-    spans = [recorder.attributes(span) for span in recorder.spans("loanasync.approve")]
+    spans = [recorder.attributes(span) for span in recorder.spans(CALL)]
     return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
 
 
@@ -42,18 +46,19 @@ async def test_span_has_the_result_of_the_ledger() -> None:
     assert recorder.metric("loanasync.decisions", {"loanasync.outcome": "approved"}).sum == 1
     (attempt,) = [span for span in recorder.spans() if span.name.startswith("POST")]
     assert attempt.parent is not None
-    calls = {span.context and span.context.span_id: span for span in recorder.spans("loanasync.approve")}
+    calls = {span.context and span.context.span_id: span for span in recorder.spans(CALL)}
     assert recorder.attributes(calls[attempt.parent.span_id])["loanasync.ledger"] == "claimed"
 
 
 async def test_span_has_the_reason_why_nothing_was_sent() -> None:
     ledger = FailingLedger()
     shop, recorder = recorded(timed_out(), ledger=ledger)
-    await shop.result()
-    await shop.result()
-    await shop.result(request=approval_request(amount=99_000))
+    results = [await shop.result(), await shop.result()]
+    results.append(await shop.result(request=approval_request(amount=99_000)))
     ledger.faults["claim"] = broken
-    await shop.result()
+    results.append(await shop.result())
+    traces = [span.context and format_trace_id(span.context.trace_id) for span in recorder.spans(CALL)]
+    assert [getattr(error, "trace_id", None) for error in results] == traces
     assert ledger_results(recorder) == [
         ("claimed", "unknown"),
         ("blocked", "unknown"),
