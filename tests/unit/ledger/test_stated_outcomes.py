@@ -151,6 +151,13 @@ async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind
     assert (await shop.entry()).body is not None
 
 
+async def test_resolve_during_a_longer_request_says_that_it_is_in_progress() -> None:
+    shop = Shop(ledger=FailingLedger(), patience=0.05)
+    await shop.put(State.INFLIGHT)
+    with pytest.raises(InFlightError):
+        await stated(shop, "approved")
+
+
 async def test_resolve_as_not_evaluated_does_not_wait() -> None:
     shop = Shop(patience=60)
     await shop.put(State.INFLIGHT)
@@ -204,7 +211,8 @@ async def test_resolve_finds_the_entry_of_an_old_key() -> None:
     await before.result()
     await rotate_key(before.ledger, LedgerPolicy(key=NEW, old_keys=[KEY]))
     shop = Shop(ledger=before.ledger, key=NEW, old_keys=[KEY])
-    assert (await stated(shop, "refused")).key == (await shop.entry()).key
+    settled = await stated(shop, "refused")
+    assert (settled.key, settled.note) == ((await shop.entry()).key, "webhook")
     assert isinstance(await shop.approve(), Refused)
 
 
