@@ -109,8 +109,12 @@ async def test_needed_additional_data_are_asked_for_and_then_sent() -> None:
     page = await after(needed, additional_data_needed=says_needed)
     assert isinstance(page, Form)
     assert (page.additional_data_needed, [*page.problems]) == (True, ADDITIONAL)
-    changes = {"additional": additional_data()}
-    page = await after(needed, approved(), changes=changes, additional_data_needed=says_needed)
+    filled: dict[str, Any] = {"changes": {"additional": additional_data()}}
+    filled["additional_data_needed"] = says_needed
+    page = await after(needed, rejected({"city": BLANK}), **filled)
+    assert isinstance(page, Form)
+    assert (page.additional_data_needed, [*page.problems]) == (True, ["city"])
+    page = await after(needed, approved(), **filled)
     assert isinstance(page, Redirect)
 
 
@@ -201,6 +205,26 @@ async def test_shopper_who_leaves_keeps_the_decision_but_no_other_hold(
     await asyncio.gather(*others, return_exceptions=True)
     assert click.cancelled()
     assert (sent_by(script)[-1], order.holds, order.stored is None) == (left_at, holds, not holds)
+
+
+async def test_shopper_who_leaves_before_the_order_is_held_sends_nothing() -> None:
+    asked, held = asyncio.Event(), asyncio.Event()
+
+    class WaitingOrder(MemoryOrder):
+        async def hold(self, fiscal_code: str) -> int:
+            asked.set()
+            await held.wait()
+            return await super().hold(fiscal_code)
+
+    script, order = ScriptedTransport(CREATED, approved()), WaitingOrder()
+    click = asyncio.create_task(page_of(script.client(), order))
+    await asked.wait()
+    click.cancel()
+    await asyncio.wait([click])
+    held.set()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    assert (script.sent, order.holds) == ([], 0)
 
 
 class SlowOrder(MemoryOrder):
