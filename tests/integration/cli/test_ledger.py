@@ -510,6 +510,11 @@ def test_import_from_a_folder_of_another_user_fails(
     assert (done.exit_code, done.stdout.startswith(f"{folder}: Permission denied\n")) == (1, True)
     assert f"{spare}: belongs to another user; run this command as that user, too\n" in done.stdout
     assert done.stderr.endswith("0 responses imported, 1 file left in place\n")
+    monkeypatch.setattr(Path, "iterdir", listed)
+    done = run_ledger("import-orphans", file)
+    assert (done.exit_code, done.stderr.endswith("1 response imported\n")) == (1, True), "others are left"
+    done = run_ledger("import-orphans", file, "--orphan-folder", tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
 
 
 def test_import_stops_when_the_ledger_fails(
