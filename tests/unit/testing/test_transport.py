@@ -18,6 +18,7 @@ from loanasync.testing import (
     approved,
     computed,
     conflict,
+    fiscal_code,
     refused,
     response,
     scripted_client,
@@ -44,17 +45,19 @@ def test_argument_that_is_not_a_scripted_response_is_refused() -> None:
     [
         ((), "0 responses were scripted, but the client sent another request: "),
         ((approved(),), "1 response was scripted, but the client sent another request: "),
+        ((approved(), approved()), "2 responses were scripted, but the client sent another request: "),
     ],
 )
 async def test_exhausted_script_names_its_length_and_the_request(
     responses: tuple[ScriptedResponse, ...], message: str
 ) -> None:
     script = ScriptedTransport()
-    script.add(*responses)
+    for number, each in enumerate(responses, 1):
+        script.add(each)
+        assert script.left == number
     client = script.client()
     for _ in responses:
-        assert script.left == 1
-        await client.approve(CODE, approval_request())
+        await client.approve(fiscal_code(), approval_request())
     with pytest.raises(AssertionError) as caught:
         await client.complete(CODE, user_data())
     assert str(caught.value) == f"{message}complete, PATCH /api/shops/{{shopId}}/requests/{{fiscalCode}}"
