@@ -21,6 +21,7 @@ from opentelemetry.trace import format_trace_id
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from taskiq import AsyncBroker, BrokerMessage
+from taskiq.acks import AcknowledgeType
 from taskiq.kicker import AsyncKicker
 from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from taskiq.receiver import Receiver
@@ -84,7 +85,9 @@ class Queue:
         await self.broker.startup()  # as a sender, so that a message can be sent at once
         self.broker.is_worker_process = True
         stop = asyncio.Event()
-        receiver = Receiver(self.broker, max_async_tasks=1, run_startup=False)
+        # The option of the worker would acknowledge a message before its task begins.
+        early = AcknowledgeType.WHEN_RECEIVED
+        receiver = Receiver(self.broker, max_async_tasks=1, run_startup=False, ack_type=early)
         working = asyncio.create_task(receiver.listen(stop))
         try:
             yield working

@@ -192,6 +192,24 @@ def test_two_columns_of_one_field_need_a_choice(file: InputFile) -> None:
     assert file.error(csv(f"{HEADER};Nome", f"{CELLS};x"), EURO)[0].endswith("appears more than once")
 
 
+def test_constant_stands_for_a_missing_column_or_cell(file: InputFile) -> None:
+    header, cells = HEADER.replace(";Comune", ";Scritta"), CELLS.replace(";12;", ";;")
+    mapping = {**EURO, "ignore": ["Scritta"], "constants": {"city": "Roma", "instalments": 24}}
+    first, second = file.rows(csv(header, cells, CELLS.replace("A;", "B;", 1)), mapping)
+    assert (first.request.city, first.request.instalments, first.problems) == ("Roma", 24, ())
+    assert (second.request.instalments, second.problems) == (12, ())
+
+
+def test_mapping_to_a_missing_column_is_refused(file: InputFile) -> None:
+    (message,) = file.error(csv(HEADER, CELLS), {**EURO, "columns": {"id": "Ordine"}})
+    assert message == "line 1: id: is mapped to 'Ordine', but there is no such column"
+
+
+def test_id_may_look_like_a_shortened_number(file: InputFile) -> None:
+    row = file.row(id="12E+05")
+    assert (row.id, row.problems) == ("12E+05", ())
+
+
 def test_mapping_file_names_columns_values_and_constants(file: InputFile, tmp_path: Path) -> None:
     mapping = tmp_path / "mapping.toml"
     mapping.write_text(
