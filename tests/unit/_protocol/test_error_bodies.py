@@ -59,7 +59,7 @@ def test_is_already_evaluated_twice_the_text_is_twice_the_work() -> None:
         {"message": "User already evaluated"},
         {"code": "USER_ALREADY_EVALUATED"},
         {"errors": {"userAlreadyEvaluated": ["no"]}},
-        [[[["the user was evaluated before, and already answered"]]]],
+        [[[["the user was evaluated on the first of May at half past ten, and already answered"]]]],
         "<p>User already&nbsp;evaluated</p>",
         {"errors": {"domain": ["Utente gi&agrave; valutato"]}},
         {"errors": {"domain": ["x" * 100_000 + " User already evaluated"]}},
@@ -233,7 +233,7 @@ def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
     """Only 100 messages of 5000 characters are read; the rest could mean "already evaluated"."""
     text = "User already evaluated"
     assert state(400, errors(lastname=[BLANK] * 99 + [text])) is LOST
-    for messages in ([BLANK] * 100 + [text], [f"{BLANK}{' ' * 5000}{text}"]):
+    for messages in ([BLANK] * 101, [BLANK] * 100 + [text], [f"{BLANK}{' ' * 5000}{text}"]):
         assert state(400, errors(lastname=messages)) is not RELEASED
         assert state(400, errors(domain=messages)) is not RELEASED
 

@@ -91,6 +91,8 @@ def test_read_takes_encoding_of_mapping(file: InputFile) -> None:
     content = csv().encode("mac_roman")
     assert "not valid UTF-8" in file.error(content, EURO)[0]
     assert file.rows(content, EURO | {"encoding": "mac_roman"})[0].request.city == "Forlì"
+    marked = csv(HEADER, CELLS).encode("utf-8-sig")
+    assert file.rows(marked, EURO | {"encoding": "cp1252"})[0].request.city == "Forlì"
     assert "unknown text encoding 'x-1'" in file.error(content, {"encoding": "x-1"})[0]
 
 
@@ -205,6 +207,11 @@ def test_mapping_to_a_missing_column_is_refused(file: InputFile) -> None:
     assert message == "line 1: id: is mapped to 'Ordine', but there is no such column"
 
 
+def test_cells_are_read_without_surrounding_spaces(file: InputFile) -> None:
+    (row,) = file.rows(csv(f"{HEADER};id", f"{CELLS}; 7 "), EURO)
+    assert row.id == "7"
+
+
 def test_id_may_look_like_a_shortened_number(file: InputFile) -> None:
     row = file.row(id="12E+05")
     assert (row.id, row.problems) == ("12E+05", ())
@@ -259,7 +266,8 @@ def test_wrong_mapping_names_file_table_and_key(
 @pytest.mark.parametrize(
     ("written", "cents"),
     [("450", 45000), ("450 EUR", 45000), ("450,5", 45050), ("1.450,00", 145000), ("1,450.00", 145000),
-     (450.5, 45050), ("64,35", 6435), ("€ 1.450,00", 145000), ("1.450,00 €", 145000), ("€\xa0450", 45000)],
+     (450.5, 45050), ("64,35", 6435), ("€ 1.450,00", 145000), ("1.450,00 €", 145000),
+     ("1\xa0450,00", 145000)],
 )  # fmt: skip
 def test_amount_in_euro_becomes_cents(file: InputFile, written: object, cents: int) -> None:
     assert file.row(EURO, amount=written).request.amount == cents
@@ -337,6 +345,7 @@ def test_additional_data_may_be_columns_or_an_object(file: InputFile, block: str
         ("zero_interest_rate", "maybe", "must be true or false"),
         ("residence_start_date", "31/02/2019", "must be a date, such as 2019-05-31"),
         ("residence_start_date", "43586", "is a spreadsheet's number for a date"),
+        ("amount", "€ 1.450.00", "must be an amount in euro with at most two decimals"),
         ("mobile_phone", "3,33E+09", "a spreadsheet has shortened this number"),
         ("scope", 7, "must be text"),
         ("additional", 7, "must be an object"),
