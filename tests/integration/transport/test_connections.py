@@ -10,7 +10,7 @@ import pytest
 from loanasync import Refused, UnexpectedResponseError
 from support.canned_server import REFUSAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
-from support.virtual_time import StoppedClock
+from support.virtual_time import StoppedClock, turns
 
 MAX_BODY_SIZE = 1 << 20
 
@@ -69,6 +69,20 @@ async def test_connection_of_a_call_that_was_cancelled_unsent_is_no_fresher() ->
             server.respond_to_all(REFUSAL)
             await held
         assert server.connections == 4
+
+
+@needs_direct_path
+async def test_surplus_connections_expire_and_are_closed() -> None:
+    """Each call takes the connection that was used last, so the other one is not used again."""
+    clock = StoppedClock()
+    async with serving(REFUSAL) as server, server.client() as client:
+        await asyncio.gather(approve(client), approve(client))
+        for clock.passed in (0.6, 0.9, 1.2):
+            await approve(client)
+        await asyncio.gather(approve(client), approve(client))
+        assert server.connections == 3
+        await turns()
+        assert len(server.open) == 2
 
 
 UNFINISHED = b"HTTP/1.1 201 Made\r\nContent-Length: 9000000\r\n\r\n" + b" " * (MAX_BODY_SIZE + 1)

@@ -88,7 +88,8 @@ async def test_connector_that_closes_connections_closes_those_of_the_client() ->
         client = server.client(session=session)
         for _ in range(2):
             assert isinstance(await approve(client), Refused)
-            await until(lambda: not server.open)
+        assert server.connections == 2
+        await until(lambda: not server.open)
 
 
 @each_path
