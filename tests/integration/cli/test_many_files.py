@@ -177,6 +177,7 @@ def test_results_that_are_in_no_file_go_to_another_one(
     assert (code, statuses(Path(kept))) == (1, dict.fromkeys(bulk.requests, "approved"))
     reason = "out.jsonl.ledger cannot be written (database or disk is full); run the same command to resume"
     assert (bulk.calls < 9, reason in output) == (True, True)
+    assert f"free some space, then run: loanasync export {bulk.job}" in output
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:

@@ -64,6 +64,8 @@ def test_second_run_sends_nothing_and_writes_the_same_private_results(
             "earlier": ("3", "1,350.00"), "unknown": ("1", "450.00"), "total": ("4", "1,800.00")
         }  # fmt: skip
     assert (bulk.export()[0], bulk.out.read_bytes()) == (3, written)
+    with closing(Job(bulk.job)) as opened:
+        assert [each["file"] for each in opened.members["inputs"]] == [str(bulk.file)]
     job = b"".join(path.read_bytes() for path in tmp_path.glob("out.jsonl.ledger*"))
     for row in bulk.rows:
         assert row["fiscal_code"].encode() in written

@@ -14,8 +14,13 @@ import pytest
 from support.cli import RunningCommand, make_row, read, start, write
 
 APPROVED = b'{"approved": true}'
+REFUSED = b'{"approved": false}'
 DENIED = b'{"error": "Access denied"}'
 PAUSED = "paused because the service responds only with errors or not at all; one row at a time tries again\n"
+PAUSED_SHOP = (
+    "paused because the service denies this shop; check LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN; "
+    "one row at a time tries again\n"
+)
 
 
 class Service:
@@ -36,7 +41,8 @@ class Service:
         tag = body["email"].partition("+")[2].partition("@")[0]
         if tag == "later":
             assert self.recovers.wait(60)
-        return {"fails": (503, b""), "denied": (403, DENIED)}.get(tag, (201, APPROVED))
+        others = {"fails": (503, b""), "denied": (403, DENIED), "refused": (422, REFUSED)}
+        return others.get(tag, (201, APPROVED))
 
 
 @pytest.fixture
@@ -122,3 +128,10 @@ def test_run_of_a_shop_that_is_denied_from_the_beginning_stops(tmp_path: Path, s
     assert f"stopped because {cause}; run the same command to resume\n" in errors
     assert (process.returncode, "paused" in errors) == (1, False)
     assert (len(read(tmp_path / "out.jsonl")), service.arrived) == (5, 5)
+
+
+def test_run_of_a_shop_that_is_denied_later_pauses(tmp_path: Path, service: Service) -> None:
+    with running(service, tmp_path, ["refused", *["denied"] * 20], "--concurrency", "1") as process:
+        read_until(process, PAUSED_SHOP)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130

@@ -96,6 +96,16 @@ def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sand
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("command", ["approve", "approve-many"])
+def test_requests_have_the_names_of_the_dialect(tmp_path: Path, served: Sandbox, command: str) -> None:
+    bulk = Bulk(tmp_path, served, make_row("approved", order_token="o"))
+    out = () if command == "approve" else ("-o", bulk.out)
+    assert run(served, command, bulk.file, *out, "--dialect", "civic_number").returncode == 0
+    [call] = served.journal.calls(operation="approve")
+    assert call.request is not None
+    assert {"civicNumber", "streetNumber"} & {*call.request} == {"civicNumber"}
+
+
 def test_failed_rows_are_grouped_by_cause_in_output_and_report(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, "approved", "forbidden", "resetafter", "forbidden", "invalid.city")
     late = make_row("approved")
@@ -198,6 +208,17 @@ def test_deadline_stops_the_run_and_the_same_command_resumes(tmp_path: Path, ser
     assert (code, 0 < len(bulk.statuses) < 40) == (124, True), "not the code of an interruption by a person"
     assert "stopped by --deadline (0.2 s); run the same command to resume" in output
     assert (bulk.run()[0], bulk.calls, len(bulk.statuses)) == (0, 40, 40)
+
+
+def test_row_of_another_customer_gets_no_earlier_result(tmp_path: Path, served: Sandbox) -> None:
+    """The second run stops before it sends the new row."""
+    bulk = Bulk(tmp_path, served, "approved", "invalid.city")
+    assert bulk.run()[0] == 1
+    rows = [make_row("resetafter"), make_row("approved")]
+    create(served, rows)
+    write(bulk.file, rows)
+    assert bulk.run("--concurrency", "1", "--stop-after", "1")[0] == 3
+    assert bulk.statuses == ["approved", "unknown"]
 
 
 def test_deadline_after_the_last_row_has_stopped_nothing(tmp_path: Path, served: Sandbox) -> None:

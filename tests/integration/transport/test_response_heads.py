@@ -108,6 +108,27 @@ async def test_connection_with_nothing_else_is_used_again(session: str, whole: b
         assert server.connections == (1 if is_direct(session) else 3)
 
 
+@pytest.mark.parametrize(
+    "closing",
+    [REFUSAL.replace(b"1.1", b"1.0", 1), REFUSAL.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)],
+    ids=["HTTP/1.0", "header"],
+)
+@each_direct_session
+async def test_connection_that_the_server_will_close_is_not_used_again(session: str, closing: bytes) -> None:
+    async with serving(closing) as server, client_of(server.base_url, session) as client:
+        for _ in range(2):
+            assert isinstance(await approve(client), Refused)
+        assert server.connections == 2
+
+
+@each_direct_session
+async def test_switch_of_protocols_ends_the_call_at_once(session: str) -> None:
+    head = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+    error = await result_of_packets(session, head)
+    assert isinstance(error, UnexpectedStatusError)
+    assert (error.status, error.outcome) == (101, "unknown")
+
+
 @pytest.mark.parametrize("status", [204, 304])
 @each_direct_session
 async def test_bytes_after_a_status_without_a_body_are_not_its_body(session: str, status: int) -> None:
