@@ -66,6 +66,7 @@ def test_second_run_sends_nothing_and_writes_the_same_private_results(
     assert (bulk.export()[0], bulk.out.read_bytes()) == (3, written)
     with closing(Job(bulk.job)) as opened:
         assert [each["file"] for each in opened.members["inputs"]] == [str(bulk.file)]
+    assert os.name != "posix" or not bulk.job.stat().st_mode & 0o077
     job = b"".join(path.read_bytes() for path in tmp_path.glob("out.jsonl.ledger*"))
     for row in bulk.rows:
         assert row["fiscal_code"].encode() in written
@@ -370,6 +371,17 @@ def test_resolution_of_a_person_is_exported(
         if resolution == "approved":
             assert (line["amount"], "where to send the customer" in line["message"]) == (45_000, True)
     assert len(bulk.requests) == calls
+
+
+def test_corrected_resolution_replaces_that_of_an_earlier_run(
+    tmp_path: Path, served: Sandbox, ledger: Path | None
+) -> None:
+    bulk = Bulk(tmp_path, served, "reset", ledger=ledger)
+    bulk.run()
+    entry = read(bulk.out)[0]["entry"]
+    for decision in ("approved", "refused"):
+        run_ledger("resolve", bulk.ledger, entry, "--as", decision, "--note", "ticket 17")
+        assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, [decision], 1)
 
 
 def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, served: Sandbox) -> None:

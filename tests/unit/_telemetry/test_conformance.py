@@ -261,6 +261,8 @@ def test_attempt_spans_have_a_resend_count_from_the_second(recorder: TelemetryRe
     for span_id, counts in below.items():
         assert counts == list(range(len(counts)))
         assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
+    repeated = sum(max(0, len(counts) - 1) for counts in below.values())
+    assert recorder.metric("loanasync.retries").sum == repeated
 
 
 def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name: str) -> None:

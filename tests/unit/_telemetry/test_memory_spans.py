@@ -15,10 +15,12 @@ from loanasync.testing import (
     TelemetryRecorder,
     approved,
     connection_lost,
+    fiscal_code,
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import cancelled
+from support.virtual_time import turns
 
 
 async def approve(client: LoanClient) -> object:
@@ -96,6 +98,20 @@ async def test_cancelled_call_ends_its_span_with_the_outcome(ledger: Ledger | No
     await client.aclose()
     [call] = calls(recorder)
     assert (call["attempts"], call["outcome"]) == (1, "approved")
+    assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
+
+
+async def test_call_cancelled_before_its_request_is_not_sent(ledger: Ledger | None) -> None:
+    recorder, (step, arrived, go) = TelemetryRecorder(), held_response(approved())
+    client = client_of(recorder, step, ledger=ledger, max_concurrency=1)
+    first = asyncio.create_task(approve(client))
+    await arrived.wait()
+    waiting = asyncio.create_task(client.approve(fiscal_code(), approval_request()))
+    await turns()
+    await cancelled(waiting)
+    go.set()
+    await first
+    assert [call["outcome"] for call in calls(recorder)] == ["not_sent", "approved"]
     assert decisions(recorder) == {"approved": 1, "refused": 0, "unknown": 0}
 
 

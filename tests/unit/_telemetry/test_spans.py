@@ -26,6 +26,7 @@ from loanasync import (
     LoanError,
     Response,
     Telemetry,
+    TransportError,
     UnexpectedStatusError,
     _telemetry,
 )
@@ -33,7 +34,16 @@ from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry, Instruments
-from loanasync.testing import ScriptedResponse, approved, connection_lost, refused, response, system_error
+from loanasync.testing import (
+    ScriptedResponse,
+    TelemetryRecorder,
+    approved,
+    connection_lost,
+    refused,
+    response,
+    system_error,
+    timed_out,
+)
 from support.separate import Run
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
@@ -117,6 +127,18 @@ def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(opentelemetry, "propagate", raising=False)
     with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS contains"):
         Instruments(Telemetry(propagate="global"))
+
+
+async def test_attempts_with_different_errors_are_counted_apart() -> None:
+    recorder = TelemetryRecorder()
+    run = Run(telemetry=recorder.telemetry)
+    run.transport.add(connection_lost(), timed_out())
+    for _ in range(2):
+        with pytest.raises(TransportError):
+            await run.approve()
+    errors = {attributes(span)["error.type"] for span in recorder.spans(f"POST {TEMPLATE}")}
+    counts = [recorder.metric("http.client.request.duration", {"error.type": each}).count for each in errors]
+    assert counts == [1, 1]
 
 
 @pytest.mark.parametrize(
