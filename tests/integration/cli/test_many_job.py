@@ -213,8 +213,8 @@ def test_killed_run_is_continued_at_once_and_exported(
         _, output = bulk.run("--dry-run", out=tmp_path / "other.jsonl")
         assert table(output)["in progress elsewhere"] == ("2", "900.00")
     assert bulk.export()[0] == 3, "also while it runs"
-    process.kill()  # which releases the lock
-    process.communicate()
+    process.kill()  # which releases the lock, also while the process is a zombie
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     bulk.out.unlink()
     code, output = bulk.export()
     counts = {kind: number for kind, (number, _) in table(output).items()}
@@ -229,6 +229,7 @@ def test_killed_run_is_continued_at_once_and_exported(
     for _ in range(2):
         assert bulk.run()[0] == 3
         assert (bulk.statuses, bulk.calls) == ([*known, "approved"], 9)
+    process.communicate()
     notes = {each["note"] for each in listed(bulk.ledger) if each["state"] == "unknown"}
     assert notes == {"the lease expired" if ledger else "in progress when an earlier run ended"}
 
@@ -334,6 +335,14 @@ def test_resumed_run_approves_before_it_creates_only_rows_that_had_begun(
         ["approve", "create_request", "approve"],  # it was killed between the mark and the creation
         ["create_request", "approve"],
     ]
+
+
+def test_creation_is_not_repeated_after_a_run_with_an_invalid_row(tmp_path: Path, served: Sandbox) -> None:
+    row, file, out = make_row("forbidden"), tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    for changes in ({}, {"amount": 1}, {}):
+        write(file, [row | changes])
+        run(served, "approve-many", file, "-o", out, "--create", "--skip-invalid")
+    assert [call.operation for call in served.journal.calls()] == ["create_request", "approve", "approve"]
 
 
 def test_new_customer_on_the_line_of_a_created_request_is_created_first(
