@@ -528,6 +528,15 @@ def test_export_without_its_ledger_writes_nothing(tmp_path: Path, served: Sandbo
     assert errors.startswith("the ledger is not available (OperationalError): check --ledger")
 
 
+def test_export_with_another_ledger_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", ledger=make_shared(tmp_path, served))
+    bulk.run()
+    create_at(tmp_path / "other.db", served.base_url)
+    done = run(None, "export", bulk.job, "-o", tmp_path / "again.jsonl", "--ledger", tmp_path / "other.db")
+    assert (done.returncode, (tmp_path / "again.jsonl").exists()) == (2, False)
+    assert done.stderr.startswith(f"{bulk.job} was begun with another ledger: use the same --ledger")
+
+
 def test_configuration_error_of_a_row_stops_the_run(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
