@@ -155,6 +155,7 @@ def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
     create(served, rows)
     file, dead, out = (tmp_path / name for name in ("rows.jsonl", "dead.jsonl", "out.jsonl"))
     write(file, rows)
+    other, exported = tmp_path / "other.jsonl", tmp_path / "exported.jsonl"
     options = ("-o", out, "--skip-invalid", "--rejected")
     assert run(served, "approve-many", file, *options, dead).returncode == 1
     write(dead, [{**row, "amount": 45_000} for row in read(dead)])
@@ -164,7 +165,9 @@ def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
         (file, 45_000, ["approved", "approved"]),
     ):
         write(file, [rows[0], {**rows[1], "amount": amount}])
-        done = run(served, "approve-many", source, *options, tmp_path / "other.jsonl")
+        done = run(served, "approve-many", source, *options, other)
         assert [line["status"] for line in read(out)] == expected
         assert done.returncode == ("rejected" in expected)
+        run(None, "export", f"{out}.ledger", "--rejected", exported)
+        assert exported.read_bytes() == other.read_bytes()
     assert len(served.journal.calls(operation="approve")) == 2
