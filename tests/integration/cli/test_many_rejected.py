@@ -170,4 +170,5 @@ def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
         assert done.returncode == ("rejected" in expected)
         run(None, "export", f"{out}.ledger", "--rejected", exported)
         assert exported.read_bytes() == other.read_bytes()
+    assert [row[OWN[0]] for row in read(tmp_path / "exported.jsonl.old")] == [2]
     assert len(served.journal.calls(operation="approve")) == 2
