@@ -63,8 +63,9 @@ def test_echo_of_another_customer_is_not_accepted(echoed: object) -> None:
     assert belongs_to_another_customer(echoed, FISCAL_CODE)
 
 
-def test_echo_without_omocodia_belongs_to_a_customer_with_it() -> None:
-    assert not belongs_to_another_customer(FISCAL_CODE, OMOCODE)
+@pytest.mark.parametrize("echoed", [FISCAL_CODE, "TSTXYZ00A…", "…A000C"])
+def test_echo_without_omocodia_belongs_to_a_customer_with_it(echoed: str) -> None:
+    assert not belongs_to_another_customer(echoed, OMOCODE)
 
 
 @pytest.mark.parametrize("position", range(15))
