@@ -53,6 +53,8 @@ EACH_PYTHON = [
     *(f"tests/integration/ledger/test_{name}.py" for name in ("shutdown", "sqlite", "threads_and_forks")),
     # The service's faults, each over several kinds of connections; the simulation has the same faults.
     *(f"--ignore=tests/integration/transport/test_{name}.py" for name in ("fault_matrix", "python_parser")),
+    # Pure modules: the tests with coverage run them, too.
+    *(f"--ignore=tests/unit/{area}" for area in ("_display", "_models", "_protocol", "_validation")),
 ]
 GATE = ["-m", "not scheduled"]  # the tests of each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
