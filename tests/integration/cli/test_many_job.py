@@ -383,6 +383,8 @@ def test_resolution_of_a_person_is_exported(
     run_ledger("resolve", bulk.ledger, entry, "--as", resolution, "--note", "ticket 17")
     bulk.export()
     assert bulk.statuses == [resolution if resolution in ("approved", "refused") else "unknown"]
+    if resolution == "approved":
+        assert "where to send the customer" in read(bulk.out)[0]["message"]
     for _ in range(2):
         assert bulk.run()[0] == code
         (line,) = read(bulk.out)

@@ -58,6 +58,7 @@ def test_results_have_a_line_with_all_data_for_each_row(tmp_path: Path, served: 
     assert (code, first["status"], first["id"], first["fiscal_code"]) == (3, "approved", shown, bulk.codes[0])
     assert (int(first["amount"]), int(first["net_amount"]), int(first["line"])) == (45_000, 43_650, 1)
     assert first["redirect_url"].startswith(served.base_url)
+    assert 0 < float(first["elapsed"]) < 60
     assert first["repeatable"] == ("false" if "csv" in out else False)
     assert (second["status"], second["id"], int(second["status_code"])) == ("refused", "2", 422)
     assert [line["status"] for line in (third, fourth, fifth)] == ["rejected", "rejected", "unknown"]
