@@ -382,6 +382,9 @@ def test_resolution_of_a_person_is_exported(
     entry = read(bulk.out)[0]["entry"]
     run_ledger("resolve", bulk.ledger, entry, "--as", resolution, "--note", "ticket 17")
     bulk.export()
+    exported = bulk.out.read_bytes()
+    bulk.export()
+    assert bulk.out.read_bytes() == exported, "it has the time of the resolution"
     assert bulk.statuses == [resolution if resolution in ("approved", "refused") else "unknown"]
     if resolution == "approved":
         assert "where to send the customer" in read(bulk.out)[0]["message"]
