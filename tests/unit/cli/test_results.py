@@ -1,11 +1,15 @@
-"""The record of a row whose decision only the ledger has."""
+"""The record of a row whose decision only the ledger has, and of one with an error."""
 
 import json
 
+import attrs
 import pytest
 
-from loanasync.cli.approve_many.results import members_of_entry
+from loanasync import InvalidRequestError, UnexpectedResponseError
+from loanasync.cli.approve_many.results import error_members, members_of_entry
 from loanasync.ledger import Entry, State
+from loanasync.testing import response, scripted_client
+from support.builders import FISCAL_CODE, approval_request
 
 NUMBERS = {"amount": 45_000, "instalments": 12}
 DECIDED = {
@@ -36,3 +40,23 @@ def test_record_has_the_values_of_the_stored_response(
         status=201, body=json.dumps(body).encode(),
     )  # fmt: skip
     assert members_of_entry(entry) == {**DECIDED, **NUMBERS, **members}
+
+
+async def test_record_of_an_unreadable_response_has_its_status() -> None:
+    async with scripted_client(response(201, b"{")) as client:
+        with pytest.raises(UnexpectedResponseError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    members = error_members(caught.value)
+    assert (members["error"], members["status_code"], members["attempts"]) == (
+        "UnexpectedResponseError", 201, 1
+    )  # fmt: skip
+
+
+async def test_record_of_an_invalid_request_has_problems_with_their_hints() -> None:
+    request = attrs.evolve(approval_request(), citizenship=5)  # type: ignore[arg-type]
+    async with scripted_client() as client:
+        with pytest.raises(InvalidRequestError) as caught:
+            await client.approve(FISCAL_CODE, request)
+    [problem] = error_members(caught.value)["problems"]
+    assert (problem["field"], problem["code"]) == ("citizenship", "citizenship.choice")
+    assert problem["message"].endswith("; use a str, not int")
