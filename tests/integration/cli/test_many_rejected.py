@@ -65,7 +65,8 @@ def test_rejected_rows_are_corrected_and_sent(tmp_path: Path, served: Sandbox, c
     lines = dict.fromkeys(range(first, first + 3), "approved")
     assert {line["line"]: line["status"] for line in read(out)} == lines
     assert content(dead).count("\n") == is_csv, "a run without failures empties them"
-    assert content(dead.with_name(f"{dead.name}.old")) == written
+    run(served, "approve-many", corrected, *options)
+    assert content(dead.with_name(f"{dead.name}.old")) == written, "an empty file is not kept"
 
 
 def test_rejected_rows_that_cannot_be_parsed_keep_their_text(tmp_path: Path) -> None:
