@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ AMOUNT = "amount: must be a whole number between 5000 and 1500000 (euro cents)"
 OWN = ("loanasync_line", "loanasync_reason")
 
 
-def content(file: Path) -> str:
+def uncompressed(file: Path) -> bytes:
     raw = file.read_bytes()
-    return (gzip.decompress(raw) if ".gz" in file.name else raw).decode("utf-8-sig")
+    return gzip.decompress(raw) if ".gz" in file.name else raw
+
+
+def content(file: Path) -> str:
+    return uncompressed(file).decode("utf-8-sig")
 
 
 def put(file: Path, text: str, codec: str = "utf-8") -> None:
@@ -51,6 +56,7 @@ def test_rejected_rows_are_corrected_and_sent(tmp_path: Path, served: Sandbox, c
     options = ("-o", out, "--skip-invalid", "--rejected", dead)
     assert run(served, "approve-many", file, *options).returncode == 1, "no request is created yet"
     written = content(dead)
+    assert uncompressed(dead).startswith(BOM_UTF8) == is_csv
     found, first = parsed(written), 2 if is_csv else 1
     assert [(int(row.pop(OWN[0])), row.pop(OWN[1])) for row in found] == [
         (first, NOT_CREATED), (first + 1, AMOUNT), (first + 2, NOT_CREATED)
