@@ -64,7 +64,8 @@ def test_problems_name_line_and_column(tmp_path: Path) -> None:
         f"line 5, column 'fiscal_code': {DUPLICATE.format(3)}",
         "4 rows: 2 valid, 2 invalid",
     ]
-    assert check(file, "--column", "postal_code=Zona") == (2, lines)
+    for options in ((), ("--skip-invalid",)):
+        assert check(file, "--column", "postal_code=Zona", *options) == (2, lines)
     csv_file(file, [rows[0]] * 4, postal_code="CAP")
     assert check(file)[1][0] == f"4 × postal_code, column 'CAP': {POSTAL} (lines 2, 3, 4 and 1 other)"
     code, [first, second, third] = check(csv_file(file, [make_row("", amount=1)] * 3, city="where"))
