@@ -25,15 +25,16 @@ full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that 
 @pytest.mark.parametrize(
     "named",
     [
-        ("-o", "rows.jsonl"),
-        ("-o", "out.jsonl", "--rejected", "./folder/../rows.jsonl"),
-        ("-o", "out.jsonl", "--rejected", "link.jsonl"),
-        ("-o", "out.jsonl", "--rejected", "out.jsonl"),
-        ("-o", "out.jsonl", "--report", "out.jsonl.ledger"),
-        ("-o", "out.jsonl", "--ledger", "out.jsonl.ledger"),
-        ("-o", "out.jsonl", "--ledger", "sqlite:///out.jsonl"),
-        ("-o", "out.jsonl", "--ledger", "rows.jsonl"),
-        ("-o", "-", "--rejected", "-"),
+        ("approve-many", "rows.jsonl", "-o", "rows.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "./folder/../rows.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "link.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "out.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--report", "out.jsonl.ledger"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "out.jsonl.ledger"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "sqlite:///out.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "rows.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "-", "--rejected", "-"),
+        ("export", "out.jsonl.ledger", "--rejected", "out.jsonl"),
     ],
     ids=" ".join,
 )
@@ -45,7 +46,7 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     file = write(tmp_path / "rows.jsonl", [make_row("approved")])
     (tmp_path / "link.jsonl").symlink_to(file)
     before, files = file.read_bytes(), sorted(tmp_path.iterdir())
-    done = run(None, "approve-many", "rows.jsonl", *named)
+    done = run(None, *named)
     assert (done.returncode, "is used for two purposes; name" in done.stderr) == (2, True)
     assert str(tmp_path) not in done.stderr, "the names that the user gave"
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == (before, files)
