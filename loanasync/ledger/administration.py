@@ -50,6 +50,8 @@ async def move_service(ledger: Ledger, base_url: str) -> None:
 async def rotate_key(ledger: Ledger, policy: LedgerPolicy) -> None:
     """Change the key of new entries to that of the policy, or to a new secret of the ledger.
 
+    The check value of the cipher is written again. If only the cipher has changed, the key may stay.
+
     Args:
         ledger: The ledger.
         policy: A policy with the new key and, in `LedgerPolicy.old_keys`, all keys of the ledger.

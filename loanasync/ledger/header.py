@@ -219,10 +219,11 @@ def lost_writes(ledger: str) -> LedgerMismatchError:
 def rotated(header: Header, policy: LedgerPolicy) -> Header:
     """Return the header with a new present key: `LedgerPolicy.key`, or a new secret of the ledger.
 
-    The check value of the cipher is written again, for a cipher that decrypts with several keys.
+    The check value of the cipher is written again, for a cipher that decrypts with several keys. A policy
+    with a cipher may therefore have the present key.
 
     Raises:
-        LedgerMismatchError: The policy lacks a key, its key is the present one, or it has another cipher.
+        LedgerMismatchError: The policy lacks a key, has another cipher, or has the present key and no cipher.
     """
     keys_of(header, policy)
     if policy.encrypt is not None:
@@ -231,14 +232,16 @@ def rotated(header: Header, policy: LedgerPolicy) -> Header:
     if header.secrets:
         key = token_bytes(_SECRET_BYTES)
         header = evolve(header, secrets=(key.hex(), *header.secrets))
-    elif policy.key is None or _check_value(policy.key, header.id) == header.keys[0]:
+    elif policy.key is not None and _check_value(policy.key, header.id) != header.keys[0]:
+        key = policy.key
+    elif policy.encrypt is not None:
+        return header
+    else:
         raise mismatch(
             header.name,
             "has this key already: set LOANASYNC_LEDGER_KEY to the new key and LOANASYNC_LEDGER_OLD_KEYS to "
             "the present one",
         )
-    else:
-        key = policy.key
     check = _check_value(key, header.id)
     return evolve(header, keys=(check, *(each for each in header.keys if each != check)))
 

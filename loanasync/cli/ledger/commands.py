@@ -436,12 +436,20 @@ def rotate(ledger: Name) -> None:
     First give all clients the new key in LOANASYNC_LEDGER_KEY and the present one in
     LOANASYNC_LEDGER_OLD_KEYS. A client that lacks one of them sends nothing from then on.
 
+    Run it also after a change of the cipher's keys: it writes the check value of the cipher again. The key of
+    the entries may then stay.
+
     Example: loanasync ledger rotate-key --ledger decisions.db
     """
     with opened(ledger) as use:
+        before = use.run(use.ledger.header())
         use.run(rotate_key(use.ledger, use.policy))
-        is_own = bool(use.run(use.ledger.header()).secrets)
-        former = "the ledger keeps the former one" if is_own else f"keep the former one in {LEDGER_OLD_KEYS}"
+        if use.run(use.ledger.header()).keys == before.keys:
+            print_message("the ledger has a new check value of the cipher, and the same key")
+            return
+        former = f"keep the former one in {LEDGER_OLD_KEYS}"
+        if before.secrets:
+            former = "the ledger keeps the former one"
         print_message(f"new entries have the new key; {former}")
 
 

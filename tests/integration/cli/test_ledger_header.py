@@ -2,8 +2,10 @@
 
 import asyncio
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -150,17 +152,22 @@ def test_rotate_key_of_a_file_with_its_own_secret(use: Callable[[str], None]) ->
     assert message in refused("rotate-key", "decisions.db")
 
 
-def test_rotate_key_writes_the_check_value_of_a_new_cipher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Afterwards, clients need the former key of the cipher for stored responses only."""
+@pytest.fixture
+def ciphers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "shop_ciphers.py").write_text(
         "from cryptography.fernet import Fernet, MultiFernet\n"
         "old, new, other = (Fernet(Fernet.generate_key()) for _ in range(3))\n"
         "both = MultiFernet([new, old])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    ciphers = importlib.import_module("shop_ciphers")
+    yield importlib.import_module("shop_ciphers")
+    del sys.modules["shop_ciphers"]
+
+
+def test_rotate_key_writes_the_check_value_of_a_new_cipher(
+    ciphers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards, clients need the former key of the cipher for stored responses only."""
     create_at("decisions.db", encrypt=ciphers.old)
     monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:other")
     assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in refused("rotate-key", "decisions.db")
@@ -171,6 +178,19 @@ def test_rotate_key_writes_the_check_value_of_a_new_cipher(
         with pytest.raises(LedgerMismatchError, match="has another cipher"):
             check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.old))
         monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER", raising=False)  # it is not needed
+
+
+def test_rotate_key_for_a_new_cipher_may_keep_the_key(
+    name: str, use: Callable[..., None], ciphers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_at(name, key=KEY, encrypt=ciphers.old)
+    before = header_of(name)
+    use(KEY.decode())
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:both")
+    done = run_ledger("rotate-key", name)
+    message = "the ledger has a new check value of the cipher, and the same key\n"
+    assert (done.exit_code, done.stderr, header_of(name).keys) == (0, message, before.keys)
+    check_cipher(header_of(name), LedgerPolicy(encrypt=ciphers.new))
 
 
 def test_confirm_lets_clients_send_again(name: str) -> None:
