@@ -52,6 +52,13 @@ async def test_record_of_an_unreadable_response_has_its_status() -> None:
     )  # fmt: skip
 
 
+async def test_record_has_no_name_that_the_specification_does_not_list() -> None:
+    async with scripted_client(response(400, b'{"errors":{"Anna Prova":["is unknown"]}}')) as client:
+        with pytest.raises(UnexpectedResponseError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert "Anna" not in str(error_members(caught.value))
+
+
 async def test_record_of_an_invalid_request_has_problems_with_their_hints() -> None:
     request = attrs.evolve(approval_request(), citizenship=5)  # type: ignore[arg-type]
     async with scripted_client() as client:
