@@ -1043,7 +1043,7 @@ class PayloadMismatchError(LedgerError):
 
 @define(slots=False, repr=False)
 class NotResolvedError(LedgerError):
-    """`LoanClient.resolve` wrote nothing, because the entry does not permit the stated outcome.
+    """`LoanClient.resolve` wrote nothing: no entry, or several, or one that contradicts the stated outcome.
 
     Check the customer, the scope and the order token. If they are right, ask the service for the outcome, and
     look at the entry with ``loanasync ledger show``.

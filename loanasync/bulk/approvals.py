@@ -118,7 +118,7 @@ class Approvals:
 
     @property
     def open_circuit(self) -> CircuitOpenError | None:
-        """The error of the client's circuit breaker while it is open, and rows wait for it; None otherwise.
+        """The error of the client's circuit breaker while it is open; rows then wait. None otherwise.
 
         Example:
             >>> client.approve_many([(fiscal_code, request)]).open_circuit is None

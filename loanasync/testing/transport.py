@@ -44,7 +44,7 @@ class ScriptedTransport:
 
     It uses no network and does not wait. The rest of the client works as usual: validation, retries after a
     500, and errors. `sent` lists a `SentRequest` for each request, including retries. `clock` is the clock of
-    the client. `closed` counts how often a client was closed.
+    the client. `closed` counts how often a client has closed it, once for each event loop of its calls.
 
     Args:
         responses: The responses in order, one for each request: `approved()`, `system_error()` and so on.
