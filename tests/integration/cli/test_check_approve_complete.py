@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, meanwhile, run, start, wait_for
+from support.cli import create, make_row, meanwhile, run, service, start, wait_for
+from support.ledger_clients import KEY
+from support.ledger_file import create_at
 
 DATA: dict[str, Any] = {
     "documentOfType": "identity_card",
@@ -35,7 +37,7 @@ REQUIRED = "instalments: is required: a whole number between 3 and 60"
     [
         ({}, (), ()),
         ({"amount": "€ 450,50"}, (), ()),
-        ({"order_token": "o"}, ("--dialect", "civic_number"), ()),
+        ({"order_token": "o", "payment_day_of_month": 5}, ("--dialect", "civic_number"), ()),
         (
             {"amount": 450.5, "province": None},
             (),
@@ -77,12 +79,36 @@ def test_check_of_a_completion_prints_its_problems(tmp_path: Path) -> None:
 
 
 def test_approve_prints_the_result_as_json(tmp_path: Path, served: Sandbox) -> None:
-    row = make_row("conflict", id="a lone surrogate: \ud83d")
+    row = make_row("conflict", id="è, and a lone surrogate: \ud83d")
     create(served, [row])
     done = run(served, "approve", pretty(tmp_path, row))
+    assert "è" in done.stdout
     output = json.loads(done.stdout)
     assert (done.returncode, output["status"], output["id"], done.stderr) == (3, "unknown", row["id"], "")
     assert "line" not in output
+
+
+def test_approve_with_a_ledger_sends_the_request_once(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = tmp_path / "decisions.db"
+    create_at(name, served.base_url, key=KEY)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    file = pretty(tmp_path, row := make_row("approved"))
+    create(served, [row])
+    outputs = [json.loads(run(served, "approve", file, "--ledger", name).stdout) for _ in range(2)]
+    assert [each["status"] for each in outputs] == ["approved", "approved"]
+    assert len(served.journal.calls(operation="approve")) == 1
+    done = run(served, "approve", file, "--ledger", name, "--sandbox")
+    assert (done.returncode, "with --sandbox the ledger is not used" in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(("tag", "code"), [("refused", 0), ("forbidden", 1), ("conflict", 3)])
+def test_exit_code_of_approve_is_that_of_the_outcome(
+    tmp_path: Path, served: Sandbox, tag: str, code: int
+) -> None:
+    create(served, [row := make_row(tag)])
+    assert run(served, "approve", pretty(tmp_path, row)).returncode == code
 
 
 @pytest.mark.parametrize(
@@ -98,7 +124,9 @@ def test_approve_of_an_invalid_request_or_without_a_token_sends_nothing(
     assert served.journal.calls() == []
 
 
-def test_complete_saves_the_data_or_prints_the_error(tmp_path: Path, served: Sandbox) -> None:
+def test_complete_saves_the_data_or_prints_the_error(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = make_row("approved")
     data = {"fiscal_code": row["fiscal_code"], **DATA}
     create(served, [row])
@@ -111,10 +139,17 @@ def test_complete_saves_the_data_or_prints_the_error(tmp_path: Path, served: San
         done = run(served, "complete", pretty(tmp_path, data | changes))
         return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
-    assert complete()[1]["outcome"] == "not_evaluated"
+    assert complete()[1] == {"outcome": "not_evaluated", "repeatable": False, "error": "RejectedError"}
+    with monkeypatch.context() as patch:
+        nowhere = {**service(served), "LOANASYNC_BASE_URL": "http://127.0.0.1:9"}
+        patch.setattr("support.cli.service", lambda _: nowhere)
+        assert complete()[1] == {"outcome": "not_sent", "repeatable": True, "error": "ConnectError"}
     assert run(served, "approve", pretty(tmp_path, row)).returncode == 0
     asyncio.run(upload())
-    assert complete() == (0, {"outcome": "done", "repeatable": False}, "the data are saved\n")
+    done = (0, {"outcome": "done", "repeatable": False}, "the data are saved\n")
+    assert complete(extra={"petName": "Fido"}) == done
+    assert served.journal[-1].request is not None
+    assert served.journal[-1].request["petName"] == "Fido"
     assert complete(us_person=5)[0] == complete(unread=["iban"])[0] == 2
     served.on("complete").respond("trunc", phase="after")
     code, output, errors = complete()
@@ -169,3 +204,4 @@ def test_approve_after_a_second_ctrl_c_is_unknown(tmp_path: Path, served: Sandbo
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, json.loads(output)["status"], errors) == (3, "unknown", "")
+    assert "no response (CancelledError)" in json.loads(output)["message"], "at once"
