@@ -53,9 +53,19 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     assert listed.exit_code == 3, listed.output
     assert "order-17  AccessDeniedError" in listed.stdout
     assert "TSTXYZ" not in listed.output
-    (letter,) = [json.loads(line) for line in dead_letters("ls", "--json", *where).stdout.splitlines()]
+    as_json = dead_letters("ls", "--json", *where)
+    assert as_json.stderr == ""
+    (letter,) = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
     assert dead_letters("replay", "7-7", *where).exit_code in (1, 2)
+    unclear = dead_letters("replay", "all", "7-7", *where)
+    assert (unclear.exit_code, unclear.stderr.partition("\n")[0]) == (
+        1,
+        "0 dead letters put back into the queue",
+    )
+    if kind == "valkey":
+        elsewhere = dead_letters("ls", "--queue", f"{server.url}?db=1&name={queue}")
+        assert (elsewhere.exit_code, "there is no queue" in elsewhere.stderr) == (2, True)
     done = dead_letters("replay", letter["id"], *where)
     assert (done.exit_code, done.stderr) == (0, "1 dead letter put back into the queue\n")
     assert asyncio.run(messages_in(server.url, queue)) == 1
