@@ -157,6 +157,17 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     ]  # fmt: skip
 
 
+def test_show_says_how_often_an_entry_was_taken_over(file: Path) -> None:
+    found = entries(file)["unknown"]
+    assert "taken over" not in str(shown(file, "unknown"))
+
+    async def take_over(ledger: SqliteLedger) -> None:
+        await ledger.claim(found.key, token="t2", payload=found.payload, lease=60.0, over=found.token)
+
+    using(file, take_over)
+    assert ", taken over 1 time; the lease ends " in dict(shown(file, "unknown"))["claimed"]
+
+
 def test_ls_without_redirect_lists_approvals_without_a_redirect(file: Path) -> None:
     whole = b'{"approved": true, "redirectUrl": "https://loans.example.com/SECRET"}'
     bodies = {

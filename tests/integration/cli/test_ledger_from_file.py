@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from loanasync.ledger import Entry, Settlement, SqliteLedger, State, Subject
 from loanasync.testing import (
@@ -25,6 +26,7 @@ from support.ledger_clients import KEY, Shop
 from support.ledger_file import left_orphan, run_ledger
 
 BASE_URL = "https://loans.example.com"
+CIPHER = Fernet(Fernet.generate_key())
 
 
 def code(number: int) -> str:
@@ -142,8 +144,13 @@ def test_file_with_a_scope_settles_only_that_approval(policy: dict[str, Any]) ->
     assert found == {"": "unknown", "spring": "refused", "autumn": "unknown"}
 
 
-def test_file_lists_what_each_side_lacks_and_other_amounts() -> None:
-    Simulation(lost=[1]).approve(range(4))
+@pytest.mark.parametrize("policy", [{}, {"encrypt": CIPHER}], ids=["plain", "encrypted"])
+def test_file_lists_what_each_side_lacks_and_other_amounts(
+    policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if policy:
+        monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    Simulation(lost=[1], **policy).approve(range(4))
     rows = f"{code(0)};approved;€ 450,00\n{code(2)};approved;46000\n{code(9)};refused;\n"
     done = resolve(f"fiscal_code;outcome;amount\n{rows}", "--json")
     begins = [
