@@ -196,6 +196,13 @@ def test_run_with_closed_standard_error_succeeds(tmp_path: Path, served: Sandbox
     assert (done.returncode, done.stderr, bulk.statuses) == (0, "", ["approved"])
 
 
+@posix
+def test_results_through_a_link_are_in_its_target(tmp_path: Path, served: Sandbox) -> None:
+    bulk, target = Bulk(tmp_path, served, "approved"), tmp_path / "target.jsonl"
+    bulk.out.symlink_to(target)
+    assert (bulk.run()[0], bulk.out.is_symlink(), statuses(target)) == (0, True, {bulk.codes[0]: "approved"})
+
+
 @full
 def test_results_on_a_full_disk_are_exported_later(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, *[make_row("approved", id="x" * 50_000) for _ in range(3)])

@@ -405,7 +405,8 @@ def test_corrected_resolution_replaces_that_of_an_earlier_run(
     entry = read(bulk.out)[0]["entry"]
     for decision in ("approved", "refused"):
         run_ledger("resolve", bulk.ledger, entry, "--as", decision, "--note", "ticket 17")
-        assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, [decision], 1)
+        for action in (bulk.export, bulk.run):
+            assert (action()[0], bulk.statuses, bulk.calls) == (0, [decision], 1)
 
 
 def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, served: Sandbox) -> None:
