@@ -52,6 +52,15 @@ async def test_body_that_is_not_an_object_is_400(raw: Raw, body: bytes) -> None:
     assert (status, list(response["errors"])) == (400, ["body"])
 
 
+async def test_each_redirect_has_its_own_token(raw: Raw) -> None:
+    tokens = set()
+    for code in (CODE, f"{CODE[:-1]}B"):
+        await raw.create(fiscalCode=code)
+        _, response = await raw("POST", f"/{code}", BODY)
+        tokens.add(response["redirectUrl"].partition("#")[2])
+    assert len(tokens) == 2
+
+
 @pytest.mark.parametrize("depth", [200, 300, 980, 5000])
 async def test_too_deeply_nested_body_is_400(raw: Raw, depth: int) -> None:
     await raw.create()
