@@ -15,6 +15,7 @@ from loanasync import (
     ConfigurationError,
     ConnectError,
     InFlightError,
+    LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
     RetryPolicy,
@@ -33,6 +34,7 @@ from loanasync.testing import (
     system_error,
 )
 from loanasync.worker import handle, message
+from loanasync.worker.handler import next_step
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop
 
@@ -181,3 +183,14 @@ async def test_result_hides_the_text_of_foreign_exceptions() -> None:
     assert "no response (KeyError)" in ended["error"]["message"]
     assert (ended["outcome"], ended["repeatable"]) == ("unknown", False)
     assert FISCAL_CODE not in json.dumps(ended)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError("ledger", "has entries of a later version"),
+        LedgerMismatchError("approve", "", "decisions.db", "has another key"),
+    ],
+)
+def test_error_of_every_call_pauses_the_task(error: LoanError) -> None:
+    assert next_step(error) == "pause"
