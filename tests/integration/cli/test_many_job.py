@@ -397,6 +397,15 @@ def test_resolution_of_a_person_is_exported(
     assert len(bulk.requests) == calls
 
 
+def test_resolution_in_a_ledger_of_orders_is_exported(tmp_path: Path, served: Sandbox) -> None:
+    ledger = tmp_path / "decisions.db"
+    create_at(ledger, served.base_url, scope="order_token")
+    bulk = Bulk(tmp_path, served, make_row("reset", order_token="A1"), ledger=ledger)
+    bulk.run()
+    run_ledger("resolve", ledger, read(bulk.out)[0]["entry"], "--as", "refused", "--note", "ticket 17")
+    assert (bulk.export()[0], bulk.statuses) == (0, ["refused"])
+
+
 def test_corrected_resolution_replaces_that_of_an_earlier_run(
     tmp_path: Path, served: Sandbox, ledger: Path | None
 ) -> None:
@@ -493,8 +502,12 @@ def test_two_jobs_on_one_ledger_ask_each_customer_once(tmp_path: Path, served: S
     first.communicate(timeout=60)
     assert (first.returncode, code, bulk.calls) == (0, 0, 6), output
     assert statuses(other) == statuses(bulk.out)
+    _, output = bulk.run(out=tmp_path / "fourth.jsonl")
+    assert table(output) == {"from the ledger": ("6", "2,700.00"), "total": ("6", "2,700.00")}
     write(bulk.file, [{**bulk.rows[0], "amount": 90_000}])
-    for _ in range(2):
+    for is_purged in (False, True):
+        if is_purged:
+            change(Path(str(bulk.ledger)), "DELETE FROM entries")
         code, _ = bulk.run(out=third)
         (line,) = read(third)
         assert (code, line["error"], line["outcome"]) == (1, "PayloadMismatchError", "approved")
