@@ -109,7 +109,7 @@ class LoanClient(Closing):
             deadlines and for waits between attempts.
         direct_connections: Write requests directly to connections, which is faster. If False, send each
             request with aiohttp's ``ClientSession.request``. This is also used with other versions of aiohttp
-            than 3.14, and while a test or a library replaces methods of ``ClientSession``.
+            than 3.14, and while a mock replaces the methods that send.
         proxy: URL of an HTTP proxy that tunnels the connections, or ``env`` to read the environment's
             ``https_proxy`` and ``no_proxy``. The URL may contain a user name and a password. Cannot be
             combined with `session`.

@@ -216,7 +216,7 @@ async def checkout(
 
     Args:
         client: The client, with a ledger if your shop has several workers.
-        fiscal_code: Fiscal code of the customer.
+        fiscal_code: Fiscal code of the customer, as typed.
         request: Data of the order and the customer, such as from `ApprovalRequest.from_form`.
         order: The order in your database. It must be the order of the shopper's own session.
         payload: The body of `LoanClient.create_request`. Its members are an agreement with the service.

@@ -113,7 +113,7 @@ def inspector(
     rule_error: str = "",
     rule_text: str = "",
 ) -> str | None:
-    """Return the inspector, the page with all requests, calls, findings and rules.
+    """Return the inspector, the page with the newest requests and calls, all findings, and the rules.
 
     Args:
         engine: Engine of the sandbox.

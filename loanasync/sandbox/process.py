@@ -63,7 +63,7 @@ class SandboxProcess:
         """Process id.
 
         Raises:
-            RuntimeError: The process is not running.
+            RuntimeError: The process was not started, or was ended by the ``with`` or by `kill`.
         """
         if self._process is None:
             raise RuntimeError("the sandbox process is not running: use `with Sandbox.subprocess()`")

@@ -114,7 +114,7 @@ def ls(
         bool, typer.Option("--responses", help="With --json: include stored responses, with personal data.")
     ] = False,
 ) -> None:
-    """List entries, one per line: key, state, time of the last change, age and note.
+    """List entries, one per line: key, state, time of the last change, how long ago that was, and note.
 
     The number of entries in each state is printed at the end. For a report or an audit, write all entries to
     a file with --json.
