@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,8 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     assert entries(file)["scoped"].body is not None, "the stored response is now that of the decision"
     resolve(file, "scoped", "refused", "ticket 18")
     output = shown(file, "scoped")
-    assert {("scope", "spring"), ("source", "person"), ("response stored", "no")} <= {*output}
+    assert {("scope", "spring"), ("source", "person"), ("note", "ticket 18")} <= {*output}
+    assert ("response stored", "no") in output
     history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
     assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
     assert output[-1][1] == (
@@ -152,6 +155,9 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     )
     facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
     assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
+    changed = datetime.fromisoformat(facts["changed"])
+    assert changed.isoformat(timespec="milliseconds") == facts["changed"]
+    assert -60 < changed.timestamp() - time.time() < 0.001
     assert [tuple(each[name] for name in ("state", "source", "note")) for each in facts["history"]] == [
         ("unknown", "service", "n"), ("approved", "person", "ticket 17")
     ]  # fmt: skip

@@ -9,10 +9,11 @@ import pytest
 from cryptography.fernet import Fernet
 from redis.asyncio import Redis
 
+from loanasync.ledger import State
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, run
 from support.ledger_clients import KEY
-from support.ledger_file import change, create_at, listed, name_on, run_ledger
+from support.ledger_file import change, create_at, listed, name_on, put, run_ledger, using
 
 NEW_KEY = "the new key of the shop"
 CIPHER = Fernet(Fernet.generate_key())
@@ -122,6 +123,16 @@ def test_ledger_of_another_service_sends_nothing(
     assert "If the service has moved, run loanasync ledger move-service" in message
     assert run_ledger("move-service", name, served.base_url).exit_code == 0
     assert (bulk.run()[0], bulk.calls) == (0, 1)
+
+
+def test_decisions_of_another_service_in_the_ledger_of_a_job_are_kept(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk, service = Bulk(tmp_path, served, "approved"), "https://loans.example.com"
+    create_at(bulk.job, service)
+    using(bulk.job, lambda ledger: put(ledger, "approved", State.APPROVED))
+    code, message = bulk.run()
+    assert (code, bulk.calls, f"belongs to {service}" in message) == (2, 0, True)
 
 
 @pytest.mark.parametrize(
