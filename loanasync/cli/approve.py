@@ -50,10 +50,7 @@ _EXIT_CODES = {
 }
 
 
-def check(
-    file: Annotated[str, _FILE],
-    dialect: Annotated[DialectName, _DIALECT] = DialectName.STREET_NUMBER,
-) -> None:
+def check(file: Annotated[str, _FILE]) -> None:
     """Check an approval request, or the data of a completion, and send nothing.
 
     Lists all problems, and ends with 2 if there are any.
@@ -66,7 +63,7 @@ def check(
         if any(normalized(name) in _COMPLETION_ONLY for name in members):
             problems: Sequence[InputProblem] = _parse_completion(records.name, members)[2]
         else:
-            problems = _parse_order(records, dialect).problems
+            problems = _parse_order(records).problems
         if not problems:
             print_message("valid")
         raise typer.Exit(_print_problems(problems))
@@ -100,7 +97,7 @@ def approve(
     Example: loanasync approve order.json --sandbox
     """
     with _nothing_sent():
-        order = _parse_order(_one_record(file), dialect)
+        order = _parse_order(_one_record(file))
         if order.problems:
             raise typer.Exit(_print_problems(order.problems))
         if sandbox and ledger is not None:
@@ -175,8 +172,8 @@ def _one_record(file: str) -> Records:
     return records
 
 
-def _parse_order(records: Records, dialect: DialectName) -> FileRow:
-    rows = InputRows(records, FieldMapping(), offline_client(dialect_of(dialect)).check)
+def _parse_order(records: Records) -> FileRow:
+    rows = InputRows(records, FieldMapping(), offline_client().check)
     return attrs.evolve(next(iter(rows)), line=0)  # the result has no line
 
 
@@ -192,7 +189,7 @@ def _parse_completion(
         for member, name in fields.items()
         if name is None and normalized(member) != "fiscalcode"
     }
-    found = offline_client(Dialect.street_number()).check(code, data)
+    found = offline_client().check(code, data)
     messages.update({each.field: each.message for each in found if each.field not in messages})
     return code, data, [InputProblem(file, 0, "", name, message) for name, message in messages.items()]
 
