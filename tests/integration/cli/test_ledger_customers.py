@@ -1,6 +1,9 @@
 """``loanasync ledger show`` and ``resolve`` with ``--customer``: the fiscal code is read, not an argument."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, connection_lost
 from support.builders import FISCAL_CODE
-from support.cli import Bulk, run
+from support.cli import Bulk, environment, run
 from support.ledger_clients import KEY, Shop
 from support.ledger_file import run_ledger
 
@@ -79,6 +82,24 @@ def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None
     file = file_of(tmp_path, ("", None))
     code, _ = resolve(file, stdin=f"{FISCAL_CODE}\na\nticket 17\n")
     assert (code, states(file)) == (0, {"": "approved"})
+
+
+def test_prompt_for_a_fiscal_code_does_not_echo_it(tmp_path: Path) -> None:
+    file = file_of(tmp_path, ("", None))
+    keyboard, terminal = os.openpty()
+    command = (sys.executable, "-m", "loanasync", "ledger", "show", "--customer", "--ledger", file)
+    with subprocess.Popen(
+        command, env=environment(None), stdin=terminal, stdout=terminal, stderr=terminal,
+        start_new_session=True,  # there is no other terminal that it could read from
+    ) as process:  # fmt: skip
+        screen = b""
+        while b"Fiscal code: " not in screen:
+            screen += os.read(keyboard, 1_000)
+        os.write(keyboard, f"{FISCAL_CODE}\n".encode())
+    shown = os.read(keyboard, 10_000).decode()
+    assert (process.returncode, "unknown since" in shown, FISCAL_CODE in shown) == (0, True, False)
+    os.close(terminal)
+    os.close(keyboard)
 
 
 @pytest.mark.parametrize(

@@ -279,11 +279,12 @@ def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
     """Such as after a full disk: the decision may be in a file."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     bulk = Bulk(tmp_path, served, "resetafter")
-    advice = f"1 outcome is unknown: run loanasync ledger import-orphans --ledger {bulk.job} and the same"
-    assert advice not in bulk.run()[1]
+    ask = "1 outcome is unknown: ask the service, then run: loanasync ledger resolve"
+    assert ask in bulk.run()[1]
     folder = tmp_path / "loanasync" / "orphans"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{listed(bulk.job)[0]['key']}.json").touch()
+    advice = f"1 outcome is unknown: run loanasync ledger import-orphans --ledger {bulk.job} and the same"
     assert advice in bulk.run()[1]
 
 

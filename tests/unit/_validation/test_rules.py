@@ -349,6 +349,9 @@ KEYS = ("extra.keys", "must have only texts as keys")
         ("abc", [("extra.object", "must be a mapping; not str")]),
         *(({"a": value}, [JSON_ONLY]) for value in (NAN, math.inf, {1, 2}, 1j, "\ud800", "\udfff")),
         ({1: "a"}, [KEYS]),
+        ({"email": NAN}, [
+            JSON_ONLY, ("extra.known", "must not contain email; extra is for members without a field")
+        ]),
         ({"zip": 1, "email": 2, "civicNumber": 3}, [
             ("extra.known", f"must not contain {name}; extra is for members without a field")
             for name in ("civicNumber", "email")

@@ -44,6 +44,7 @@ MISMATCH, LATE = errors.PayloadMismatchError, ("approve", "TimeoutError", "unkno
         *((answered(kind, "approve"), "correct_form") for kind in CORRECTABLE),
         *((answered(kind, "approve", attempts=2), "ask_service") for kind in CORRECTABLE),
         *((answered(kind, "complete", attempts=2), "correct_form") for kind in CORRECTABLE),
+        *((answered(errors.UnexpectedStatusError, "complete", code), "ask_service") for code in (302, 409)),
         (errors.DeadlineExceededError(*LATE, entry="c0ffee"), "wait"),  # type: ignore[arg-type]
         (errors.DeadlineExceededError(*LATE), "ask_service"),  # type: ignore[arg-type]
     ],
