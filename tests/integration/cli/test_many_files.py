@@ -9,10 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loanasync import cli
+from loanasync.cli.approve_many.job import Job
 from loanasync.cli.files import _replace
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, make_row, meanwhile, read, run, run_process, small_files, statuses, write
@@ -83,6 +85,7 @@ def test_rows_from_closed_standard_input_are_refused(
         (("-o", "out", "--report", "folder"), "folder: this is a directory; name a file"),
         (("-o", "out", "--rejected", "nowhere/d"), "nowhere/d: the folder nowhere does not exist"),
         (("-o", "out", "--rejected", "folder"), "folder: this is a directory; name a file"),
+        (("-o", "fold", "--rejected", "folder"), "folder: this is a directory; name a file"),
         (("-o", "out", "--ledger", "nowhere/l.db"), "ledger: the folder nowhere does not exist"),
         *(
             pytest.param(
@@ -156,20 +159,21 @@ def test_results_that_only_memory_has_go_to_another_file(
     assert Path(kept).stat().st_mode & 0o077 == 0
 
 
+def full_disk(*_: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
 def test_results_that_are_in_no_file_go_to_another_one(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the job nor the results can be written."""
-
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
 
     def replace(target: Path, content: Iterable[bytes]) -> None:
         if target.name == "out.jsonl":
             raise OSError(errno.ENOSPC, "No space left on device")
         _replace(target, content)
 
-    monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", fail)
+    monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", full_disk)
     monkeypatch.setattr("loanasync.cli.files._replace", replace)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     bulk = Bulk(tmp_path, served, *["slow100"] * 9)
@@ -179,6 +183,36 @@ def test_results_that_are_in_no_file_go_to_another_one(
     reason = "out.jsonl.ledger cannot be written (database or disk is full); run the same command to resume"
     assert (bulk.calls < 9, reason in output) == (True, True)
     assert f"free some space, then run: loanasync export {bulk.job}" in output
+
+
+def test_result_that_the_job_lacks_replaces_an_earlier_one(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk = Bulk(tmp_path, served, "forbidden")
+    assert (bulk.run()[0], bulk.statuses) == (1, ["error"])
+    write(bulk.file, [bulk.rows[0] | {"email": "anna+approved@example.com"}])
+    with monkeypatch.context() as patch:
+        patch.setattr("loanasync.cli.approve_many.job.Job.finish", full_disk)
+        bulk.run()
+    assert bulk.statuses == ["approved"]
+
+
+def test_results_are_written_to_the_job_when_the_disk_has_space_again(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, failures = Job.finish, [full_disk]
+
+    def fail_once(*arguments: Any) -> None:
+        (failures.pop() if failures else finish)(*arguments)
+
+    monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", fail_once)
+    bulk = Bulk(tmp_path, served, "approved", "slow1500")
+    code, output = bulk.run("--deadline", "1")
+    reason = f"{bulk.job} cannot be written (database or disk is full)\n"
+    assert (code, failures, reason in output) == (0, [], True), "the first reason to stop"
+    assert ("--deadline" in output, "no other file" in output) == (False, False)
+    bulk.out.unlink()
+    assert (bulk.export()[0], bulk.statuses) == (0, ["approved"] * 2)
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:
@@ -199,8 +233,11 @@ def test_run_with_closed_standard_error_succeeds(tmp_path: Path, served: Sandbox
 @posix
 def test_results_through_a_link_are_in_its_target(tmp_path: Path, served: Sandbox) -> None:
     bulk, target = Bulk(tmp_path, served, "approved"), tmp_path / "target.jsonl"
+    target.touch()
+    target.chmod(0o640)
     bulk.out.symlink_to(target)
     assert (bulk.run()[0], bulk.out.is_symlink(), statuses(target)) == (0, True, {bulk.codes[0]: "approved"})
+    assert target.stat().st_mode & 0o777 == 0o640, "as its user has chosen"
 
 
 @full

@@ -575,6 +575,12 @@ def test_configuration_error_of_a_row_stops_the_run(
     assert (bulk.run()[0], bulk.calls) == (0, 12)
 
 
+def test_job_may_begin_in_a_ledger_without_rows(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    create_at(bulk.job, served.base_url)
+    assert (bulk.run()[0], bulk.export()[0], bulk.run()[0], bulk.calls) == (0, 0, 0, 1)
+
+
 @pytest.mark.parametrize("state", ["inflight", "unknown"])
 def test_decision_that_the_ledger_lacks_stays_decided(tmp_path: Path, served: Sandbox, state: str) -> None:
     """The ledger could not take the decision, and the job has it."""

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from loanasync.ledger import State
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk, run
+from support.cli import Bulk, run, statuses
 from support.ledger_clients import KEY
 from support.ledger_file import change, create_at, listed, name_on, put, run_ledger, using
 
@@ -90,6 +90,7 @@ def test_old_key_after_a_rotation_sends_nothing(
     use(NEW_KEY, "")
     assert "has entries under an earlier key: add that key to LOANASYNC_LEDGER_OLD_KEYS" in refused(bulk)
     use(NEW_KEY, KEY.decode())
+    assert (bulk.run()[0], statuses(bulk.out)) == (0, {bulk.codes[0]: "approved"})
     assert (bulk.run(out=tmp_path / "again.jsonl")[0], bulk.calls) == (0, 1), "it is decided"
     assert [each["state"] for each in listed(name)] == ["approved"]
 

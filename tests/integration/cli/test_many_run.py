@@ -288,6 +288,22 @@ def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
     assert advice in bulk.run()[1]
 
 
+def test_causes_beyond_the_first_ones_are_counted(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.cli.approve_many.run._MOST_GROUPS", 1)
+    bulk = Bulk(tmp_path, served, "forbidden", "conflict", "invalid.city")
+    assert f"and 2 other causes in {bulk.out}\n" in bulk.run()[1]
+
+
+def test_customer_who_is_not_known_after_the_creation_is_not_created_again(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    file = write(tmp_path / "rows.jsonl", [make_row("nouser")])
+    assert run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--create").returncode == 1
+    assert [call.operation for call in served.journal.calls()] == ["create_request", "approve"]
+
+
 @pytest.mark.parametrize("created", [False, True])
 def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox, *, created: bool) -> None:
     rows = [make_row("approved", note=note) for note in (*[True] * 5, "")]
