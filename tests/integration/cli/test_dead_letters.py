@@ -54,7 +54,7 @@ def test_dead_letters_are_listed_and_replayed(kind: str, request: pytest.Fixture
     assert "order-17  AccessDeniedError" in listed.stdout
     assert "TSTXYZ" not in listed.output
     as_json = dead_letters("ls", "--json", *where)
-    assert as_json.stderr == ""
+    assert (as_json.exit_code, as_json.stderr) == (3, "")
     (letter,) = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
     assert dead_letters("replay", "7-7", *where).exit_code in (1, 2)

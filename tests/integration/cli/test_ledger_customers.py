@@ -144,6 +144,14 @@ def test_show_with_wrong_settings_or_arguments_says_so(
     assert (done.exit_code, message in done.stderr, FISCAL_CODE in done.output) == (2, True, False)
 
 
+def test_customer_is_found_under_an_old_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = file_of(tmp_path, ("", None))
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "the new key of the shop")
+    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
+    assert run_ledger("rotate-key", file).exit_code == 0
+    assert (resolve(file, *AS_REFUSED)[0], states(file)) == (0, {"": "refused"})
+
+
 def test_commands_find_customers_of_a_ledger_beside_results(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,8 @@ def test_rejected_rows_are_written_without_sending(
 def test_mapping_column_euro_and_ignore_unknown_are_used_together(tmp_path: Path) -> None:
     mapping, row = tmp_path / "mapping.toml", {**make_row("approved", amount="450,00"), "Note": "x"}
     file = csv_file(tmp_path / "rows.csv", [row], city="Luogo", postal_code="Zona")
-    mapping.write_text('[columns]\ncity = "Paese"\npostal_code = "Zona"\n', encoding="utf-8")
+    text = 'amounts = "cents"\n[columns]\ncity = "Paese"\npostal_code = "Zona"\n'
+    mapping.write_text(text, encoding="utf-8")
     options = ("--euro", "--ignore-unknown", "--column", "city=Luogo", "--mapping", mapping)
     assert check(file, *options) == (0, ["1 row: 1 valid, 0 invalid"])
 

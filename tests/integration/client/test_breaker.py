@@ -22,7 +22,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import MemoryLedger, State
-from loanasync.testing import TelemetryRecorder, approved, connection_lost, response, system_error
+from loanasync.testing import TelemetryRecorder, approved, computed, connection_lost, response, system_error
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, held_response
 from support.memory_clients import Shop, cancelled, request
@@ -198,6 +198,18 @@ async def test_trial_that_sends_nothing_lets_the_next_call_try(ends: str) -> Non
         assert isinstance(await shop.approve(OTHER), LedgerUnavailableError)
         ledger.faults.clear()
     assert isinstance(await shop.approve(THIRD), Approved)
+
+
+def defect(_: object) -> NoReturn:
+    raise ZeroDivisionError
+
+
+async def test_trial_that_ends_with_a_defect_lets_no_other_call_try() -> None:
+    shop = OpenShop(computed(defect), approved())
+    await shop.open()
+    with pytest.raises(ZeroDivisionError):
+        await shop.approve()
+    assert isinstance(await shop.approve(OTHER), CircuitOpenError)
 
 
 @each_ledger

@@ -96,6 +96,11 @@ def test_read_takes_encoding_of_mapping(file: InputFile) -> None:
     assert "unknown text encoding 'x-1'" in file.error(content, {"encoding": "x-1"})[0]
 
 
+def test_json_lines_may_begin_with_spaces_and_have_zeros(file: InputFile) -> None:
+    (row,) = file.rows(f"\n  {json.dumps(order(instalments=0))}\n")
+    assert texts(row) == ["line 2: instalments: must be a whole number between 3 and 60"]
+
+
 def test_read_takes_gzip_and_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     content = gzip.compress(csv().encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
