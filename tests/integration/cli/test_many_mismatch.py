@@ -13,7 +13,7 @@ from loanasync.ledger import State
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, run, statuses
 from support.ledger_clients import KEY
-from support.ledger_file import change, create_at, listed, name_on, put, run_ledger, using
+from support.ledger_file import change, create_at, key, listed, name_on, put, run_ledger, using
 
 NEW_KEY = "the new key of the shop"
 CIPHER = Fernet(Fernet.generate_key())
@@ -108,6 +108,8 @@ def test_cipher_also_encrypts_the_records_of_a_job(
     [entry] = listed(bulk.job)
     assert "/apply/" in run_ledger("ls", bulk.job, "--json", "--responses").stdout
     assert "/apply/" in run_ledger("show", bulk.job, entry["key"], "--reveal").stdout
+    using(bulk.job, lambda ledger: put(ledger, "clear", State.APPROVED, body=b'{"amount": 45000}'))
+    assert "amount            45000" in run_ledger("show", bulk.job, key("clear")).stdout
     monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")
     for code, message in (bulk.run(), bulk.export()):
         assert (code, "is encrypted: set LOANASYNC_LEDGER_CIPHER" in message) == (2, True)
