@@ -203,8 +203,9 @@ class LoanClient(Closing):
         key LOANASYNC_LEDGER_KEY, the old keys LOANASYNC_LEDGER_OLD_KEYS (separated by commas) and the cipher
         LOANASYNC_LEDGER_CIPHER (``module:object``). The client closes a ledger that it opened so.
 
-        Arguments have precedence, unless they are None. With `ledger`, the values of all variables of the
-        ledger are ignored; with `ledger_policy`, only those of its policy.
+        Arguments have precedence; None for `ledger` or `ledger_policy` is no argument. With `ledger`, the
+        values of all variables of the ledger are ignored; with `ledger_policy`, those of its policy are only
+        checked.
 
         Args:
             options: The arguments of `LoanClient`.

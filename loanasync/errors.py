@@ -656,7 +656,8 @@ class TransportError(LoanError):
             certificate was not accepted, if known. After ``auth_token:`` it is the class of an exception of
             your function `auth_token`, or the rule that its result breaks.
         outcome: ``not_sent`` if no byte of this call was written to a connection, else ``unknown``. Also
-            ``unknown`` if an earlier attempt of the call failed with status 500.
+            ``unknown`` after an attempt that failed with status 500, or an earlier call with an unknown
+            outcome.
         attempts: Number of attempts.
         trace_id: The trace's 32 hex digits if a trace was recorded or propagated, else None.
         entry: Key of the call's entry in the ledger, None without a ledger.

@@ -105,7 +105,7 @@ class Rule:
             headers: Headers of the response, such as ``Retry-After``, if `response` is a status.
 
         Raises:
-            TypeError: An argument has the wrong type; the message names it.
+            TypeError: `response` or `body` has the wrong type.
             ValueError: A word is unknown or does not have this phase, the operation would ignore the outcome,
                 or the response cannot be sent.
 

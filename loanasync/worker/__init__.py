@@ -33,12 +33,13 @@ def register(
     after its result was saved, or saving it failed: the decision is in the ledger, and a later call returns
     it.
 
-    If `handle` raises an error, nothing was evaluated, and the message goes back into the queue with a delay.
-    If a request was sent, this uses up one of its `tries`; after the last one the message becomes a dead
-    letter (see `DeadLetter`). With the `InMemoryBroker`, it ends with a result for the last error instead.
+    If `handle` raises an error, this delivery evaluated nobody, and the message goes back into the queue
+    with a delay. If a request was sent, this uses up one of its `tries`; after the last one the message
+    becomes a dead letter (see `DeadLetter`). With the `InMemoryBroker`, it ends with a result for the last
+    error instead.
 
-    The task is paused in this worker after a `ConfigurationError`: the reason is logged, and the messages
-    stay in the queue. A worker whose tasks are all paused exits.
+    The task is paused in this worker after a `ConfigurationError` or a `LedgerMismatchError`: the reason is
+    logged, and the messages stay in the queue. A worker whose tasks are all paused exits.
 
     Args:
         broker: `loanasync.worker.redis.RedisStreams` or `loanasync.worker.nats.JetStream`; in tests, also

@@ -114,8 +114,8 @@ _DECISION_MEMBERS = ("amount", "net_amount", "instalments", "zero_interest_rate"
 async def handle(client: "LoanClient", message: object) -> TaskResult:
     """Request the approval that a message describes.
 
-    If this returns a result, the approval is final: acknowledge the message. If it raises, the request was
-    not evaluated: let the queue deliver the message again.
+    If this returns a result, the approval is final: acknowledge the message. If it raises, this delivery
+    evaluated nobody: let the queue deliver the message again.
 
     The result is a dict of plain JSON values. Its only personal value is the redirect URL.
 
@@ -131,7 +131,7 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     ``error``       ``type``, ``message``, ``problems`` (the fields of each `Problem`) and ``entry`` (the key
                     of the ledger entry or None); None with a decision
     ``meta``        ``status`` of the response, ``attempts``, ``elapsed`` (seconds), ``trace_id`` and
-                    ``entry``; each is None if it is not known
+                    ``entry``; each is None if it is not known, and ``attempts`` is 0
     ==============  =====================================================================================
 
     Args:
@@ -142,10 +142,11 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     Raises:
         LoanError: The message must be delivered again. The error is `repeatable`; or another worker is
             requesting this approval (`InFlightError`); or the client is closed (`ClientClosedError`); or its
-            settings are wrong, or it has no ledger that outlives the process (`ConfigurationError`). Or the
-            request was sent, and the service denies access to this shop or address: then the outcome is
-            ``not_evaluated`` (`AccessDeniedError`, `ShopNotAllowedError`, and `UnexpectedStatusError` with a
-            status such as 401, 404 or 429). Stop after a few of these.
+            settings are wrong, or it has no ledger that outlives the process (`ConfigurationError`); or the
+            ledger does not fit (`LedgerMismatchError`). Or the request was sent, and the service denies
+            access to this shop or address: then the outcome is ``not_evaluated`` (`AccessDeniedError`,
+            `ShopNotAllowedError`, and `UnexpectedStatusError` with a status such as 401, 404 or 429). Stop
+            after a few of these.
 
     Example:
         >>> from loanasync.ledger import MemoryLedger
