@@ -22,8 +22,8 @@ from loanasync.cli.ledger.open import UnusableError
 _PATIENCE = 10.0  # seconds to wait while the ledger writes to the same file
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ROWS = """(
-    number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT NOT NULL, scope TEXT NOT NULL,
-    key TEXT NOT NULL, run INTEGER NOT NULL, input TEXT NOT NULL, kind TEXT NOT NULL, cents INTEGER NOT NULL,
+    number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT NOT NULL, key TEXT NOT NULL,
+    run INTEGER NOT NULL, input TEXT NOT NULL, kind TEXT NOT NULL, cents INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB
 )"""
 _CREATE = (
@@ -233,9 +233,9 @@ class Job:
         number = None if found is None or found.number in self._taken else found.number
         if number is not None:
             self._taken.add(number)
-        line, row_id, scope, key, source, kind, cents, state, record = values
-        row = (number, line, row_id, scope, key, self.run, source, kind, cents, state, record)
-        self._db.execute("INSERT INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        line, row_id, key, source, kind, cents, state, record = values
+        row = (number, line, row_id, key, self.run, source, kind, cents, state, record)
+        self._db.execute("INSERT INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def begin(self, path: Path | None, source: str, members: Mapping[str, object]) -> None:
         """Write the plan to the job. Rows of the same input that are no longer in it are removed.

@@ -130,7 +130,7 @@ class Planner:
         if found is not None and found.state == CREATED:
             is_same = found.key == key or "" in (found.key, key)  # a row with problems has no key
             created = CREATED if is_same else ""
-        place = (order.line, row_id, "" if order.problems else order.scope, key, source)
+        place = (order.line, row_id, key, source)
         if order.problems:
             record = encode(record_of(order, None))
             self.job.plan(found, *place, Kind.REFUSED_LOCALLY, 0, created or "not_sent", record)

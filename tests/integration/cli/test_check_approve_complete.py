@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, meanwhile, run, service, start, wait_for
+from support.cli import create, make_row, meanwhile, run, service, start, wait_for, write
 from support.ledger_clients import KEY
 from support.ledger_file import create_at
 
@@ -83,7 +83,8 @@ def test_approve_prints_the_result_as_json(tmp_path: Path, served: Sandbox) -> N
     assert "è" in done.stdout
     output = json.loads(done.stdout)
     assert (done.returncode, output["status"], output["id"], done.stderr) == (3, "unknown", row["id"], "")
-    assert "line" not in output
+    again = run(served, "approve", write(tmp_path / "one_line.json", [row]))
+    assert "line" not in output | json.loads(again.stdout)
 
 
 def test_approve_with_a_ledger_sends_the_request_once(

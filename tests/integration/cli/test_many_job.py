@@ -466,7 +466,7 @@ def test_second_of_two_first_runs_that_begin_together_is_refused(tmp_path: Path)
     """Neither found a job file, and the first one has ended when the second one begins."""
     file = tmp_path / "out.jsonl.ledger"
     first, second = Job(file), Job(file)
-    first.plan(None, 1, "1", "", "key", "rows.jsonl", Kind.TO_BE_SENT, 45_000, "", None)
+    first.plan(None, 1, "1", "key", "rows.jsonl", Kind.TO_BE_SENT, 45_000, "", None)
     first.begin(file, "rows.jsonl", {})
     first.close()
     with closing(second), pytest.raises(UnusableError, match="another run has begun"):
