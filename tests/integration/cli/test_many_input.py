@@ -138,6 +138,7 @@ def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
         (("-o", "out", "--concurrency", "0"), "concurrency"),
         (("-o", "out"), "LOANASYNC_BASE_URL"),
         (("-o", "out", "--rate", "0"), "must be a number of rows per second greater than 0"),
+        (("-o", "out", "--rate", "inf"), "must be a number of rows per second greater than 0"),
         (("-o", "out", "--deadline", "0"), "must be a number of seconds greater than 0"),
         (("-o", "out", "--deadline", "nan"), "must be a number of seconds greater than 0"),
     ],

@@ -176,7 +176,8 @@ def responded(kind: Any, operation: str, status: int = 400, attempts: int = 1) -
 
 
 EVALUATED, STATUS = errors.AlreadyEvaluatedError, errors.UnexpectedStatusError
-AFTER_500 = "an earlier attempt of this call failed with status 500 and may have evaluated the customer; "
+EVALUATION = "may have evaluated the customer"
+AFTER_500 = f"an earlier attempt of this call failed with status 500 and {EVALUATION}; "
 NOT_AGAIN = "do not request approval again"
 ASK_BEFORE = "for the outcome before repeating the call"
 
@@ -197,6 +198,10 @@ ASK_BEFORE = "for the outcome before repeating the call"
         *((responded(STATUS, "approve", status), f"ask it {ASK_BEFORE}") for status in (202, 204, 502)),
         *((responded(STATUS, "approve", status), "base_url and any proxy") for status in (301, 429)),
         (responded(STATUS, "approve", 429, attempts=2), f"{AFTER_500}ask the service {ASK_BEFORE}"),
+        (
+            responded(errors.SystemFaultError, "approve", 500, attempts=3),
+            f"gave up after 3 attempts, stopped by attempts; the service {EVALUATION}; ask it {ASK_BEFORE}",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
