@@ -51,6 +51,8 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     done = run(None, *named)
     assert (done.returncode, "is used for two purposes; name" in done.stderr) == (2, True)
     assert str(tmp_path) not in done.stderr, "the names that the user gave"
+    names = re.findall("'([^']+)'", done.stderr)
+    assert len(names) == len({*names}), "two names, or the one that was given twice"
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == (before, files)
 
 

@@ -493,6 +493,20 @@ def test_rows_of_one_customer_are_distinguished_by_their_scope(
     assert len(bulk.requests) == 2
 
 
+def test_job_without_a_decision_may_change_its_shop_beside_others(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, other = make_shared(tmp_path, served), tmp_path / "other"
+    other.mkdir()
+    assert Bulk(other, served, "approved", ledger=ledger).run()[0] == 0
+    bulk = Bulk(tmp_path, served, "approved", ledger=ledger)
+    with monkeypatch.context() as patch:
+        wrong = {**service(served), "LOANASYNC_SHOP_ID": "another-shop"}
+        patch.setattr("support.cli.service", lambda _: wrong)
+        assert bulk.run()[0] == 1
+    assert (bulk.run()[0], bulk.statuses) == (0, ["approved"])
+
+
 def test_two_jobs_on_one_ledger_ask_each_customer_once(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, *["slow500"] * 6, ledger=make_shared(tmp_path, served))
     first = start(served, *bulk.command())
@@ -502,6 +516,7 @@ def test_two_jobs_on_one_ledger_ask_each_customer_once(tmp_path: Path, served: S
     first.communicate(timeout=60)
     assert (first.returncode, code, bulk.calls) == (0, 0, 6), output
     assert statuses(other) == statuses(bulk.out)
+    assert "claimed by another process, which may have died" in output
     _, output = bulk.run(out=tmp_path / "fourth.jsonl")
     assert table(output) == {"from the ledger": ("6", "2,700.00"), "total": ("6", "2,700.00")}
     write(bulk.file, [{**bulk.rows[0], "amount": 90_000}])

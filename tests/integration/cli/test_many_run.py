@@ -95,6 +95,9 @@ def test_csv_results_keep_the_delimiter_of_the_rows(tmp_path: Path, served: Sand
     assert table(output) == {
         "approved": ("1", "450.00"), "refused": ("1", "450.00"), "total": ("2", "900.00")
     }  # fmt: skip
+    file.unlink()
+    bulk.file.unlink()
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (2, results), "the fiscal codes are kept"
 
 
 @pytest.mark.parametrize("command", ["approve", "approve-many"])
