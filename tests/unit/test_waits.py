@@ -1,11 +1,11 @@
-"""One timer serves many time limits."""
+"""Waits that end when their object is closed, and one timer for many time limits."""
 
 import asyncio
 import weakref
 
 import pytest
 
-from loanasync._waits import SharedTimer
+from loanasync._waits import SharedTimer, Waits
 from support.virtual_time import VirtualTime
 
 Expired = list[tuple[str, float, float]]
@@ -15,6 +15,18 @@ def shared_timer(expired: Expired) -> SharedTimer[str]:
     """Return a timer that notes the owner, its limit and the present time."""
     loop = asyncio.get_running_loop()
     return SharedTimer(loop, lambda owner, limit: expired.append((owner, limit, loop.time())))
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+async def test_wait_ends_when_its_object_is_closed(*, is_before: bool) -> None:
+    waits = Waits()
+    if is_before:
+        waits.close()
+    else:
+        asyncio.get_running_loop().call_soon(waits.close)
+    with pytest.raises(TimeoutError):
+        async with waits.limited_by(asyncio.timeout(60)):
+            await asyncio.sleep(1)
 
 
 def test_each_owner_expires_at_its_limit() -> None:

@@ -208,13 +208,13 @@ def test_results_are_written_to_the_job_when_the_disk_has_space_again(
         (failures.pop() if failures else finish)(*arguments)
 
     monkeypatch.setattr("loanasync.cli.approve_many.job.Job.finish", fail_once)
-    bulk = Bulk(tmp_path, served, "approved", "slow1500")
-    code, output = bulk.run("--deadline", "1")
-    reason = f"{bulk.job} cannot be written (database or disk is full)\n"
-    assert (code, failures, reason in output) == (0, [], True), "the first reason to stop"
+    bulk = Bulk(tmp_path, served, "slow400", "slow1500", "slow1500", "approved")
+    code, output = bulk.run("--deadline", "1", "--concurrency", "2")
+    reason = f"{bulk.job} cannot be written (database or disk is full); run the same command to resume\n"
+    assert (code, failures, reason in output) == (1, [], True), "the first reason to stop"
     assert ("--deadline" in output, "no other file" in output) == (False, False)
     bulk.out.unlink()
-    assert (bulk.export()[0], bulk.statuses) == (0, ["approved"] * 2)
+    assert (bulk.export()[0], bulk.statuses) == (1, ["approved"] * 3)
 
 
 def test_rows_added_after_the_plan_are_not_sent(tmp_path: Path, served: Sandbox) -> None:

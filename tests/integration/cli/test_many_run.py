@@ -246,6 +246,7 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
     for options, name in ((("--sandbox",), "none"), (("--ledger", ledger), ledger)):
         output = bulk.run(*options, out="-")[1]
         assert output.splitlines()[0] == f"{begin}64 calls at a time; ledger: {name}"
+        assert ("run the same command" in output) is (name == ledger), "nothing else remembers the customers"
     assert not {"\x1b", "\r"} & {*output}
 
 

@@ -99,7 +99,11 @@ async def test_connection_with_more_than_a_response_is_not_used_again(
         assert server.open - first  # the second call took another connection
 
 
-@pytest.mark.parametrize("whole", [REFUSAL, CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize(
+    "whole",
+    [REFUSAL, CHUNKED, b"HTTP/1.1 103 Early Hints\r\n\r\n" + REFUSAL],
+    ids=["length", "chunked", "hints"],
+)
 @each_session
 async def test_connection_with_nothing_else_is_used_again(session: str, whole: bytes) -> None:
     async with serving(whole) as server, client_of(server.base_url, session) as client:

@@ -7,6 +7,7 @@ import pytest
 
 from loanasync import (
     Approved,
+    Decision,
     DecisionForgottenError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -131,13 +132,14 @@ async def test_memory_beyond_its_size_drops_the_oldest_responses(monkeypatch: py
 
 
 @pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("kind", [Approved, Refused])
 async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
-    number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kind: type[Decision], number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller leaves before the response, or after it by a number of turns of the event loop."""
     caplog.set_level("INFO", "loanasync")
     monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 1)
-    step, arrived, go = held_response(approved())
+    step, arrived, go = held_response(approved() if kind is Approved else refused())
     shop = Shop(step, *[approved()] * 3)
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
@@ -146,12 +148,12 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
     call.cancel()
     await asyncio.wait({call})
     await turns()
-    message = "approve, entry -: received the response after the last caller had left: Approved"
+    message = "approve, entry -: received the response after the last caller had left: " + kind.__name__
     assert (message in caplog.messages) is call.cancelled()
     for scope in ("1", "2", "3"):
         await shop.approve(scope=scope)
     again = await shop.approve()
-    assert isinstance(again, Approved if call.cancelled() else DecisionForgottenError)
+    assert isinstance(again, kind if call.cancelled() else DecisionForgottenError)
     assert shop.sent == 4
 
 

@@ -7,7 +7,7 @@ import attrs
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
-from loanasync import LoanClient, OutcomeUnknownError, PayloadMismatchError
+from loanasync import DecisionForgottenError, LoanClient, OutcomeUnknownError, PayloadMismatchError
 from loanasync.ledger import Ledger
 from loanasync.testing import (
     ScriptedResponse,
@@ -69,6 +69,16 @@ async def test_call_after_unknown_outcome_is_blocked_and_not_counted() -> None:
         await approve(client)
     assert calls(recorder)[1] == {"attempts": 0, "outcome": "unknown", "ledger": "blocked"}
     assert decisions(recorder) == {"approved": 0, "refused": 0, "unknown": 1}
+
+
+async def test_forgotten_decision_blocks_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 0)
+    recorder = TelemetryRecorder()
+    client = client_of(recorder, approved())
+    await approve(client)
+    with pytest.raises(DecisionForgottenError):
+        await approve(client)
+    assert calls(recorder)[1] == {"attempts": 0, "outcome": "approved", "ledger": "blocked"}
 
 
 async def test_joined_call_is_not_counted(ledger: Ledger | None) -> None:

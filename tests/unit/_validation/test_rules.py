@@ -193,6 +193,8 @@ def test_limits_can_be_overridden() -> None:
     limits = Limits(amount_max=50_000, instalments_min=1, province="[A-Z]{3}", postal_code="[0-9]{4}")
     request = approval_request(amount=50_001, instalments=1, province="ROM", postal_code="0010")
     assert [each.field for each in problems(request, limits=limits)] == ["amount"]
+    one = Limits(amount_min=45_000, amount_max=45_000, instalments_min=12, instalments_max=12, salary_max=0)
+    assert problems(approval_request(amount=45_000, instalments=12), limits=one) == []
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ import json
 import attrs
 import pytest
 
-from loanasync import InvalidRequestError, UnexpectedResponseError
-from loanasync.cli.approve_many.results import error_members, members_of_entry
+from loanasync import Approved, InvalidRequestError, Meta, UnexpectedResponseError
+from loanasync.bulk import FileRow
+from loanasync.bulk.rows import result_of
+from loanasync.cli.approve_many.results import error_members, members_of_entry, record_of
 from loanasync.ledger import Entry, State
 from loanasync.testing import response, scripted_client
 from support.builders import FISCAL_CODE, approval_request
@@ -40,6 +42,13 @@ def test_record_has_the_values_of_the_stored_response(
         status=201, body=json.dumps(body).encode(),
     )  # fmt: skip
     assert members_of_entry(entry) == {**DECIDED, **NUMBERS, **members}
+
+
+@pytest.mark.parametrize(("amount", "shown"), [(44_000, 44_000), (None, 45_000)])
+def test_record_has_the_amount_of_the_decision(amount: int | None, shown: int) -> None:
+    order = FileRow(FISCAL_CODE, approval_request(), line=1)
+    result = result_of(0, order, Approved(amount=amount, meta=Meta(201, 1, 0.5)))
+    assert record_of(order, result)["amount"] == shown
 
 
 async def test_record_of_an_unreadable_response_has_its_status() -> None:
