@@ -114,7 +114,8 @@ def test_show_prints_everything_about_an_entry(file: Path) -> None:
     assert output["next"] == "none: the decision is final"
     step = f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
     step += f" --ledger {file}"
-    assert dict(shown(file, "unknown"))["next"] == step
+    unknown = dict(shown(file, "unknown"))
+    assert (unknown["next"], unknown["response stored"], "body" in unknown) == (step, "no", False)
     assert dict(shown(file, "refused"))["response"] == "HTTP 422, not whole"
     using(file, lambda ledger: put(ledger, "private", State.APPROVED, status=201, body=b"gAAAA-SECRET"))
     assert dict(shown(file, "private"))["body"] == "encrypted or not JSON"
