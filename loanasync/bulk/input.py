@@ -112,7 +112,7 @@ class InputRows:
     """The rows of an input file, which can be read more than once. `read` returns it.
 
     Iterating it yields each row as a `FileRow`, also rows with problems. ``name`` is the file for messages,
-    ``columns`` the header of a CSV file, and ``delimiter`` its delimiter.
+    ``columns`` the header of a CSV file, ``delimiter`` its delimiter, and ``encoding`` that of the mapping.
 
     Raises:
         InputError: The header has problems.
@@ -131,6 +131,7 @@ class InputRows:
         self.name: str = records.name
         self.delimiter: str = records.delimiter
         self.columns: Sequence[str] | None = None  # of a CSV file
+        self.encoding: str | None = mapping.encoding
         self._records = records
         self._mapping = mapping
         self._check = check
@@ -241,6 +242,7 @@ class InputRows:
             id=values.get("id"),
             scope=scope,
             line=first_line,
+            is_correction=found is not None,
             members=members,
             problems=tuple(
                 InputProblem(self.name, line, columns.get(name, ""), name, text, codes.get(name, ""))

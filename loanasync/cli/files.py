@@ -1,5 +1,6 @@
 """Files that a command writes, each as a whole."""
 
+import errno
 import gzip
 import os
 import shutil
@@ -63,6 +64,19 @@ def _replace(target: Path, content: Iterable[bytes]) -> None:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def resolved(name: str) -> str:
+    """Return the path of a file or of the address of a SQLite ledger, without links."""
+    return str(Path(name.removeprefix("sqlite:///")).resolve())
+
+
+def check_outputs(names: Iterable[str | None], sources: Iterable[str | None]) -> None:
+    """Raise FileExistsError if a file that is to be written is one of those that are read."""
+    read = {resolved(each) for each in sources if each is not None}
+    for name in names:
+        if name is not None and is_regular(name) and resolved(name) in read:
+            raise FileExistsError(errno.EEXIST, "it is an input, a mapping or the ledger of the job", name)
 
 
 def is_regular(path: str) -> bool:

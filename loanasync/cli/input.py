@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -10,6 +11,7 @@ from attrs import field, frozen
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows, read
 from loanasync.bulk.columns import FIELDS, load_mapping
+from loanasync.bulk.records import STANDARD_INPUT
 
 
 class DialectName(StrEnum):
@@ -23,6 +25,11 @@ def dialect_of(name: DialectName) -> Dialect:
     """Return the dialect of a name."""
     is_street = name is DialectName.STREET_NUMBER
     return Dialect.street_number() if is_street else Dialect.civic_number()
+
+
+def source_of(name: str) -> str:
+    """Return the absolute path of an input, or the name of standard input."""
+    return name if name in ("-", STANDARD_INPUT) else str(Path(name).absolute())
 
 
 def offline_client() -> LoanClient:

@@ -22,7 +22,7 @@ from loanasync.cli.approve_many.report import exit_code_of, table_of
 from loanasync.cli.approve_many.run import RunOptions, plan, run
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, is_regular
+from loanasync.cli.files import STANDARD_OUTPUT, is_regular, resolved
 from loanasync.cli.input import DialectName, Reading, named_columns
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 
@@ -113,7 +113,7 @@ def approve_many(
     _check_rate(rate)
     job = () if out is None else (f"{out}.ledger",)
     letters = () if rejected is None else (rejected, f"{rejected}.old")
-    _check_distinct_files(rows, out, *job, *letters, report, ledger)
+    _check_distinct_files(rows, out, *job, *letters, report, ledger, mapping)
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
     options = RunOptions(
@@ -253,14 +253,10 @@ def _check_distinct_files(rows: str, *names: str | None) -> None:
     given = [name for name in names if name is not None]
     files: dict[str, str] = {}  # the name that the user gave, by path
     for name in filter(is_regular, [rows, *given]):
-        if (path := _resolved(name)) in files:
+        if (path := resolved(name)) in files:
             first = files[path]
             named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
             raise typer.BadParameter(f"{named} is used for two purposes; name two different files")
         files[path] = name
     if given.count(STANDARD_OUTPUT) > 1:
         raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
-
-
-def _resolved(name: str) -> str:
-    return str(Path(name.removeprefix("sqlite:///")).resolve())

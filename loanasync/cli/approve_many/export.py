@@ -17,13 +17,14 @@ from loanasync.cli.approve_many.plan import Keys
 from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
 from loanasync.cli.approve_many.results import (
     DECIDED,
-    coded_entries,
+    fiscal_codes_in,
+    is_withdrawn,
     members_of_entry,
     reason_of,
     result_lines,
 )
 from loanasync.cli.console import counted, print_message
-from loanasync.cli.files import write_whole
+from loanasync.cli.files import check_outputs, write_whole
 from loanasync.cli.input import Reading
 from loanasync.cli.ledger.display import decrypted
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, open_ledger, short
@@ -45,6 +46,7 @@ class JobRecords:
         job: The job.
         cipher: The cipher of the ledger's responses, which also encrypts the records.
         codes: The fiscal codes by key. The job does not contain them.
+        earlier_codes: The fiscal codes of the present results, by the start of the key.
         unsaved: Records that could not be written to the job, by the number of the row.
         counts: The counts of the rows that were read.
         uncoded: The input of each row that was read and whose fiscal code is not known, by key.
@@ -53,6 +55,7 @@ class JobRecords:
     job: Job
     cipher: Cipher | None
     codes: dict[str, str] = field(factory=dict, repr=False)
+    earlier_codes: dict[str, str] = field(factory=dict, repr=False)
     unsaved: dict[int, Mapping[str, Any]] = field(factory=dict, repr=False)
     uncoded: dict[str, str] = field(init=False, factory=dict)
     counts: Counts = field(init=False, factory=Counts)
@@ -97,11 +100,13 @@ class JobRecords:
             for row, entry in zip(batch, entries, strict=True):
                 record = self._record(row.number, row.record)
                 if entry is not None and _is_newer(entry, record):
-                    record = members_of_entry(decrypted(entry, self.cipher))
+                    # A released row is to be sent, and has no record.
+                    is_released = entry.state is State.RELEASED
+                    record = {} if is_released else members_of_entry(decrypted(entry, self.cipher))
                 self.counts.add(_kind_of(row, record), row.cents)
                 if not record or (unsaved_only and row.number not in self.unsaved):
                     continue
-                code = self.codes.get(row.key)
+                code = self.codes.get(row.key) or self.earlier_codes.get(short(row.key))
                 if code is None and row.key:
                     self.uncoded[row.key] = row.source
                 values = (row.line, json.loads(row.id), code, short(row.key) or None)
@@ -161,20 +166,16 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         check_cipher(header, use.policy)
         keys = Keys(job.members["shop_id"], use.secrets(), use.policy)
         inputs = [Reading(**each) for each in job.members["inputs"]]
+        files = (name for each in inputs for name in (each.file, each.mapping))
+        check_outputs((results, rejected), (file, ledger, *files))
         codes = {key: code for each in inputs for key, code in keys.fiscal_codes(each).items()}
-        records = JobRecords(job, use.policy.encrypt, codes)
         delimiter = job.members["delimiter"]
-
-        def found() -> Iterator[dict[str, Any]]:
-            yield from records.read(use, must_answer=True)
-            # Nothing is written yet.
-            if not coded_entries(results, delimiter).isdisjoint(map(short, records.uncoded)):
-                raise UnusableError(
-                    f"{results} was not changed, because it has fiscal codes that would be lost. "
-                    f"{records.uncoded_message()}. To do without them, name another file with -o"
-                )
-
-        write_whole(results, result_lines(results, delimiter, found()))
+        earlier_codes: dict[str, str] = {}
+        for each in (file.removesuffix(".ledger"), results):
+            earlier_codes |= fiscal_codes_in(each, delimiter)
+        records = JobRecords(job, use.policy.encrypt, codes, earlier_codes)
+        found = records.read(use, must_answer=True)
+        write_whole(results, result_lines(results, delimiter, found))
         if message := records.uncoded_message():
             print_message(message, "bold")
         if rejected is not None:
@@ -204,4 +205,5 @@ def _is_newer(entry: Entry, record: Mapping[str, Any]) -> bool:
     """Return True if the ledger knows more about a row than its record."""
     if entry.state.is_decided:
         return record.get("outcome") != entry.state.value
-    return not record and entry.state is not State.RELEASED
+    is_unknown = not record and entry.state is not State.RELEASED
+    return is_unknown or is_withdrawn(entry, record.get("outcome"))

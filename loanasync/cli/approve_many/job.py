@@ -40,7 +40,8 @@ CREATED = "created"  # may be sent, and its loan request may exist: its creation
 MAY_BE_SENT = (*_NOT_CREATED, CREATED)
 _MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
 _COLUMNS = "number, line, id, key, input, cents, state, record, run ="
-_BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND {_MAY_BE_SENT} ORDER BY line <> ?2"""
+_BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND (input = ?4 OR ?5) AND {_MAY_BE_SENT}
+ORDER BY line <> ?2, run DESC"""
 
 
 class Kind(StrEnum):
@@ -218,10 +219,21 @@ class Job:
             ).fetchone()
         )
 
-    def find(self, keys: Sequence[str], line: int, row_id: str) -> JobRow | None:
-        """Return the row of a customer, else one that may be sent and has the same line or id."""
+    def find(
+        self, keys: Sequence[str], line: int, row_id: str, source: str, *, is_correction: bool
+    ) -> JobRow | None:
+        """Return the row of a customer, else one that may be sent and has the same line or id.
+
+        Args:
+            keys: The keys of the customer.
+            line: The line of the row.
+            row_id: Its id, as JSON.
+            source: Its input.
+            is_correction: The line and the id are those of a row of another input.
+        """
         found = (row for key in keys for row in self._rows("key = ?2", key))
-        return next(found, None) or next(self._rows(_BY_PLACE, line, row_id), None)
+        place = self._rows(_BY_PLACE, line, row_id, source, is_correction)
+        return next(found, None) or next(place, None)
 
     def plan(self, found: JobRow | None, *values: object) -> None:
         """Add a row to the plan.

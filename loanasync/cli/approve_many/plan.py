@@ -13,8 +13,8 @@ from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.job import CREATED, MAY_BE_SENT, Counts, Job, JobRow, Kind
 from loanasync.cli.approve_many.problems import ProblemList
-from loanasync.cli.approve_many.results import record_of
-from loanasync.cli.input import Reading
+from loanasync.cli.approve_many.results import is_withdrawn, record_of
+from loanasync.cli.input import Reading, source_of
 from loanasync.cli.ledger.open import OpenLedger
 from loanasync.ledger import Entry, Ledger, Settlement, State
 from loanasync.ledger.keys import Approval, Place, places_of
@@ -102,7 +102,7 @@ class Planner:
             for order, entry in zip(batch, entries, strict=True):
                 keys = self.keys.keys(order)
                 codes.update(dict.fromkeys(keys, order.fiscal_code))
-                self._plan(order, keys, orders.name, entry, encode)
+                self._plan(order, keys, source_of(orders.name), entry, encode)
         return codes
 
     async def _entries(self, ledger: Ledger, rows: Sequence[FileRow]) -> Sequence[Entry | None]:
@@ -123,7 +123,7 @@ class Planner:
         self, order: FileRow, keys: Sequence[str], source: str, entry: Entry | None, encode: Encode
     ) -> None:
         row_id = json.dumps(order.id, default=str)
-        found = self.job.find(keys, order.line, row_id)
+        found = self.job.find(keys, order.line, row_id, source, is_correction=order.is_correction)
         # After a rotation of the key, a row keeps the key of its entry.
         key = found.key if found is not None and found.key in keys else next(iter(keys), "")
         created = ""
@@ -158,4 +158,5 @@ class Planner:
             case None if known == "failed":
                 return Kind.FAILED
             case _:  # the ledger lacks a decision of the job: it could not be recorded, or was purged
-                return Kind.EARLIER if is_decided else Kind.UNKNOWN
+                is_kept = is_decided and (entry is None or not is_withdrawn(entry, known))
+                return Kind.EARLIER if is_kept else Kind.UNKNOWN

@@ -13,7 +13,7 @@ from loanasync.cli.console import print_message
 from loanasync.cli.files import create_private, has_content, write_whole
 from loanasync.cli.ledger.open import UnusableError
 
-_MARK = "\ufeff"  # Excel then reads the file as UTF-8
+_MARK = "\ufeff"  # Excel, and `read`, then read the file as UTF-8
 _BEGIN = 1_000_000  # characters that are searched for the name of the first column
 
 
@@ -43,12 +43,13 @@ def keep_earlier(path: str, rows: InputRows) -> None:
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
             begin = file.read(_BEGIN)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        begin = ""
+        begin = "something else"
+    if begin == _header(rows):
+        return
     if LINE_NAME not in begin:
         raise UnusableError(f"{path} exists and contains no rejected rows: name another file for --rejected")
-    if begin != _header(rows):
-        Path(path).replace(f"{path}.old")
-        print_message(f"the earlier {path} is kept as {path}.old")
+    Path(path).replace(f"{path}.old")
+    print_message(f"the earlier {path} is kept as {path}.old")
 
 
 def rejected_lines(rows: InputRows, reason: Callable[[FileRow], str | None]) -> Iterator[str]:
@@ -66,8 +67,8 @@ def rejected_lines(rows: InputRows, reason: Callable[[FileRow], str | None]) -> 
 
 
 def _header(rows: InputRows) -> str:
-    if rows.columns is None:
-        return ""
+    if rows.columns is None:  # a mapping with an encoding would read UTF-8 wrongly
+        return "" if rows.encoding is None else _MARK
     return _MARK + csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
 
 

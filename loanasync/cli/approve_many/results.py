@@ -16,6 +16,7 @@ from loanasync._results import described, printable
 from loanasync.bulk import FileRow, RowResult
 from loanasync.cli.ledger.display import response_members
 from loanasync.ledger import Entry
+from loanasync.ledger.model import SERVICE
 
 _COLUMNS = (
     *("line", "id", "fiscal_code", "entry", "status", "outcome", "repeatable", "at"),
@@ -39,22 +40,25 @@ def result_lines(path: str, delimiter: str, records: Iterable[Mapping[str, Any]]
         return
     yield csv_line(_COLUMNS, delimiter)
     for record in records:
-        yield csv_line((_cell(record.get(name)) for name in _COLUMNS), delimiter)
+        cells = {**record, "problems": _problems_text(record.get("problems", ()))}
+        yield csv_line((_cell(cells.get(name)) for name in _COLUMNS), delimiter)
 
 
-def coded_entries(path: str, delimiter: str) -> set[str]:
-    """Return the ledger entries whose customer has a fiscal code in a results file; none in another file."""
+def fiscal_codes_in(path: str, delimiter: str) -> dict[str, str]:
+    """Return the fiscal codes of a results file by the start of the entry's key; none of another file."""
+    codes: dict[str, str] = {}
     if not Path(path).is_file():
-        return set()
+        return codes
     opened = gzip.open if path.endswith(".gz") else open
     with (
         suppress(ValueError, csv.Error, OSError, EOFError, zlib.error),
         opened(path, "rt", encoding="utf-8", newline="") as file,
     ):
         records = csv.DictReader(file, delimiter=delimiter) if _is_csv(path) else map(json.loads, file)
-        found = (each for each in records if isinstance(each, dict) and each.get("fiscal_code"))
-        return {str(each.get("entry")) for each in found}
-    return set()
+        for each in records:
+            if isinstance(each, dict) and each.get("fiscal_code"):
+                codes[str(each.get("entry"))] = str(each["fiscal_code"])
+    return codes
 
 
 def _is_csv(path: str) -> bool:
@@ -74,8 +78,6 @@ def _cell(value: object) -> str:
             return ""
         case bool():
             return str(value).lower()
-        case list():
-            return _problems_text(value)
         case _:
             return " ".join(str(value).splitlines())  # a record is one line
 
@@ -152,6 +154,12 @@ def outcome_members(status: str, outcome: str, at: datetime, *, repeatable: bool
     """Return the members of a record that each row has."""
     time = at.isoformat(timespec="milliseconds")
     return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": time}
+
+
+def is_withdrawn(entry: Entry, outcome: str | None) -> bool:
+    """Return True if a person has stated a decision, and then that the outcome is another one or unknown."""
+    stated = (each.state.value for each in entry.history if each.source != SERVICE)
+    return outcome in DECIDED and entry.state.value != outcome and outcome in stated
 
 
 def members_of_entry(entry: Entry) -> dict[str, Any]:

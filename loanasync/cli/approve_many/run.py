@@ -33,11 +33,11 @@ from loanasync.cli.approve_many.report import (
     table_of,
     unfinished,
 )
-from loanasync.cli.approve_many.results import result_lines
+from loanasync.cli.approve_many.results import fiscal_codes_in, result_lines
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, create_private, has_content, is_regular, write_whole
-from loanasync.cli.input import Reading, dialect_of
+from loanasync.cli.input import Reading, dialect_of, source_of
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger, State
 from loanasync.ledger.address import name_without_password
@@ -89,7 +89,8 @@ class RunOptions:
     @property
     def has_begun(self) -> bool:
         """True if earlier runs or other programs may have requested some of the rows."""
-        return self.ledger is not None or (self.job_file is not None and self.job_file.exists())
+        file = self.job_file
+        return self.ledger is not None or (file is not None and (file.exists() or has_content(self.results)))
 
     @property
     def ledger_name(self) -> str:
@@ -108,7 +109,7 @@ class _Session:
         job: The job.
         use: Its ledger.
         settings: The settings of the client.
-        service: The service and the shop, to which the job belongs.
+        owner: The shop to which the job belongs; empty for a sandbox. The ledger knows the service.
         keys: The keys of the rows.
         planner: Makes the plan.
         records: Writes and reads the records of the job.
@@ -118,7 +119,7 @@ class _Session:
     job: Job
     use: OpenLedger
     settings: Mapping[str, Any]
-    service: str
+    owner: str
     keys: Keys
     planner: Planner
     records: JobRecords
@@ -172,23 +173,23 @@ def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: b
     runner = stack.enter_context(asyncio.Runner())
     settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
     shop = configure(**settings)
-    service = "sandbox" if options.sandbox else f"{shop.base_url} {shop.shop_id}"
+    owner = "" if options.sandbox else shop.shop_id
     ledger, policy = _ledger_of(options)
     stack.callback(lambda: runner.run(ledger.aclose()))
-    use, guard = OpenLedger(ledger, runner, policy), LedgerGuard(ledger, policy, shop.base_url)
+    use, address = OpenLedger(ledger, runner, policy), shop.base_url
     if file is not None and file.exists():
         job.lock() if writes else job.check_lock()
     if not is_new:
-        _check_job(options, job, use, service, shop.base_url)
+        address = _check_job(options, job, use, owner, shop.base_url, writes=writes)
     if writes:  # find a wrong path before the ledger is created
         if options.report is not None:
             create_private(options.report)
         if options.rejected is not None:
             keep_earlier(options.rejected, orders)
-    keys = Keys(shop.shop_id, use.run(guard.keys()).secrets, policy)
+    keys = Keys(shop.shop_id, use.run(LedgerGuard(ledger, policy, address).keys()).secrets, policy)
     planner = Planner(job, keys, None if is_new else use, options.ledger is None, writes)
     records = JobRecords(job, policy.encrypt)
-    return _Session(runner, job, use, settings, service, keys, planner, records)
+    return _Session(runner, job, use, settings, owner, keys, planner, records)
 
 
 def _ledger_of(options: RunOptions) -> tuple[Ledger, LedgerPolicy]:
@@ -237,35 +238,46 @@ def _without_job(options: RunOptions, file: Path) -> str:
     )
 
 
-def _check_job(options: RunOptions, job: Job, use: OpenLedger, service: str, base_url: str) -> None:
-    """Refuse a job of another service or ledger. A job in which nobody was evaluated may change both."""
+def _check_job(
+    options: RunOptions, job: Job, use: OpenLedger, owner: str, base_url: str, *, writes: bool
+) -> str:
+    """Refuse a job of another shop or ledger. A job in which nobody was evaluated may change the service.
+
+    Return the address of the service that the ledger must have.
+    """
     known, is_own = job.members, options.ledger is None
     is_other = known and bool(known["ledger"]) is is_own  # then the job file need not be a ledger
     header = None if is_other else use.run(use.ledger.header())
     if header is None or (known and known["ledger_id"] != header.id):
         raise UnusableError(f"{job.path} {OTHER_LEDGER}")
     has_evaluated = job.has_evaluated() or (is_own and next(use.entries(*_EVALUATED), None) is not None)
-    if known and has_evaluated and known["service"] != service:
+    if known and has_evaluated and known["owner"] != owner:
         raise UnusableError(
-            f"{options.results} contains results of another service or shop: name a new results file with -o"
+            f"{options.results} contains results of another shop, or of a sandbox: name a new results file"
+            " with -o"
         )
-    if is_own and header.service != base_url and (options.sandbox or not has_evaluated):
+    may_move = (known and options.sandbox) or not has_evaluated  # each sandbox has another address
+    if is_own and may_move and header.service != base_url:
+        if not writes:
+            return header.service
         use.run(move_service(use.ledger, base_url))
+    return base_url
 
 
 def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _Session) -> None:
     """Write the plan to the job. Add the customers of its other inputs to the records."""
     job = session.job
-    inputs = [each for each in job.members.get("inputs", []) if each["file"] != reading.file]
+    paths = {"file": source_of(reading.file), "mapping": reading.mapping and source_of(reading.mapping)}
+    inputs = [each for each in job.members.get("inputs", []) if each["file"] != paths["file"]]
     members = {
-        "service": session.service,
+        "owner": session.owner,
         "shop_id": session.keys.shop_id,
         "ledger": "" if options.ledger is None else options.ledger_name,
         "ledger_id": session.use.run(session.use.ledger.header()).id,
         "delimiter": job.members.get("delimiter", orders.delimiter),
-        "inputs": [*inputs, attrs.asdict(reading)],
+        "inputs": [*inputs, attrs.asdict(reading) | paths],
     }
-    job.begin(options.job_file, orders.name, members)
+    job.begin(options.job_file, source_of(orders.name), members)
     for each in inputs:
         session.records.codes = session.keys.fiscal_codes(Reading(**each)) | session.records.codes
 
@@ -317,6 +329,7 @@ def _export(options: RunOptions, orders: InputRows, session: _Session, failures:
     """Write results and rejected rows. Yield messages if they, or some records, could not be written."""
     records, job = session.records, session.job
     delimiter, is_only_copy = job.members["delimiter"], job.path is None
+    records.earlier_codes = fiscal_codes_in(options.results, delimiter)
     try:
         lines = result_lines(options.results, delimiter, failures.seen(records.read(session.use)))
         write_whole(options.results, lines)

@@ -36,6 +36,7 @@ full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that 
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "sqlite:///out.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "rows.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "-", "--rejected", "-"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--mapping", "m.toml", "--report", "m.toml"),
         ("export", "out.jsonl.ledger", "--rejected", "out.jsonl"),
     ],
     ids=" ".join,
@@ -54,6 +55,21 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     names = re.findall("'([^']+)'", done.stderr)
     assert len(names) == len({*names}), "two names, or the one that was given twice"
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == (before, files)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "decisions.db", "mapping.toml"])
+@pytest.mark.parametrize("option", ["-o", "--rejected"])
+def test_export_does_not_overwrite_what_the_job_reads(
+    tmp_path: Path, served: Sandbox, option: str, name: str
+) -> None:
+    create_at(ledger := tmp_path / "decisions.db", served.base_url)
+    bulk, mapping = Bulk(tmp_path, served, "approved", ledger=ledger), tmp_path / "mapping.toml"
+    mapping.write_text("", encoding="utf-8")
+    assert bulk.run("--mapping", mapping)[0] == 0
+    before = (tmp_path / name).read_bytes()
+    code, output = bulk.export(option, tmp_path / name)
+    reason = "cannot be written (it is an input, a mapping or the ledger of the job)"
+    assert (code, f"{name}: {reason}" in output, (tmp_path / name).read_bytes()) == (2, True, before)
 
 
 @posix

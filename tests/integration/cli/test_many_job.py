@@ -19,6 +19,7 @@ from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.cli import (
     Bulk,
+    create,
     environment,
     make_row,
     meanwhile,
@@ -31,7 +32,7 @@ from support.cli import (
     wait_for,
     write,
 )
-from support.ledger_file import change, create_at, listed, run_ledger
+from support.ledger_file import change, create_at, listed, run_ledger, using
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -72,34 +73,35 @@ def test_second_run_sends_nothing_and_writes_the_same_private_results(
         assert not [text for text in (row["fiscal_code"], row["email"]) if text.encode() in job]
     bulk.file.unlink()
     assert bulk.export("-o", tmp_path / "again.jsonl")[0] == 3
+    assert (tmp_path / "again.jsonl").read_bytes() == written, "the fiscal codes are in the results"
     without_codes = [{k: v for k, v in line.items() if k != "fiscal_code"} for line in read(bulk.out)]
-    assert read(tmp_path / "again.jsonl") == without_codes, "the input is missing"
+    bulk.out.unlink()
+    assert bulk.export()[0] == 3
+    assert read(bulk.out) == without_codes, "the input is missing"
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
 @pytest.mark.parametrize("uncoded", ["1 result", "2 results"])
-def test_export_keeps_results_whose_fiscal_codes_it_cannot_read(
+def test_results_keep_the_fiscal_codes_of_an_input_that_is_gone(
     tmp_path: Path, served: Sandbox, out: str, uncoded: str
 ) -> None:
     bulk = Bulk(tmp_path, served, "approved", "refused", make_row("approved", amount=1), out=out)
     bulk.run("--skip-invalid")
-    rows, written, other = bulk.file.read_bytes(), bulk.out.read_bytes(), tmp_path / "other.jsonl"
-    is_missing = uncoded == "2 results"
-    bulk.file.unlink() if is_missing else write(bulk.file, bulk.rows[1:])
+    written, other = bulk.out.read_bytes(), tmp_path / "other.jsonl"
+    bulk.file.unlink() if uncoded == "2 results" else write(bulk.file, bulk.rows[1:])
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (1, written)
+    create(served, [row := make_row("approved")])
+    assert run(served, "approve-many", write(tmp_path / "next.jsonl", [row]), "-o", bulk.out).returncode == 0
+    assert bulk.export("-o", other)[0] == 1
+    assert {*statuses(other)} == {*bulk.codes[:2], row["fiscal_code"]}
+    other.unlink()
+    bulk.out.unlink()
+    code, output = bulk.export("-o", other)
     message = (
         f"{uncoded} without a fiscal code: {bulk.file} cannot be read or has changed; put the file back "
         f"under its name, then run: loanasync export {bulk.job}"
     )
-    code, output = bulk.export()
-    assert (code, bulk.out.read_bytes()) == (2, written)
-    assert (f"{bulk.out} was not changed" in output, message in output) == (True, True), output
-    _, output = bulk.export("-o", other)
-    assert (message in output, len(statuses(other))) == (True, 0 if is_missing else 1)
-    if not is_missing:
-        assert message in bulk.run("--skip-invalid")[1]
-    bulk.file.write_bytes(rows)
-    _, output = bulk.export("-o", other)
-    assert ("fiscal code" in output, [*statuses(other)]) == (False, bulk.codes[:2])
+    assert (code, message in output, len(statuses(other))) == (1, True, 3 - int(uncoded[0]))
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.jsonl.gz"])
@@ -110,6 +112,7 @@ def test_results_without_their_job_file_are_refused(tmp_path: Path, served: Sand
     code, output = bulk.run()
     assert (code, bulk.calls, bulk.out.read_bytes()) == (2, 3, written)
     assert f"{out} exists and contains 2 decisions, but its job file {bulk.job} is missing or empty" in output
+    assert bulk.run("--dry-run") == (2, output), "the plan says so, too"
     advice = "restore the job file. Another results file (-o) begins a new job, which "
     assert f"{advice}sends the requests of these customers again" in output
     shared = make_shared(tmp_path, served)
@@ -158,12 +161,39 @@ def test_job_of_another_service_or_ledger_is_refused(tmp_path: Path, served: San
     bulk.run()
     assert bulk.run("--ledger", shared, out=other)[0] == 3, "already evaluated"
     for options, out, message in (
-        (("--sandbox",), bulk.out, "contains results of another service or shop"),
+        (("--sandbox",), bulk.out, "contains results of another shop, or of a sandbox"),
         (("--ledger", shared), bulk.out, "was begun with another ledger"),
         ((), other, "was begun with another ledger"),
     ):
         code, output = bulk.run(*options, out=out)
         assert (code, message in output) == (2, True), output
+
+
+def test_job_is_continued_after_its_service_has_moved(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk = Bulk(tmp_path, served, "approved", "forbidden")
+    assert bulk.run()[0] == 1
+    address = served.base_url.replace("127.0.0.1", "localhost")
+    moved = {**service(served), "LOANASYNC_BASE_URL": address}
+    monkeypatch.setattr("support.cli.service", lambda _: moved)
+    code, output = bulk.run()
+    assert (code, "If the service has moved, run loanasync ledger move-service" in output) == (2, True)
+    assert run_ledger("move-service", bulk.job, address).exit_code == 0
+    assert (bulk.run()[0], bulk.requests) == (1, [*bulk.codes, bulk.codes[1]])
+
+
+def test_dry_run_does_not_move_the_service_of_a_job(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk, nowhere = Bulk(tmp_path, served, "approved"), "http://127.0.0.1:9"
+    with monkeypatch.context() as patch:
+        wrong = {**service(served), "LOANASYNC_BASE_URL": nowhere}
+        patch.setattr("support.cli.service", lambda _: wrong)
+        assert bulk.run()[0] == 1
+    assert bulk.run("--dry-run")[0] == 0
+    assert using(bulk.job, lambda ledger: ledger.header()).service == nowhere
+    assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
 @pytest.mark.parametrize("is_written", [True, False])
@@ -179,7 +209,7 @@ def test_job_with_a_decision_is_not_continued_for_another_shop(
     other = {**service(served), "LOANASYNC_SHOP_ID": "other"}
     monkeypatch.setattr("support.cli.service", lambda _: other)
     code, output = bulk.run()
-    assert (code, "contains results of another service or shop" in output, bulk.calls) == (2, True, 1)
+    assert (code, "contains results of another shop, or of a sandbox" in output, bulk.calls) == (2, True, 1)
 
 
 def test_wrong_address_and_token_may_be_corrected(
@@ -404,6 +434,42 @@ def test_resolution_in_a_ledger_of_orders_is_exported(tmp_path: Path, served: Sa
     bulk.run()
     run_ledger("resolve", ledger, read(bulk.out)[0]["entry"], "--as", "refused", "--note", "ticket 17")
     assert (bulk.export()[0], bulk.statuses) == (0, ["refused"])
+
+
+@pytest.mark.parametrize("state", ["unknown", "held", "released"])
+def test_withdrawn_resolution_leaves_the_results(tmp_path: Path, served: Sandbox, state: str) -> None:
+    bulk = Bulk(tmp_path, served, "resetafter")
+    assert bulk.run()[0] == 3
+    [entry] = listed(bulk.job)
+    for stated, code in (("approved", 0), (state, 1 if state == "released" else 3)):
+        run_ledger("resolve", bulk.job, entry["key"], "--as", stated, "--note", "x")
+        assert bulk.export()[0] == code
+        assert bulk.statuses == {"approved": ["approved"], "released": []}.get(stated, ["unknown"])
+        if stated != "released":  # it would be sent
+            assert (bulk.run()[0], bulk.statuses) == (code, [stated if code == 0 else "unknown"])
+
+
+def test_rows_of_two_inputs_with_the_same_lines_and_ids_are_kept(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row(tag, id="7") for tag in ("forbidden", "approved")]
+    create(served, rows)
+    out = tmp_path / "out.jsonl"
+    for number, row in enumerate(rows):
+        run(served, "approve-many", write(tmp_path / f"{number}.jsonl", [row]), "-o", out)
+    assert [*statuses(out).values()] == ["error", "approved"]
+
+
+def test_export_from_another_folder_finds_the_input(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk, mapping = Bulk(tmp_path, served, "approved"), tmp_path / "mapping.toml"
+    mapping.write_text("", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    options = ("-o", "out.jsonl", "--mapping", "mapping.toml")
+    assert run(served, "approve-many", "rows.jsonl", *options).returncode == 0
+    written = bulk.out.read_bytes()
+    bulk.out.unlink()
+    monkeypatch.chdir("/")
+    assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
 
 
 def test_corrected_resolution_replaces_that_of_an_earlier_run(

@@ -134,8 +134,9 @@ def test_decisions_of_another_service_in_the_ledger_of_a_job_are_kept(
     bulk, service = Bulk(tmp_path, served, "approved"), "https://loans.example.com"
     create_at(bulk.job, service)
     using(bulk.job, lambda ledger: put(ledger, "approved", State.APPROVED))
-    code, message = bulk.run()
-    assert (code, bulk.calls, f"belongs to {service}" in message) == (2, 0, True)
+    for options in ((), ("--sandbox",)):
+        code, message = bulk.run(*options)
+        assert (code, bulk.calls, f"belongs to {service}" in message) == (2, 0, True)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,25 @@ def test_rejected_rows_twice_keep_the_first_line_and_the_last_reason(tmp_path: P
     assert (last["line"], last["id"]) == (3, "7")
 
 
+def test_rejected_json_lines_keep_their_letters_with_an_encoding(tmp_path: Path, served: Sandbox) -> None:
+    file, rejected, mapping = (tmp_path / name for name in ("rows.jsonl", "rejected.jsonl", "mapping.toml"))
+    row = make_row("approved", city="Forlì", province="Rm", id=["list", "of texts"])
+    create(served, [row])
+    file.write_bytes(json.dumps(row, ensure_ascii=False).encode("cp1252"))
+    mapping.write_text('encoding = "cp1252"', encoding="utf-8")
+    options = ("-o", tmp_path / "out.csv", "--mapping", mapping)
+    for _ in range(2):
+        done = run(served, "approve-many", file, *options, "--skip-invalid", "--rejected", rejected)
+        assert done.returncode == 1
+    text = rejected.read_text(encoding="utf-8")
+    assert "Forlì" in text
+    rejected.write_text(text.replace('"Rm"', '"RM"'), encoding="utf-8")
+    assert run(served, "approve-many", rejected, *options).returncode == 0
+    [call] = served.journal.calls(operation="approve")
+    assert call.request is not None
+    assert call.request["city"] == "Forlì"
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_rejected_rows_do_not_replace_another_file(tmp_path: Path, served: Sandbox, suffix: str) -> None:
     file, dead = write(tmp_path / "rows.jsonl", [make_row("approved")]), tmp_path / f"notes.txt{suffix}"
