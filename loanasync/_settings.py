@@ -150,8 +150,8 @@ class CircuitBreaker:
     seconds, one call at a time tries. A decision closes the breaker. A further failure opens it for another
     pause.
 
-    All other 4xx than those of `denied`, such as a 409, and a decision that cannot be read never count,
-    because shoppers can cause them. A request that was not sent does not count either.
+    A 4xx that does not count as `denied`, such as a 409, and a decision that cannot be read never count,
+    because shoppers can cause both. A request that was not sent does not count either.
 
     Args:
         unknown: Number of customers whose approval ended without a response or, after its last attempt, with
