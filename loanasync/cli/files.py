@@ -1,13 +1,14 @@
 """Files that a command writes, each as a whole."""
 
-import errno
 import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+
+import typer
 
 STANDARD_OUTPUT = "-"
 
@@ -66,17 +67,34 @@ def _replace(target: Path, content: Iterable[bytes]) -> None:
         raise
 
 
-def resolved(name: str) -> str:
-    """Return the path of a file or of the address of a SQLite ledger, without links."""
+def check_distinct_files(written: Sequence[str | None], read: Iterable[str | None]) -> None:
+    """Raise an error if a file would be used for two purposes, such as the rows and the results.
+
+    A device may be used twice.
+
+    Args:
+        written: Names of the files that the command writes.
+        read: Names of the files that it only reads.
+    """
+    files: dict[str, str] = {}  # the name that the user gave, by path
+    for name in read:
+        if name is not None and is_regular(name):
+            files[_real_path(name)] = name
+    for name in written:
+        if name is None or not is_regular(name):
+            continue
+        if (path := _real_path(name)) in files:
+            first = files[path]
+            named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
+            raise typer.BadParameter(f"{named} is used for two purposes; name two different files")
+        files[path] = name
+    if written.count(STANDARD_OUTPUT) > 1:
+        raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
+
+
+def _real_path(name: str) -> str:
+    """Return the path of a file, or of the address of a SQLite ledger, without links."""
     return str(Path(name.removeprefix("sqlite:///")).resolve())
-
-
-def check_outputs(names: Iterable[str | None], sources: Iterable[str | None]) -> None:
-    """Raise FileExistsError if a file that is to be written is one of those that are read."""
-    read = {resolved(each) for each in sources if each is not None}
-    for name in names:
-        if name is not None and is_regular(name) and resolved(name) in read:
-            raise FileExistsError(errno.EEXIST, "it is an input, a mapping or the ledger of the job", name)
 
 
 def is_regular(path: str) -> bool:

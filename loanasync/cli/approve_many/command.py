@@ -22,7 +22,7 @@ from loanasync.cli.approve_many.report import exit_code_of, table_of
 from loanasync.cli.approve_many.run import RunOptions, plan, run
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, is_regular, resolved
+from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files
 from loanasync.cli.input import DialectName, Reading, named_columns
 from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
 
@@ -113,7 +113,7 @@ def approve_many(
     _check_rate(rate)
     job = () if out is None else (f"{out}.ledger",)
     letters = () if rejected is None else (rejected, f"{rejected}.old")
-    _check_distinct_files(rows, out, *job, *letters, report, ledger, mapping)
+    check_distinct_files((out, *job, *letters, report, ledger), (rows, mapping))
     if sandbox and ledger is not None:
         print_message(SANDBOX_WITHOUT_LEDGER, "bold")
     options = RunOptions(
@@ -180,7 +180,7 @@ def export(
     Example: loanasync export results.jsonl.ledger
     """
     results = job.removesuffix(".ledger") if out is None else out
-    _check_distinct_files(job, results, rejected)
+    check_distinct_files((results, rejected), (job,))
     with _nothing_sent(results, rejected):
         counts = export_job(job, results, ledger, rejected)
         stderr_console().print(table_of(counts, "results"))
@@ -243,20 +243,3 @@ def _file_message(error: OSError, *names: str | Path | None) -> str:
     if name != file:
         return f"{name}: {file} beside it cannot be used ({error.strerror})"
     return f"{name}: cannot be written ({error.strerror})"
-
-
-def _check_distinct_files(rows: str, *names: str | None) -> None:
-    """Raise an error if a file would be used for two purposes, such as the rows and the results.
-
-    A device may be used twice.
-    """
-    given = [name for name in names if name is not None]
-    files: dict[str, str] = {}  # the name that the user gave, by path
-    for name in filter(is_regular, [rows, *given]):
-        if (path := resolved(name)) in files:
-            first = files[path]
-            named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
-            raise typer.BadParameter(f"{named} is used for two purposes; name two different files")
-        files[path] = name
-    if given.count(STANDARD_OUTPUT) > 1:
-        raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")

@@ -24,7 +24,7 @@ from loanasync.cli.approve_many.results import (
     result_lines,
 )
 from loanasync.cli.console import counted, print_message
-from loanasync.cli.files import check_outputs, write_whole
+from loanasync.cli.files import check_distinct_files, write_whole
 from loanasync.cli.input import Reading
 from loanasync.cli.ledger.display import decrypted
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, open_ledger, short
@@ -167,12 +167,11 @@ def export_job(file: str, results: str, ledger: str | None, rejected: str | None
         keys = Keys(job.members["shop_id"], use.secrets(), use.policy)
         inputs = [Reading(**each) for each in job.members["inputs"]]
         files = (name for each in inputs for name in (each.file, each.mapping))
-        check_outputs((results, rejected), (file, ledger, *files))
+        check_distinct_files((results, rejected), (file, ledger, *files))
         codes = {key: code for each in inputs for key, code in keys.fiscal_codes(each).items()}
         delimiter = job.members["delimiter"]
-        earlier_codes: dict[str, str] = {}
-        for each in (file.removesuffix(".ledger"), results):
-            earlier_codes |= fiscal_codes_in(each, delimiter)
+        out = file.removesuffix(".ledger")
+        earlier_codes = fiscal_codes_in(out, delimiter) | fiscal_codes_in(results, delimiter)
         records = JobRecords(job, use.policy.encrypt, codes, earlier_codes)
         found = records.read(use, must_answer=True)
         write_whole(results, result_lines(results, delimiter, found))

@@ -41,12 +41,12 @@ def keep_earlier(path: str, rows: InputRows) -> None:
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
-            begin = file.read(_BEGIN)
+            begin: str | None = file.read(_BEGIN)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        begin = "something else"
+        begin = None
     if begin == _header(rows):
         return
-    if LINE_NAME not in begin:
+    if begin is None or LINE_NAME not in begin:
         raise UnusableError(f"{path} exists and contains no rejected rows: name another file for --rejected")
     Path(path).replace(f"{path}.old")
     print_message(f"the earlier {path} is kept as {path}.old")

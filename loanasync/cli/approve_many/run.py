@@ -15,7 +15,7 @@ import attrs
 import typer
 from attrs import frozen
 
-from loanasync._config import LEDGER_CIPHER, configure, from_environment
+from loanasync._config import LEDGER_CIPHER, Shop, configure, from_environment
 from loanasync.bulk import InputRows
 from loanasync.cli.approve_many.creation import CreatingClient
 from loanasync.cli.approve_many.export import OTHER_LEDGER, JobRecords
@@ -109,7 +109,6 @@ class _Session:
         job: The job.
         use: Its ledger.
         settings: The settings of the client.
-        owner: The shop to which the job belongs; empty for a sandbox. The ledger knows the service.
         keys: The keys of the rows.
         planner: Makes the plan.
         records: Writes and reads the records of the job.
@@ -119,7 +118,6 @@ class _Session:
     job: Job
     use: OpenLedger
     settings: Mapping[str, Any]
-    owner: str
     keys: Keys
     planner: Planner
     records: JobRecords
@@ -173,14 +171,13 @@ def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: b
     runner = stack.enter_context(asyncio.Runner())
     settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
     shop = configure(**settings)
-    owner = "" if options.sandbox else shop.shop_id
     ledger, policy = _ledger_of(options)
     stack.callback(lambda: runner.run(ledger.aclose()))
     use, address = OpenLedger(ledger, runner, policy), shop.base_url
     if file is not None and file.exists():
         job.lock() if writes else job.check_lock()
     if not is_new:
-        address = _check_job(options, job, use, owner, shop.base_url, writes=writes)
+        address = _check_job(options, job, use, shop, writes=writes)
     if writes:  # find a wrong path before the ledger is created
         if options.report is not None:
             create_private(options.report)
@@ -189,7 +186,7 @@ def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: b
     keys = Keys(shop.shop_id, use.run(LedgerGuard(ledger, policy, address).keys()).secrets, policy)
     planner = Planner(job, keys, None if is_new else use, options.ledger is None, writes)
     records = JobRecords(job, policy.encrypt)
-    return _Session(runner, job, use, settings, owner, keys, planner, records)
+    return _Session(runner, job, use, settings, keys, planner, records)
 
 
 def _ledger_of(options: RunOptions) -> tuple[Ledger, LedgerPolicy]:
@@ -238,9 +235,7 @@ def _without_job(options: RunOptions, file: Path) -> str:
     )
 
 
-def _check_job(
-    options: RunOptions, job: Job, use: OpenLedger, owner: str, base_url: str, *, writes: bool
-) -> str:
+def _check_job(options: RunOptions, job: Job, use: OpenLedger, shop: Shop, *, writes: bool) -> str:
     """Refuse a job of another shop or ledger. A job in which nobody was evaluated may change the service.
 
     Return the address of the service that the ledger must have.
@@ -251,17 +246,18 @@ def _check_job(
     if header is None or (known and known["ledger_id"] != header.id):
         raise UnusableError(f"{job.path} {OTHER_LEDGER}")
     has_evaluated = job.has_evaluated() or (is_own and next(use.entries(*_EVALUATED), None) is not None)
-    if known and has_evaluated and known["owner"] != owner:
+    of_other = known and (known["sandbox"], known["shop_id"]) != (options.sandbox, shop.shop_id)
+    if of_other and has_evaluated:
         raise UnusableError(
             f"{options.results} contains results of another shop, or of a sandbox: name a new results file"
             " with -o"
         )
     may_move = (known and options.sandbox) or not has_evaluated  # each sandbox has another address
-    if is_own and may_move and header.service != base_url:
+    if is_own and may_move and header.service != shop.base_url:
         if not writes:
             return header.service
-        use.run(move_service(use.ledger, base_url))
-    return base_url
+        use.run(move_service(use.ledger, shop.base_url))
+    return shop.base_url
 
 
 def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _Session) -> None:
@@ -270,7 +266,7 @@ def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _S
     paths = {"file": source_of(reading.file), "mapping": reading.mapping and source_of(reading.mapping)}
     inputs = [each for each in job.members.get("inputs", []) if each["file"] != paths["file"]]
     members = {
-        "owner": session.owner,
+        "sandbox": options.sandbox,
         "shop_id": session.keys.shop_id,
         "ledger": "" if options.ledger is None else options.ledger_name,
         "ledger_id": session.use.run(session.use.ledger.header()).id,
