@@ -36,7 +36,7 @@ FOLDERS = ["benchmarks", "docs", "loanasync", "tests"]  # with Python files
 LONGEST_FILE = 600  # lines without blank lines and comments
 # Tests import the installed package, not the folder `loanasync`. Python compiles modules once, because tests
 # start many processes.
-TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}
+TEST_ENV = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None, "PYTHONUNBUFFERED": None}
 SUPPORT = {**TEST_ENV, "PYTHONPATH": "tests"}  # environment of scripts that import tests/support
 # More workers than CPUs: tests spend half of their time waiting for a socket, a process or a clock.
 # `--forks` collects the tests once (tests/support/forked_workers.py); it needs the `fork` of Linux.

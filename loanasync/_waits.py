@@ -51,13 +51,18 @@ def expire(limit: asyncio.Timeout) -> None:
         limit.reschedule(0.0)
 
 
+def cancellations() -> int:
+    """Return how often the current task was cancelled."""
+    task = asyncio.current_task()
+    return 1 if task is None else task.cancelling()
+
+
 def was_cancelled() -> bool:
     """Return True if the current task was cancelled.
 
     A CancelledError alone does not prove it: aiohttp raises one in requests that wait for a closed pool.
     """
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return cancellations() > 0
 
 
 class SharedTimer(Generic[Owner]):

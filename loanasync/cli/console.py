@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -35,15 +36,27 @@ class _StandardError(io.TextIOBase):
         return self._file is not None and self._file.isatty()
 
     def write(self, text: str) -> int:
-        if self._file is not None:
-            with suppress(OSError, ValueError):
-                self._file.write(text)
+        self._try(lambda file: file.write(text))
         return len(text)
 
     def flush(self) -> None:
+        self._try(lambda file: file.flush())
+
+    def _try(self, action: Callable[[IO[str]], object]) -> None:
         if self._file is not None:
-            with suppress(OSError, ValueError):
-                self._file.flush()
+            try:
+                action(self._file)
+            except (OSError, ValueError):
+                discard_output(self._file)
+
+
+def discard_output(file: IO[str]) -> None:
+    """Discard what was and will be written to a file that cannot be written.
+
+    Otherwise Python writes the rest at exit. That fails again, and replaces the exit code.
+    """
+    with suppress(OSError, ValueError):  # it is closed, or not a file of the operating system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def stderr_console() -> Console:

@@ -19,7 +19,7 @@ from loanasync._results import Approved, Decision, Meta, Problem, Refused
 from loanasync._runtime.guard import Claim, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
-from loanasync._waits import was_cancelled
+from loanasync._waits import cancellations
 from loanasync.errors import (
     ConfigurationError,
     DecisionNotRecordedError,
@@ -140,6 +140,7 @@ class LedgerGuard:
         """
         if within <= 0:
             return self._unavailable(TimeoutError(), operation, key)
+        earlier = cancellations()  # a settlement may run in a task that was cancelled before
         try:
             async with asyncio.timeout(None if self._never_waits else within):
                 return await action()
@@ -150,9 +151,9 @@ class LedgerGuard:
         except LoanError as error:  # for example ConfigurationError: the driver is not installed
             return type(error)(*error.args)  # a copy without traceback: its frames contain personal data
         except asyncio.CancelledError as error:
-            if was_cancelled():
+            if cancellations() > earlier:
                 raise
-            # It was raised by the store, which was closed meanwhile.
+            # It was raised by the store, which was closed meanwhile; or by the timeout, before Python 3.11.4.
             return self._unavailable(error, operation, key)
         except Exception as error:  # noqa: BLE001  (any exception of a store means that it cannot be used)
             return unsuitable_driver_error(self.ledger, error) or self._unavailable(error, operation, key)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -45,9 +46,24 @@ async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
         assert {type(decision) for decision in await asyncio.gather(*calls)} == {Refused}
 
 
+class EarlyTimeout(asyncio.Timeout):  # type: ignore[misc]
+    """A timeout as in the first releases of Python 3.11: its error has no cause."""
+
+    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036  (only passed on)
+        try:
+            await super().__aexit__(*raised)
+        except TimeoutError as error:
+            error.__cause__ = None
+            raise
+
+
 @each_path
 @pytest.mark.parametrize("limit", ["limit", "limit_per_host"])
-async def test_full_pool_of_user_session_is_pool_timeout(limit: str, *, is_direct: bool) -> None:
+@pytest.mark.parametrize("timeout", [asyncio.Timeout, EarlyTimeout])
+async def test_full_pool_of_user_session_is_pool_timeout(
+    limit: str, timeout: type, monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
+) -> None:
+    monkeypatch.setattr("asyncio.timeouts.Timeout", timeout)
     connector = aiohttp.TCPConnector(**{limit: 2})  # type: ignore[arg-type]
     async with serving(None) as server, aiohttp.ClientSession(connector=connector) as session:
         client = server.client(session=session, direct_connections=is_direct)

@@ -156,8 +156,6 @@ class RawServer:
     async def accept(self) -> None:
         """Accept connections, including those that wait in the backlog."""
         self._drain_backlog()
-        if self._socket.fileno() < 0:
-            self._bind()
         self._server = await asyncio.start_server(self._accepted, sock=self._socket, ssl=self._tls)
 
     async def recover(self, tls: ssl.SSLContext | None) -> None:
@@ -175,11 +173,15 @@ class RawServer:
 
     async def stop(self) -> None:
         """Refuse new connections, and wait until all connections are closed."""
-        self.refuse()
+        self._stop_listening()
         await self.wait_until_closed()
 
     def refuse(self) -> None:
-        """Stop listening: the system refuses connections."""
+        """Stop listening, and keep the port from other servers: the system refuses connections."""
+        self._stop_listening()
+        self._bind()
+
+    def _stop_listening(self) -> None:
         self._drain_backlog()
         if self._server is not None:
             self._server.close()

@@ -18,7 +18,7 @@ from attrs import evolve
 from loanasync import ConfigurationError
 from loanasync._config import LEDGER_OLD_KEYS
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
-from loanasync.cli.console import counted, print_message
+from loanasync.cli.console import counted, discard_output, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import (
     decrypted,
@@ -88,7 +88,7 @@ def opened(name: str, *, must_exist: bool = True) -> Iterator[OpenLedger]:
         print_message(str(error))
         raise typer.Exit(Exit.NOTHING_SENT) from None
     except BrokenPipeError:  # such as in `loanasync ledger ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output(sys.stdout)
         raise typer.Exit(Exit.FAILED) from None
     except OSError as error:
         print_message(f"{error.filename or 'the ledger'}: {error.strerror}")

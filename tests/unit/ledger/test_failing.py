@@ -237,7 +237,8 @@ def orphans_in(folder: Path) -> int:
     return len(list(folder.glob("*.json")))
 
 
-async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [hanging, cancelling])
+async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path, later: Any) -> None:
     ledger = FailingLedger(settle=hanging)
     shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, patience=0.01)
     call = asyncio.create_task(shop.approve())
@@ -245,6 +246,7 @@ async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: 
         await asyncio.wait({call}, timeout=0)
     [task] = asyncio.all_tasks() - {asyncio.current_task(), call}
     task.cancel()
+    ledger.faults["settle"] = later  # when the cancelled task writes what was not written
     await asyncio.wait({task, call})
     error = call.exception()
     assert isinstance(error, DecisionNotRecordedError)
