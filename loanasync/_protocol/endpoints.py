@@ -254,8 +254,19 @@ def _read_partial_decision(
     if (expected or is_truncated) and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
         if _are_of_another_customer(decode_part(response.body, "fiscalCode"), call):
             return _unexpected(call, response, (_OTHER_CUSTOMER,), meta)
-        return (Approved if expected else Refused)(meta=evolve(meta, unread=_UNREAD_BODY))
+        partial_meta = evolve(meta, unread=_UNREAD_BODY)
+        if not expected:
+            return Refused(meta=partial_meta)
+        return Approved(redirect_url=_redirect_in(response.body), meta=partial_meta)
     return _unexpected(call, response, reasons, meta)
+
+
+def _redirect_in(part: bytes) -> str | None:
+    """Return the redirect URL in a body that is not a JSON object, if it is there once and whole."""
+    urls = decode_part(part, "redirectUrl")
+    url = urls[0] if len(urls) == 1 and isinstance(urls[0], str) else ""
+    is_damaged = url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url
+    return None if is_damaged or not url.strip() else url
 
 
 _UNREAD_BODY = ("body",)

@@ -22,12 +22,16 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
     default it contains only members of the decision, no personal data.
     """
     if isinstance(result, Approved | Refused):
-        status = result.meta.status
-        note = NO_REDIRECT if isinstance(result, Approved) and result.redirect_url is None else ""
-        if not result.raw:
-            return Settlement(state=state, note=note, status=status, fault=_INCOMPLETE)
-        body = _encrypt(_encode(_kept(result.raw, policy)), policy)
-        return Settlement(state=state, note=note, status=status, body=body)
+        redirect = result.redirect_url if isinstance(result, Approved) else None
+        found: dict[str, JSON] = {} if redirect is None else {"approved": True, "redirectUrl": redirect}
+        members = result.raw or found
+        return Settlement(
+            state=state,
+            note=NO_REDIRECT if isinstance(result, Approved) and redirect is None else "",
+            status=result.meta.status,
+            body=_encrypt(_encode(_kept(members, policy)), policy) if members else None,
+            fault=None if result.raw else _INCOMPLETE,
+        )
     note = type(result).__name__
     response: RawResponse | None = getattr(result, "response", None)
     if response is None or not response.body:
@@ -102,6 +106,8 @@ def replay(entry: Entry, call: Call, policy: LedgerPolicy, meta: Meta) -> Outcom
     members = {**echo, **stored_members, "fiscalCode": call.fiscal_code}
     # Use the status of the decision: a person may have accepted a response with another status.
     read = call.read(Response(status=STATUS[entry.state], headers={}, body=encode(members)), meta)
+    if entry.fault == _INCOMPLETE and isinstance(read, Approved):
+        return Approved(redirect_url=read.redirect_url, meta=without_body.meta)
     # The response may contradict the decision of a person, or be unreadable: then return the decision only.
     return read if isinstance(read, kind) or entry.source == SERVICE else without_body
 

@@ -22,11 +22,17 @@ def unknown(status: int, body: object, fault: str | None = None) -> UnexpectedRe
     return error
 
 
-def decided(kind: type[Approved | Refused], status: int, body: object, fault: str | None = None) -> Any:
-    """Read a decision from a body that has no redirect URL."""
+def decided(
+    kind: type[Approved | Refused],
+    status: int,
+    body: object,
+    fault: str | None = None,
+    redirect_url: str | None = None,
+) -> Any:
+    """Read a decision from a body with this redirect URL."""
     decision = read(APPROVE, status, body, fault=fault)
     assert isinstance(decision, kind), decision
-    assert (decision.meta.status, getattr(decision, "redirect_url", None)) == (status, None)
+    assert (decision.meta.status, getattr(decision, "redirect_url", None)) == (status, redirect_url)
     return decision
 
 
@@ -92,9 +98,25 @@ def test_approve_201_truncated_after_approved_true_is_approved(part: bytes, faul
     assert decided(Approved, 201, part, fault).meta.unread == ("body",)
 
 
-def test_approve_201_broken_json_with_approved_true_is_approved() -> None:
-    decision = decided(Approved, 201, b'{"approved":true,"redirectUrl":https://x.example}')
-    assert decision.meta.unread == ("body",)
+@pytest.mark.parametrize(
+    ("body", "redirect_url"),
+    [
+        (b'{"approved":true,"redirectUrl":https://x.example}', None),
+        (b'{"approved":true,"redirectUrl":"https:\\/\\/x.example"} <b>Notice</b>', "https://x.example"),
+        (b'{"approved":true,"redirectUrl":"https://x.example","amount":NaN}', "https://x.example"),
+        (
+            '{"redirectUrl":"https://x.example","approved":true,"city":"Forlì"}'.encode("latin-1"),
+            "https://x.example",
+        ),
+        (b'{"approved":true,"redirectUrl":"https://x.example/\xec","amount":NaN}', None),
+        (b'{"approved":true,"redirectUrl":"https://x.example","redirectUrl":"https://y.example", NaN}', None),
+        (b'{"approved":true,"redirectUrl":" ","amount":NaN}', None),
+        (b'{"approved":true,"redirectUrl":7,"amount":NaN}', None),
+    ],
+)
+def test_approve_201_with_broken_json_is_approved(body: bytes, redirect_url: str | None) -> None:
+    decision = decided(Approved, 201, body, redirect_url=redirect_url)
+    assert (decision.raw, decision.meta.unread) == ({}, ("body",))
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,14 @@ async def test_file_has_personal_data_only_with_keep_body(keep: str, tmp_path: P
     for personal in (FISCAL_CODE, "anna@example.com", "Prova"):
         assert personal not in "".join(texts)
         assert (personal.encode() in stored) is (keep == "body")
+
+
+async def test_redirect_of_a_body_that_is_not_json_is_stored() -> None:
+    body = json.dumps({"approved": True, "redirectUrl": REDIRECT, "firstName": "Anna"}).encode()
+    shop = Shop(response(201, body + b" <b>Notice</b>"))
+    for _ in range(2):
+        decision = await shop.approve()
+        assert isinstance(decision, Approved)
+        assert (decision.redirect_url, decision.raw, decision.meta.unread) == (REDIRECT, {}, ("body",))
+    entry = await shop.entry()
+    assert (entry.status, entry.fault, b"Anna" in (entry.body or b"Anna")) == (201, "not whole", False)
