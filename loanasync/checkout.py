@@ -28,6 +28,7 @@ from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Problems, Refused
 from loanasync._settings import Timeout
+from loanasync._validation import rules
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionNotRecordedError,
@@ -51,7 +52,8 @@ class Order(Protocol):
     async def hold(self, fiscal_code: str, /) -> int:
         """Add a hold for a customer, and return the number of holds.
 
-        Return 0 if another customer has a hold, or if the order was paid by another method. For example
+        The code has capital letters, and no spaces around it. Return 0 if another customer has a hold, or if
+        the order was paid by another method. For example
         ``UPDATE orders SET code = :code, holds = holds + 1 WHERE number = :number AND NOT paid_by_card AND
         (holds = 0 OR code = :code) RETURNING holds``; without a row, return 0.
         """
@@ -254,7 +256,8 @@ async def checkout(
     problems = client.check(click.fiscal_code, click.request)
     if problems.for_fields({*fields, "fiscal_code"})[0]:  # before `hold`: a database may refuse such a code
         return error_page(InvalidRequestError(problems, "approve"), fields)
-    deciding = asyncio.ensure_future(_decide(click, order, fields, approved_url))
+    deciding = asyncio.create_task(_decide(click, order, fields, approved_url))
+    client._flights.follow(deciding)  # noqa: SLF001  (of this package)
     try:
         return await asyncio.shield(deciding)
     except asyncio.CancelledError:  # the shopper has left
@@ -276,7 +279,10 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
 
     No method of the order is cancelled if the shopper leaves.
     """
-    if not (holds := await order.hold(click.fiscal_code)):
+    holds = await order.hold(rules.normalize_fiscal_code(click.fiscal_code))
+    if isinstance(holds, bool) or not isinstance(holds, int):  # such as None of an UPDATE without RETURNING
+        raise TypeError(f"Order.hold must return the number of holds, not {type(holds).__name__}")
+    if not holds:
         return Ask(error=PayloadMismatchError("approve", "", "inflight"))
     entry = None
     try:
@@ -312,8 +318,10 @@ def _logged(method: str, entry: str | None) -> Iterator[None]:
     """Log an error of the order, whose text may contain personal values: the page is known and is shown."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  (of the shop's database)
+    except (Exception, asyncio.CancelledError) as error:  # also the end of the event loop
         log(ERROR, "checkout, entry %s: order.%s failed: %s", entry or "-", method, type(error).__name__)
+        if isinstance(error, asyncio.CancelledError):
+            raise
 
 
 @define
@@ -365,11 +373,13 @@ class _Click:
 
 
 def _restored(stored: Mapping[str, Any] | None) -> Decision | None:
-    if stored is None:
-        return None
-    kind = Approved if stored.get("approved") is True else Refused
     try:
-        return kind.from_dict(stored)
+        if stored is None:
+            return None
+        if not isinstance(stored, Mapping):
+            text = "Order.decision must return None or the mapping that Order.save got"
+            raise TypeError(f"{text}, not {type(stored).__name__}")
+        return (Approved if stored.get("approved") is True else Refused).from_dict(stored)
     finally:
         del stored  # personal: must not be in a traceback
 

@@ -134,6 +134,7 @@ class Flights(ForkSafe):
         self._guard = guard
         self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, Flight] = {}
+        self._followers: set[asyncio.Task[Any]] = set()
 
     async def approve(
         self, call: Call, timeout: Timeout, retry: RetryPolicy, *, waits_for_response: bool = False
@@ -328,12 +329,18 @@ class Flights(ForkSafe):
         self._guard.keep_unread(flight)
         flight.report_unread()
 
+    def follow(self, task: "asyncio.Task[Any]") -> None:
+        """Let `aclose` wait for a task that stores the decision of a flight elsewhere."""
+        self._followers.add(task)
+        task.add_done_callback(self._followers.discard)
+
     async def aclose(self) -> None:
-        """Wait until the flights of this event loop have settled."""
+        """Wait until the flights of this event loop have settled, and their followers have ended."""
         current = asyncio.get_running_loop()
         flights = tuple(self._in_flight.values())
-        tasks = [flight.task for flight in flights if flight.loop is current and flight.task is not None]
-        if tasks:
+        tasks = {flight.task for flight in flights if flight.loop is current and flight.task is not None}
+        tasks |= {task for task in tuple(self._followers) if task.get_loop() is current}
+        if tasks := tasks - {asyncio.current_task()}:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
 
     def _digests_of(self, call: Call) -> tuple[bytes, bytes]:

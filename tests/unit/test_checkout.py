@@ -391,3 +391,44 @@ async def test_known_approval_does_not_depend_on_another_creation(
     for _ in range(2):
         assert isinstance(await page_of(client), kind)
     assert sent_by(script) == ["create_request", "approve"]
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_closing_waits_for_the_order_of_a_shopper_who_has_left(
+    caplog: pytest.LogCaptureFixture, *, is_closed: bool
+) -> None:
+    class SlowToSave(MemoryOrder):
+        async def save(self, *arguments: Any) -> None:
+            click.cancel()
+            await asyncio.sleep(0.01)
+            await super().save(*arguments)
+
+    client, order = scripted_client(CREATED, approved()), SlowToSave()
+    click = asyncio.create_task(page_of(client, order))
+    await asyncio.wait([click])
+    if is_closed:
+        await client.aclose()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:  # the event loop ends
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    lost = "checkout, entry -: order.save failed: CancelledError"
+    assert (order.stored is not None, lost in caplog.messages) == (is_closed, not is_closed)
+
+
+@pytest.mark.parametrize(
+    ("method", "result"), [("decision", "{}"), ("decision", approved()), ("hold", None), ("hold", True)]
+)
+async def test_wrong_result_of_a_method_of_the_order_is_a_type_error(method: str, result: object) -> None:
+    async def wrong(*_: object) -> object:
+        return result
+
+    setattr(order := MemoryOrder(), method, wrong)
+    with pytest.raises(TypeError, match=f"Order.{method} must return .*, not {type(result).__name__}$"):
+        await page_of(scripted_client(), order)
+
+
+async def test_order_is_held_for_the_fiscal_code_in_its_normal_form() -> None:
+    order = MemoryOrder()
+    await page_of(scripted_client(CREATED, approved()), order, code=f" {FISCAL_CODE.lower()} ")
+    assert order.code == FISCAL_CODE
