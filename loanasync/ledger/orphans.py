@@ -71,13 +71,14 @@ def write_orphan(folders: Iterable[Path], orphan: Orphan) -> Path | None:
 
 def _write(folder: Path, orphan: Orphan) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=".part", dir=folder)  # readable only by this user
+    prefix = f"{orphan.key[:_KEY_LENGTH]}-"
+    handle, name = tempfile.mkstemp(".part", prefix, folder)  # readable only by this user
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(orphan.as_json())
             file.flush()
             os.fsync(file.fileno())
-        target = folder / f"{orphan.key[:_KEY_LENGTH]}-{token_hex(8)}.json"
+        target = folder / f"{prefix}{token_hex(8)}.json"
         try:
             Path(name).replace(target)
         except FileNotFoundError:  # an import deleted the file: write it again
@@ -172,7 +173,7 @@ def orphan_files(folder: Path, key: str = "") -> list[Path]:
         OSError: The folder cannot be read.
     """
     # A ".part" file may be complete: its writer may have been killed before it renamed the file.
-    kinds = (".json",) if key else (".json", ".part")
+    kinds = (".json", ".part")
     try:
         files = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -202,6 +203,10 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
     if entry.state is not orphan.settlement.state:
         return f"it contradicts the ledger, where the entry is {entry.state.value}"
     if has_unstored_response(orphan.settlement, entry):
+        if entry.state is State.UNKNOWN:
+            return (
+                "the ledger has another response of this entry: read both, resolve it, then delete the file"
+            )
         return (
             "a person decided first, and the ledger does not have this response: "
             "resolve the entry as unknown, then import again"
@@ -211,5 +216,10 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
 
 
 def has_unstored_response(settlement: Settlement, entry: Entry) -> bool:
-    """Return True if the entry lacks the settlement's response: a person decided first, without it."""
+    """Return True if the entry lacks the settlement's response.
+
+    A person decided first, without it; or there is another response that could not be classified.
+    """
+    if settlement.state is State.UNKNOWN:
+        return settlement.body not in (None, entry.body)
     return entry.source != SERVICE and entry.body is None and settlement.body is not None

@@ -134,10 +134,16 @@ def _is_correction(entry: Entry, token: str, settlement: Settlement, over: str) 
 
 
 def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
-    """Return True if a settlement that is not a correction is allowed."""
+    """Return True if a settlement that is not a correction is allowed.
+
+    A response of the service is never lost: a decision is accepted from any claim, and a response that could
+    not be classified unless the entry is in flight or has another one.
+    """
     if entry.state in DECIDED:
         return False
-    return entry.token == token or (settlement.state in DECIDED and settlement.source == SERVICE)
+    lacks_response = entry.body is None and as_read(entry).state is State.UNKNOWN
+    is_response = settlement.state in DECIDED or (settlement.body is not None and lacks_response)
+    return entry.token == token or (is_response and settlement.source == SERVICE)
 
 
 def _keeps_response(entry: Entry, settlement: Settlement) -> bool:

@@ -79,6 +79,7 @@ def test_orphan_whose_part_file_was_imported_is_written_again(
 
     monkeypatch.setattr(Path, "replace", replace)
     file = write_orphan([tmp_path], ORPHAN)
+    assert taken[0].name.startswith(f"{ORPHAN.key}-"), "an import of this entry finds it"
     assert file is not None
     assert list(tmp_path.iterdir()) == [file]
     assert Orphan.from_json(file.read_bytes()) == ORPHAN
@@ -134,3 +135,21 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     assert found is not None
     assert (found.body, found.source) == (APPROVED.body, "service")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_import_writes_an_unclassified_response_to_an_unknown_entry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another claim has taken over the entry meanwhile, and did not receive a response."""
+    ledger = MemoryLedger()
+    await settle(ledger, Settlement(state=State.UNKNOWN))
+    for body in (b"one", b"other"):
+        kept = Settlement(state=State.UNKNOWN, status=201, body=body)
+        orphan = evolve(await of(ledger), token=f"{body!r}", settlement=kept)
+        await asyncio.to_thread(write_orphan, [tmp_path], orphan)
+        assert await import_orphans(ledger, tmp_path) == (body == b"one")
+        found = await ledger.get("k")
+        assert found is not None
+        assert (found.state, found.status, found.body) == (State.UNKNOWN, 201, b"one")
+    assert len(list(tmp_path.iterdir())) == 1
+    assert "the ledger has another response of this entry: read both" in caplog.text
