@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -76,11 +77,12 @@ _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
 _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork between two waits
 _LOCK_PAUSE = 0.005  # seconds between two attempts
+_LEAST_FREE = 1_000_000  # bytes on the disk
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
 _BOOT_SPACING = 4e9  # seconds by which a boot advances the lease clock; more than any uptime or time of day
 
 _FULL = "the disk is full: free some space"
-_READ_ONLY = "the file or its folder is not writable: let this user write to both"
+_READ_ONLY = "the file, its -wal or -shm file, or its folder is not writable: let this user write to them"
 _NO_LINKS = "the file system has no hard links: put the ledger on another local disk"
 _DAMAGED = "is damaged, truncated, or not an SQLite file: restore it, or name another file"
 _CAUSES = {
@@ -96,7 +98,10 @@ _SYSTEM_CAUSES = {
     errno.ENOSPC: _FULL,
     errno.EROFS: _READ_ONLY,
     errno.EACCES: _READ_ONLY,
-    errno.ENOENT: "the file was deleted or replaced while it was open: restore it, then restart this process",
+    errno.ENOENT: (
+        "the file or its -wal file was deleted or replaced while it was open: restore it, then restart this "
+        "process"
+    ),
     errno.EPERM: _NO_LINKS,
     errno.EOPNOTSUPP: _NO_LINKS,
 }
@@ -152,6 +157,7 @@ class _Connection(Connection):
     """A connection to the file of a ledger."""
 
     now: Callable[[], float]  # the lease clock, see `_lease_clock`
+    folder: Path
 
 
 @define
@@ -270,6 +276,9 @@ def _entry(row: Sequence[Any], now: float) -> Entry:
 def _swap(write: Write, transaction: _Transaction) -> Found:
     _check(write.header, transaction.id)
     entry, connection, now = write.entry, transaction.connection, transaction.now
+    # A claim without space for its settlement would lose the response.
+    if write.lease is not None and shutil.disk_usage(connection.folder).free < _LEAST_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     revision, end = connection.execute(_FIND, (entry.key,)).fetchone() or ("", now)
     generation, today = transaction.generation, transaction.time_of_day
     end = write.set_times(revision, end - now, generation=generation, now=now, time_of_day=today)
@@ -299,7 +308,9 @@ class _DatabaseThread:
         self._file = file
         self._patience = patience
         self._connection: _Connection | None = None
-        self._opened_identity: tuple[int, int] | None = None  # device and inode number of the opened file
+        self._opened_identity: tuple[int, int] | None = None  # of the opened file
+        self._log = file  # its -wal file, which SQLite keeps while the file is open
+        self._log_identity: tuple[int, int] | None = None
         self._finalizer: Callable[[], object] | None = None
         self._executor = ThreadPoolExecutor(1, "loanasync-ledger")
         self._writes: deque[tuple[Writing[Any], asyncio.Future[Any]]] = deque()
@@ -344,12 +355,17 @@ class _DatabaseThread:
 
     def _connect(self) -> _Connection:
         """Return the connection; open the file if necessary."""
-        if self._opened_identity is not None and self._opened_identity != _identity(self._file):
-            # With an empty file, every customer would be requested again. `aclose` forgets the identity.
+        is_replaced = self._opened_identity not in (None, _identity(self._file))
+        if self._connection is not None:
+            is_replaced |= self._log_identity != _identity(self._log)
+        if is_replaced:
+            # With an empty file, every customer would be requested again. Without the -wal file, other
+            # processes do not see the writes of this one. `aclose` forgets the identity.
             raise FileNotFoundError(errno.ENOENT, "deleted or replaced while it was open", str(self._file))
         if self._connection is None:
             self._connection = _open_file(self._file, min(_LOCK_TIMEOUT, self._patience))
-            self._opened_identity = _identity(self._file)
+            self._log = Path(f"{os.path.realpath(self._file)}-wal")
+            self._opened_identity, self._log_identity = _identity(self._file), _identity(self._log)
             # Close the file when the ledger is garbage-collected without `aclose`, and when the process ends.
             self._finalizer = finalize(self, _close_connection, self._connection, self.process)
         return self._connection
@@ -473,6 +489,10 @@ def _open_file(path: Path, patience: float) -> _Connection:
     if not file.exists():
         reason = f"does not exist: check the name, or run loanasync ledger create {name}"
         raise _MissingFileError("ledger", "", name, reason)
+    if file.stat().st_dev != file.parent.stat().st_dev:  # other processes would have another -wal file
+        raise mismatch(
+            name, "is mounted without its folder, where SQLite writes a part of it: mount the folder"
+        )
     connection = sqlite3.connect(
         f"{file.as_uri()}?mode=rw",
         uri=True,
@@ -486,7 +506,8 @@ def _open_file(path: Path, patience: float) -> _Connection:
         connection.execute("PRAGMA journal_mode = WAL")  # a restored copy may have another mode
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk
-        connection.now = _lease_clock(connection)
+        connection.execute("PRAGMA secure_delete = ON")  # a purge removes personal data from the file, too
+        connection.now, connection.folder = _lease_clock(connection), file.parent
     except sqlite3.DatabaseError as error:
         connection.close()
         if _result_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
@@ -524,16 +545,19 @@ def _lease_clock(connection: Connection) -> Callable[[], float]:
     """Return the clock of the leases: a function that returns seconds. It cannot be set.
 
     It is the machine's uptime, advanced by a fixed number with each boot. So a reboot, which ends the owners
-    of all leases, expires them. Systems other than Linux have no boot id; there it is the time of day.
+    of all leases, expires them. A process on Linux that may not read the boot id counts no boot. Other
+    systems have none; there it is the time of day.
     """
     boot = ""
     with suppress(OSError):
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
-    if connection.execute("SELECT boot FROM ledger").fetchone()[0] != boot:
+    is_known = bool(boot) or not hasattr(time, "CLOCK_BOOTTIME")
+    if is_known and connection.execute("SELECT boot FROM ledger").fetchone()[0] != boot:
         with _write_transaction(connection):
             connection.execute("UPDATE ledger SET boot = ?, boots = boots + 1 WHERE boot <> ?", (boot, boot))
-    start = connection.execute("SELECT boots FROM ledger").fetchone()[0] * _BOOT_SPACING
-    return (lambda: start + _uptime()) if boot else (lambda: start + time.time())
+    stored, boots = connection.execute("SELECT boot, boots FROM ledger").fetchone()
+    start = boots * _BOOT_SPACING
+    return (lambda: start + _uptime()) if stored else (lambda: start + time.time())
 
 
 def _uptime() -> float:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from unittest import mock
 
 import pytest
 
-from loanasync import LedgerMismatchError, LedgerUnavailableError
+from loanasync import Approved, LedgerMismatchError, LedgerUnavailableError
 from loanasync.ledger import SqliteLedger, State
 from loanasync.ledger.header import Header
 from loanasync.ledger.sqlite import _SqliteStore
@@ -252,6 +253,39 @@ async def test_file_that_cannot_be_created_is_refused(
     with pytest.raises(LedgerMismatchError, match=f"cannot be created: {advice}, or check the name"):
         await shop.approve()
     await shop.ledger.aclose()
+
+
+async def test_claim_without_space_for_its_settlement_sends_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    free = shutil.disk_usage(file.parent)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free._replace(free=999_999))
+    with pytest.raises(LedgerUnavailableError, match="the disk is full: free some space"):
+        await shop.approve()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free._replace(free=1_000_000))
+    assert isinstance(await shop.approve(), Approved)
+    await shop.ledger.aclose()
+
+
+async def test_purge_overwrites_personal_data_in_the_file(store: _SqliteStore, header: Header) -> None:
+    assert (header.name, await run_sql(store, "PRAGMA secure_delete")) == (store.name, 1)
+
+
+async def test_file_mounted_without_its_folder_is_refused(
+    store: _SqliteStore, header: Header, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another container would have a -wal file of its own, and not see the decisions in this one."""
+    assert header
+    await store.aclose()
+    stat = Path.stat
+
+    def on_another_device(path: Path, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        return os.stat_result((*found[:2], found.st_dev + (path == file), *found[3:10]))
+
+    monkeypatch.setattr(Path, "stat", on_another_device)
+    assert "is mounted without its folder" in await refusal(file)
 
 
 async def test_file_deleted_without_its_write_ahead_log_is_not_created(

@@ -119,26 +119,54 @@ async def test_sqlite_leases_without_a_boot_id_follow_the_time_of_day(machine: M
         assert await state(file) is State.UNKNOWN
 
 
+async def test_process_that_may_not_read_the_boot_id_uses_the_same_clock(
+    machine: Machine, ledger: SqliteLedger, file: Path
+) -> None:
+    await ledger.claim("k", token="t", payload="p", lease=60)
+    machine.start("")
+    assert await state(file) is State.INFLIGHT
+    machine.start("first")
+    assert await state(file) is State.INFLIGHT
+    machine.start("")
+    machine.pass_by(61)
+    assert await state(file) is State.UNKNOWN
+
+
 @pytest.mark.parametrize("boots", [("first", ""), ("", "first"), ("first", "", "first")])
 async def test_sqlite_leases_expire_on_another_system(
-    machine: Machine, file: Path, boots: tuple[str, ...]
+    machine: Machine, file: Path, boots: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file was copied, for example between a container with boot ids and one without."""
+    """The file was copied between Linux and a system without boot ids."""
     async with SqliteLedger(file) as ledger:
         await ledger.open(ORIGIN, LedgerPolicy())
     for number, boot in enumerate(boots):
         machine.start(boot)
-        async with SqliteLedger(file) as ledger:
-            if number:
-                assert await state(file) is State.UNKNOWN
-            over = f"t{number - 1}"
-            await ledger.claim("k", token=f"t{number}", payload="p", lease=60, over=over)
-            assert await state(file) is State.INFLIGHT
+        with monkeypatch.context() as patch:
+            if not boot:
+                patch.delattr(time, "CLOCK_BOOTTIME")
+            async with SqliteLedger(file) as ledger:
+                if number:
+                    assert await state(file) is State.UNKNOWN
+                over = f"t{number - 1}"
+                await ledger.claim("k", token=f"t{number}", payload="p", lease=60, over=over)
+                assert await state(file) is State.INFLIGHT
 
 
 async def create_other(file: Path) -> None:
     async with SqliteLedger(file) as other:
         await other.open(ORIGIN, LedgerPolicy())
+
+
+async def test_sqlite_file_whose_write_ahead_log_was_deleted_sends_nothing(file: Path) -> None:
+    """The file was restored in place while it was open: other processes do not see its writes."""
+    shop = Shop(approved(), approved(), ledger=SqliteLedger(file))
+    await shop.approve()
+    file.with_name(f"{file.name}-wal").unlink()
+    with pytest.raises(LedgerUnavailableError, match="its -wal file was deleted or replaced while it"):
+        await shop.approve(code=OTHER)
+    await shop.ledger.aclose()
+    assert isinstance(await shop.approve(code=OTHER), Approved)
+    await shop.ledger.aclose()
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
