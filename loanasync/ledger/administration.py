@@ -72,7 +72,9 @@ async def confirm(ledger: Ledger) -> None:
         Exception: The ledger does not exist or cannot be used.
     """
     header = await ledger.header()
-    await _change(ledger, header, evolve(header, has_lost_writes=False, epoch=header.epoch + 1))
+    # Later than the epoch of an earlier confirmation, which the restored copy may lack.
+    epoch = max(header.epoch + 1, int(await ledger.time_of_day()))
+    await _change(ledger, header, evolve(header, has_lost_writes=False, epoch=epoch))
 
 
 async def _change(ledger: Ledger, header: Header, new: Header) -> None:

@@ -1,5 +1,6 @@
 """A file with the number of the last write that this machine saw, to notice a ledger that lost writes."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -57,11 +58,16 @@ class LastNumber:
                 file = folder / _name(header)
                 part = file.with_suffix(f".{token_hex(4)}")
                 numbers = (header.epoch, number, header.generation, header.transaction)
-                part.write_text(" ".join(map(str, numbers)), encoding="ascii")
-                part.replace(file)
+                try:
+                    part.write_text(" ".join(map(str, numbers)), encoding="ascii")
+                    part.replace(file)
+                finally:
+                    part.unlink(missing_ok=True)
                 return
 
 
 def _name(header: Header) -> str:
-    place = sha256(header.name.encode()).hexdigest()[:8]  # a copy of the ledger has the same id
+    # A copy of the ledger has the same id. Relative and absolute paths and links are the same ledger.
+    name = header.name if "://" in header.name else os.path.realpath(header.name)
+    place = sha256(name.encode()).hexdigest()[:8]
     return f"ledger-{header.id}-{place}.number"

@@ -174,6 +174,11 @@ class Ledger(Closing):
             return header
         return self.known_header
 
+    async def time_of_day(self) -> float:
+        """Return the present time of the clock that dates entries, in seconds since 1970."""
+        found = (await self._store.header()).time_of_day
+        return time.time() if found is None else found
+
     async def change_header(self, header: Header, new: Header) -> bool:
         """Write a changed header with the next generation; return False if another client was faster."""
         self.known_header = None
@@ -297,8 +302,9 @@ class Ledger(Closing):
     ) -> Entry:
         """Write the outcome of a claim, or correct what a person wrote.
 
-        A decision of the service is written whatever token is given, unless the entry has a decision. Any
-        other settlement is written only with the token of the last claim. If the entry does not exist, the
+        A decision of the service is written whatever token is given, unless the entry has a decision. So is
+        its response that could not be classified, if the entry is unknown and has no response. Any other
+        settlement is written only with the token of the last claim. If the entry does not exist, the
         settlement creates it.
 
         Args:
@@ -464,7 +470,7 @@ class Ledger(Closing):
         Raises:
             Exception: The ledger cannot be used.
         """
-        header, before, deleted = await self.header(), time.time() - older_than, 0
+        header, before, deleted = await self.header(), await self.time_of_day() - older_than, 0
         for column, value in _lists(_PURGED):
             async for page in self._pages(column, value):
                 old = [entry for entry in page if entry.state in _PURGED and entry.changed <= before]

@@ -6,13 +6,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, TypeAlias
+from urllib.parse import urlsplit
 
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, mismatch
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, dump_entry, load_entry, set_times
+from loanasync.ledger.model import SERVICE, Entry, dump_entry, load_entry, set_times
 from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Write
 
 Row: TypeAlias = Any  # asyncpg has no types
@@ -64,8 +65,8 @@ class PostgresLedger(Ledger):
     server or the user. Leases are measured by the server's clock.
 
     With a connection of your own, an operation becomes part of a transaction that is open on that connection.
-    So `resolve` and your own statements are committed together, or not at all. `LoanClient.approve` raises
-    ConfigurationError inside a transaction: a rollback would undo the claim after the request was sent.
+    So `resolve` and your own statements are committed together, or not at all. Claims and outcomes of the
+    service are refused with ConfigurationError: a rollback would undo them after the request was sent.
 
     Needs the extra ``postgres``, which installs asyncpg.
 
@@ -127,6 +128,12 @@ def _check_address(url: str) -> None:
         raise missing_driver_error(PostgresLedger) from None
     if url.partition("://")[0] not in _SCHEMES:
         raise ConfigurationError("ledger", "needs an address that begins with postgresql://")
+    try:
+        for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+            urlsplit(f"//{host}").port  # noqa: B018  (raises ValueError)
+    except ValueError:
+        advice = "percent-encode the user and the password"
+        raise ConfigurationError("ledger", f"needs an address with a valid host and port: {advice}") from None
 
 
 class _Session:
@@ -240,18 +247,16 @@ class _PostgresStore:
         finally:
             await pool.release(connection)
 
-    async def _run(
-        self, statement: str, *arguments: object, must_commit: bool = False
-    ) -> tuple[list[Row], bool]:
+    async def _run(self, statement: str, *arguments: object, must_commit: str = "") -> tuple[list[Row], bool]:
         """Return the rows of a statement, and whether it was committed.
 
         Raises:
-            ConfigurationError: It would not be committed, but must be.
+            ConfigurationError: It would not be committed, but what `must_commit` names must be.
         """
         async with self._connection() as connection:
             is_committed = not connection.is_in_transaction()
             if must_commit and not is_committed:
-                raise _transaction_error("claim")
+                raise _transaction_error(must_commit)
             return await self._fetch(connection, statement, *arguments), is_committed
 
     async def _select(self, statement: str, header: Header, *arguments: object) -> tuple[list[Row], bool]:
@@ -297,9 +302,9 @@ class _PostgresStore:
             return FoundHeader(None, now, 0)
         header = Header.from_json(text, self.name, transaction)
         if known and known.id == header.id and known.is_restored(header.generation, transaction):
-            return FoundHeader(header, now, _LOST)
+            return FoundHeader(header, now, _LOST, now)
         self._known = header
-        return FoundHeader(header, now, 0)
+        return FoundHeader(header, now, 0, now)
 
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         new = (header.id, header.generation, header.as_json())
@@ -331,9 +336,14 @@ class _PostgresStore:
         statement = (_UPDATE if expects else _INSERT)[is_claim]
         conditions = (header.id, header.generation if is_claim else None, write.lease, write.not_after)
         values = (*conditions, *dump_entry(entry), *([expects] if expects else []))
+        must_commit = ""  # a person's resolution, which may claim the entry that it changes
+        if is_claim and not expects:
+            must_commit = "claim"
+        elif not is_claim and entry.source == SERVICE:
+            must_commit = "record an outcome"
         while True:
             try:
-                rows, is_committed = await self._run(statement, *values, must_commit=is_claim and not expects)
+                rows, is_committed = await self._run(statement, *values, must_commit=must_commit)
             except Exception as error:
                 if _sqlstate(error) != _LATE:
                     raise
@@ -399,6 +409,8 @@ _HEADER_COLUMNS = {"id", "generation", "header"}
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 # At least the id of each transaction that ended before this statement.
 _LAST = "txid_snapshot_xmax(txid_current_snapshot()) - 1"
+# Identity of the header's row and of the table of entries, which may have been restored without each other.
+_TRANSACTION = "(header.xmin::text::bigint << 32) | '{table}'::regclass::oid::bigint"
 # Makes the commit wait for the disk if synchronous_commit is off for the server or the user.
 _FORCE_COMMIT_SYNC = """
 CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
@@ -442,14 +454,14 @@ UPDATE {{table}}_header SET id = $1, generation = $2, header = $3 WHERE id = $4 
 RETURNING {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 _HEADER = f"""
-SELECT {_NOW}, header.header, header.xmin, EXISTS (SELECT FROM {{table}})
+SELECT {_NOW}, header.header, {_TRANSACTION}, EXISTS (SELECT FROM {{table}})
 FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 """  # noqa: S608  (constants, and a name that was checked)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
 _ENTRY = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
 _FROM = f"""
-SELECT {_NOW} AS now, {_LAST} AS number, generation, header.xmin AS transaction, {_ENTRY}
+SELECT {_NOW} AS now, {_LAST} AS number, generation, {_TRANSACTION} AS transaction, {_ENTRY}
 FROM {{table}}_header AS header LEFT JOIN
 """  # noqa: S608  (constants, and a name that was checked)
 _READ = f"{_FROM} {{table}} AS entry ON key = $2 WHERE id = $1"
@@ -482,7 +494,8 @@ _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 # The division fails if the statement ends after the latest time, for which it may have waited for a lock.
 _RESULT = f"""
 RETURNING
-    claimed, changed, expires, (SELECT generation FROM header), (SELECT xmin FROM header), txid_current(),
+    claimed, changed, expires, (SELECT generation FROM header), (SELECT {_TRANSACTION} FROM header),
+    txid_current(),
     1 / coalesce({_NOW} <= $4::float8, true)::integer, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 

@@ -64,7 +64,8 @@ class RedisLedger(Ledger):
         except ImportError:
             raise missing_driver_error(RedisLedger) from None
         try:
-            parse_url(url)
+            if parse_url(url).get("decode_responses"):
+                raise ConfigurationError("ledger", "needs an address without decode_responses")
         except (AttributeError, TypeError, ValueError):
             raise ConfigurationError("ledger", "needs an address that redis-py accepts") from None
         super().__init__(_RedisStore(url, prefix, connections, is_checked=durable), creates=False)
@@ -99,7 +100,7 @@ class _RedisStore:
     async def header(self) -> FoundHeader:
         now, number, document, has_data = await self._run(_HEADER)
         if document is not None:
-            return FoundHeader(Header.from_json(document, self.name), float(now), int(number))
+            return FoundHeader(Header.from_json(document, self.name), float(now), int(number), float(now))
         if has_data:
             raise mismatch(self.name, _FOREIGN)
         return FoundHeader(None, float(now), 0)
@@ -200,6 +201,8 @@ class _Server:
             info = await self.client.info()
         except ResponseError:  # this user may not run INFO: trust the settings
             info = {}
+        if info.get("role") == "slave" and info.get("slave_read_only") == 0:
+            raise mismatch(self._name, "is on a replica that accepts writes: use the address of the primary")
         # Other policies evict only keys that expire, which a ledger does not have.
         if info.get("maxmemory_policy", "").startswith("allkeys"):
             raise self._unsafe("may evict decisions", "set its maxmemory-policy to noeviction")

@@ -60,8 +60,20 @@ def _stored_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
 
 def _kept(members: Mapping[str, JSON], policy: LedgerPolicy) -> dict[str, JSON]:
     """Return the members that the policy stores."""
-    is_whole = policy.keep == "body"
-    return {name: members[name] for name in members if is_whole or name in _DECISION_MEMBERS}
+    if policy.keep == "body":
+        return dict(members)
+    return {
+        name: value
+        for name, value in members.items()
+        if name in _REDIRECTS or (name in _DECISION_MEMBERS and _is_impersonal(value))
+    }
+
+
+def _is_impersonal(value: JSON) -> bool:
+    """Return True for a number, a boolean, None or text without letters, such as "43,10"."""
+    if isinstance(value, str):
+        return not any(map(str.isalpha, value))
+    return value is None or isinstance(value, bool | int | float)
 
 
 def _encrypt(body: bytes | None, policy: LedgerPolicy) -> bytes | None:
@@ -120,7 +132,6 @@ def _wire_names(*names: str) -> frozenset[str]:
 STATUS = {State.APPROVED: 201, State.REFUSED: 422}  # spec §3
 _INCOMPLETE = "not whole"
 _MASKED = {each.name: each.repr is mask for each in fields(Approved) if each.name in APPROVAL_NAMES}
-_DECISION_MEMBERS = _wire_names("redirect_url", *(name for name, masked in _MASKED.items() if not masked)) | {
-    "approved"
-}
-_ECHOED_MEMBERS = _wire_names(*(name for name, masked in _MASKED.items() if masked)) - {"redirectUrl"}
+_REDIRECTS = _wire_names("redirect_url")
+_DECISION_MEMBERS = _wire_names(*(name for name, masked in _MASKED.items() if not masked)) | {"approved"}
+_ECHOED_MEMBERS = _wire_names(*(name for name, masked in _MASKED.items() if masked)) - _REDIRECTS

@@ -15,11 +15,15 @@ PAGE_SIZE = 500  # entries that `Store.page` returns at once; other calls may ru
 
 @frozen
 class FoundHeader:
-    """The header in a store, None if there is no ledger, with the time and the number of `Found`."""
+    """The header in a store, None if there is no ledger, with the time and the number of `Found`.
+
+    The store dates entries by `time_of_day`, None for the clock of this machine.
+    """
 
     header: Header | None
     now: float
     number: int
+    time_of_day: float | None = None
 
 
 @frozen

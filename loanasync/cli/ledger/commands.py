@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -325,7 +324,7 @@ def purge(
 
     with opened(ledger) as use:
         if not yes:
-            before = time.time() - seconds
+            before = use.run(use.ledger.time_of_day()) - seconds
             number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
             print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
             if not number:

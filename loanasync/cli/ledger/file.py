@@ -52,10 +52,14 @@ _OUTCOMES: Mapping[str, State] = {
     **dict.fromkeys(("held", "sospeso", "sospesa"), State.HELD),
 }
 _BETWEEN_WORDS = re.compile("(?<=[a-z])[ _-](?=[a-z])")  # another character, such as "?", may mean a doubt
-_DONE = ("settled", "unchanged", "repeats", "decided")
+_DONE = ("settled", "created", "unchanged", "repeats", "decided")
 # By result: the end of a sentence that begins with the number of rows, and advice.
 _TEXTS: Mapping[str, tuple[str, str]] = {
     "settled": ("settled", ""),
+    "created": (
+        "without an entry, so a new one blocks the customer",
+        "if you expected entries, check LOANASYNC_SHOP_ID and the scope of the rows",
+    ),
     "unchanged": ("already had this outcome", ""),
     "repeats": ("repeated, with the same outcome", ""),
     "decided": ("to be held already decided, so no request is sent", ""),
@@ -242,7 +246,7 @@ class _Run:
             result, _ = await settle_as_stated(self.use.ledger, entry, statement, orphan_folders=self.folders)
         if result == "contradicts" and statement.state is State.HELD:
             result = "decided"
-        self.results.lines[result or "settled"].append(row.line)
+        self.results.lines[result or ("settled" if row.place is None else "created")].append(row.line)
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

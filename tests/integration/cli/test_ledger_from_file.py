@@ -387,9 +387,13 @@ def test_file_holds_customers_without_entry(policy: dict[str, Any], row: str) ->
         assert resolve(HELD_FILE).returncode == 2, "needs the order"
     text = f"cf,outcome,scope,note\n{code(1)},held,{row},not in the copy\n"
     before = entries()
-    assert resolve(text, "--dry-run").stderr.startswith("1 row to settle\n")
+    created = (
+        "1 row without an entry, so a new one blocks the customer: line 2; if you expected entries, "
+        "check LOANASYNC_SHOP_ID and the scope of the rows"
+    )
+    assert resolve(text, "--dry-run").stderr.splitlines()[0] == created
     assert entries() == before
-    for message in ("1 row settled", "1 row already had this outcome"):
+    for message in (created, "1 row already had this outcome"):
         done = resolve(text)
         assert (done.returncode, done.stderr.splitlines()[0]) == (0, message)
         [held] = [entry for entry in entries() if entry.state is State.HELD]

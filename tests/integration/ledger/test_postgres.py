@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 
 from loanasync import Approved, ConfigurationError, LedgerMismatchError, LedgerUnavailableError
-from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, State
+from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, State, resolve
 from loanasync.ledger.administration import confirm, move_service, rotate_key
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError
@@ -21,7 +21,7 @@ from loanasync.testing import approved
 from support.ledger_clients import KEY, Shop, create
 from support.servers import PgBouncer, Postgres, Standby
 from support.servers.fixtures import skip_missing_server
-from support.settlements import HELD, LOST, REFUSAL, claim, settle
+from support.settlements import HELD, LOST, REFUSAL, by_person, claim, settle
 
 BASE_URL = "https://loans.example.com"
 POLICY = LedgerPolicy(key=KEY)
@@ -74,7 +74,7 @@ async def refusal(ledger: Ledger) -> str:
 # Connections and transactions of the user
 
 
-async def test_settlement_in_a_transaction_is_committed_with_it(
+async def test_resolution_in_a_transaction_is_committed_with_it(
     own: PostgresLedger, ledger: PostgresLedger, connection: Any
 ) -> None:
     await connection.execute("CREATE TEMPORARY TABLE orders (state text)")
@@ -83,7 +83,7 @@ async def test_settlement_in_a_transaction_is_committed_with_it(
     for ends, state in (("ROLLBACK", State.LOST), ("COMMIT", State.REFUSED)):
         await connection.execute("BEGIN")
         await connection.execute("INSERT INTO orders VALUES ('refused')")
-        assert (await settle(own, REFUSAL, token=entry.token)).state is State.REFUSED
+        assert (await resolve(own, entry, State.REFUSED, "by telephone")).state is State.REFUSED
         assert await states(ledger) == [State.LOST]
         await connection.execute(ends)
         assert await states(ledger) == [state]
@@ -101,6 +101,8 @@ async def test_claim_and_change_of_the_header_inside_a_transaction_are_refused(
             await shop.approve()
         with pytest.raises(ConfigurationError, match="must not change the header inside a transaction"):
             await own.change_header(header, header)
+        with pytest.raises(ConfigurationError, match="must not record an outcome inside a transaction"):
+            await settle(own, REFUSAL)
     assert shop.script.left == 1
     assert isinstance(await shop.approve(), Approved)
 
@@ -199,7 +201,7 @@ async def test_user_who_may_not_write_sends_nothing(postgres: Postgres, table: s
 
 @pytest.mark.parametrize("cache", [0, 100])
 async def test_user_with_the_documented_rights_runs_every_operation(
-    postgres: Postgres, table: str, cache: int
+    postgres: Postgres, table: str, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         user_of(postgres, table) as url,
@@ -208,6 +210,9 @@ async def test_user_with_the_documented_rights_runs_every_operation(
         await claim(ledger)
         await settle(ledger, REFUSAL)
         assert await states(ledger) == [State.REFUSED]
+        with monkeypatch.context() as patch:
+            patch.setattr("time.time", lambda: 4e9)  # the server's clock counts
+            assert await ledger.purge(older_than=3600) == 0
         assert await ledger.purge(older_than=-3600) == 1
         header = await ledger.header()
         assert await ledger.change_header(header, header)
@@ -273,7 +278,7 @@ async def test_claim_that_waited_too_long_for_a_lock_writes_nothing(
     await ledger.header()
     transaction = connection.transaction()
     await transaction.start()
-    await settle(own, REFUSAL)
+    await settle(own, by_person(State.REFUSED))
     late = asyncio.create_task(claim(ledger, within=0.5))
     await wait_for_locks(postgres, 1)
     await connection.execute("SELECT pg_sleep(0.6)")
@@ -358,12 +363,13 @@ async def test_crash_of_the_server_is_not_taken_for_lost_writes(own_server: Post
         Ledger.refresh,
     ],
 )
+@pytest.mark.parametrize("tables", [["", "_header"], [""]])
 async def test_tables_restored_on_the_same_server_are_refused(
-    postgres: Postgres, table: str, ledger: PostgresLedger, operation: Operation
+    postgres: Postgres, table: str, ledger: PostgresLedger, operation: Operation, tables: list[str]
 ) -> None:
     """The transaction ids of the server do not go back."""
     await ledger.open(BASE_URL, POLICY)
-    await asyncio.to_thread(postgres.dump, f"{table}.sql", table, f"{table}_header")
+    await asyncio.to_thread(postgres.dump, f"{table}.sql", *(f"{table}{each}" for each in tables))
     await claim(ledger)
     await asyncio.to_thread(postgres.restore, f"{table}.sql")
     with suppress(LedgerMismatchError):

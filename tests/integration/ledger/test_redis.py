@@ -96,6 +96,23 @@ async def test_unsafe_server_is_refused_with_the_setting_to_change(
 
 
 @pytest.mark.usefixtures("every_use")
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_replica_that_accepts_writes_is_refused(*, is_writable: bool) -> None:
+    """The primary does not see its claims. A read-only replica is used for lists."""
+    with server_with() as server:
+        async with ledger_on(server) as ledger:
+            await run(server, "CONFIG", "SET", "replica-read-only", "no" if is_writable else "yes")
+            await run(server, "REPLICAOF", "127.0.0.1", "1")
+            shop = Shop(approved(), ledger=ledger)
+            reason = "is on a replica that accepts writes" if is_writable else "the server is a replica"
+            with pytest.raises((LedgerMismatchError, LedgerUnavailableError), match=reason):
+                await shop.approve()
+            assert shop.script.left == 1
+            if not is_writable:
+                assert await shop.entries() == []
+
+
+@pytest.mark.usefixtures("every_use")
 @pytest.mark.parametrize(("settings", "advice"), FORGETFUL)
 async def test_server_that_becomes_unsafe_settles_and_claims_nothing(
     settings: dict[str, str], advice: str
@@ -372,6 +389,14 @@ async def test_prefix_with_other_data_is_refused_unchanged(
         assert shop.script.left == 1
     assert await run(valkey, "DUMP", name) == before
     assert await names_of(valkey, prefix) == [name.encode()]
+
+
+async def test_purge_uses_the_clock_of_the_server(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ledger_on(valkey) as ledger:
+        await Shop(approved(), ledger=ledger).approve()
+        monkeypatch.setattr("time.time", lambda: 4e9)
+        assert await ledger.purge(3600) == 0
+        assert await ledger.purge(-3600) == 1
 
 
 async def test_purge_removes_all_names_and_no_other_data(valkey: Valkey) -> None:

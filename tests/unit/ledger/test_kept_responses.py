@@ -179,3 +179,11 @@ async def test_redirect_of_a_body_that_is_not_json_is_stored() -> None:
         assert (decision.redirect_url, decision.raw, decision.meta.unread) == (REDIRECT, {}, ("body",))
     entry = await shop.entry()
     assert (entry.status, entry.fault, b"Anna" in (entry.body or b"Anna")) == (201, "not whole", False)
+
+
+async def test_text_in_a_member_of_the_decision_is_not_stored() -> None:
+    shop = Shop(
+        response(201, b'{"approved": true, "amount": "Anna", "netAmount": "43,10", "instalments": ["Anna"]}')
+    )
+    await shop.approve()
+    assert json.loads((await shop.entry()).body or b"") == {"approved": True, "netAmount": "43,10"}

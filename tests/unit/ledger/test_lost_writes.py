@@ -46,7 +46,11 @@ async def test_lower_number_stops_all_clients_until_a_person_confirms() -> None:
     assert isinstance(await shop.approve(code=THIRD), Approved)
 
 
-async def test_restarted_process_notices_a_restored_copy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_absolute", [True, False])
+async def test_restarted_process_notices_a_restored_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_absolute: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
     for codes in ((OTHER,), (THIRD,)):
         shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
@@ -57,10 +61,25 @@ async def test_restarted_process_notices_a_restored_copy(tmp_path: Path) -> None
         if not copy.exists():
             shutil.copy(file, copy)
     shutil.copy(copy, file)
-    shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
+    again = file if is_absolute else file.name
+    shop = Shop(approved(), ledger=SqliteLedger(again), orphan_folder=tmp_path / "orphans")
     await refused(shop, code=THIRD)
     assert shop.script.sent == []
     await shop.ledger.aclose()
+
+
+async def test_each_confirmation_of_the_same_copy_has_a_later_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients know the epoch of the earlier one, which the copy lacks."""
+    ledger, epochs = MemoryLedger(), []
+    store = ledger._store
+    assert isinstance(store, MemoryStore)
+    copy = store._header
+    for now in (1000.0, 2000.0):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        store._header = copy
+        await confirm(other := of_another_process(ledger))
+        epochs.append((await other.header()).epoch)
+    assert epochs == [1000, 2000]
 
 
 async def test_copy_from_before_a_confirmation_is_refused() -> None:
