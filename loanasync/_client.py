@@ -834,6 +834,7 @@ class LoanClient(Closing):
         )
 
     async def __aenter__(self) -> Self:
+        self._pipeline.require_open()
         # A web shop enters its client when it starts, so that no customer waits for this.
         prepare_options(self._options)
         if self._opens_session:
@@ -844,10 +845,10 @@ class LoanClient(Closing):
         """Wait for calls in progress, then close sessions and connections.
 
         New calls raise `ClientClosedError`. Calls still in progress after ``timeout.longest`` seconds end
-        with an error. Calling `aclose` again has no effect; while another `aclose` is in progress, it waits
-        for that.
+        with an error, except approvals with longer limits whose response is awaited. Calling `aclose` again
+        has no effect; while another `aclose` is in progress, it waits for that.
         """
-        drain = self._options.timeout.longest
+        drain = self._flights.longest(self._options.timeout)
         async with self._pipeline.closing(drain):
             try:
                 await self._pipeline.aclose(drain)
@@ -896,7 +897,7 @@ class LoanClient(Closing):
         can: it also releases ledger claims of requests that were never sent.
 
         Args:
-            within: Seconds to wait for calls in progress. None waits for the client's ``timeout.longest``.
+            within: Seconds to wait for calls in progress. None waits as long as `aclose` does.
 
         Raises:
             RuntimeError: An event loop is running. Use ``await client.aclose()``.
@@ -912,7 +913,8 @@ class LoanClient(Closing):
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
         try:
-            self._pipeline.close_from_outside(self._options.timeout.longest if within is None else within)
+            longest = self._flights.longest(self._options.timeout)
+            self._pipeline.close_from_outside(longest if within is None else within)
         finally:
             if self._ledger_guard is not None and self._owns_ledger:
                 loop = asyncio.new_event_loop()  # `asyncio.run` would unset the loop of this thread

@@ -31,7 +31,9 @@ from loanasync._settings import Timeout
 from loanasync._validation import rules
 from loanasync.errors import (
     AlreadyEvaluatedError,
+    DeadlineExceededError,
     DecisionNotRecordedError,
+    InFlightError,
     InvalidRequestError,
     LedgerError,
     LoanError,
@@ -43,7 +45,8 @@ class Order(Protocol):
     """Protocol of an order in your database, which all workers share. Each method is one statement.
 
     A click holds the order for its customer. `checkout` releases this hold if the click evaluated nobody. The
-    hold of a killed worker stays.
+    hold of a killed worker stays. If the shopper leaves, the last methods run after the request has ended:
+    open a database connection of their own.
     """
 
     async def decision(self) -> Mapping[str, Any] | None:
@@ -59,7 +62,7 @@ class Order(Protocol):
         """
 
     async def release(self) -> None:
-        """Take back one hold."""
+        """Take back one hold. Never go below 0: your staff may have set the holds to 0."""
 
     async def save(self, entry: str, decision: Mapping[str, Any] | None, /) -> None:
         """Store the key of the ledger entry, for your staff, and the decision. Keep a stored decision.
@@ -286,7 +289,7 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         return Ask(error=PayloadMismatchError("approve", "", "inflight"))
     entry = None
     try:
-        decision = await click.decide()
+        decision = await click.decide(has_others=holds > 1)
     except DecisionNotRecordedError as error:
         log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
         decision = error.decision
@@ -296,7 +299,8 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         click.may_evaluate &= is_own
         page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
         is_in_doubt = not click.has_recalled and error.outcome == "not_sent"
-        if is_in_doubt and holds > 1:  # another click may have evaluated the customer
+        is_late = isinstance(error, DeadlineExceededError) and is_own  # the response is still awaited
+        if is_late or (is_in_doubt and holds > 1):  # another click may have evaluated the customer
             page = Waiting(error=error, advice="wait")
         entry = page.entry
         if entry is not None:
@@ -342,12 +346,16 @@ class _Click:
     may_evaluate: bool = False
     has_left: bool = False  # the shopper
 
-    async def decide(self) -> Decision:
+    async def decide(self, *, has_others: bool) -> Decision:
+        """Return the decision. Without a ledger, send nothing if other clicks hold the order.
+
+        Another process, or this one before a restart, may have evaluated the customer.
+        """
         if self.has_left:
             raise asyncio.CancelledError
         self.is_preparing = True
         try:
-            decision = await self._prepare()
+            decision = await self._prepare(may_send=not has_others or self.client.ledger is not None)
         finally:
             self.is_preparing = False
         self.may_evaluate = True
@@ -357,11 +365,13 @@ class _Click:
             self.fiscal_code, self.request, additional_data_needed=self.needs_data, scope=self.scope
         )
 
-    async def _prepare(self) -> Decision | None:
+    async def _prepare(self, *, may_send: bool) -> Decision | None:
         """Create the request, unless its approval is known, and return the known decision."""
         # First: the page of a known approval must not depend on the creation, which may fail this time.
         decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
         self.has_recalled = True
+        if decision is None and not may_send:
+            raise InFlightError("approve", "")
         if decision is None:
             try:
                 created = await self.client.create_request(self.payload, timeout=self.create_timeout)

@@ -72,7 +72,7 @@ class Order:
 
     async def release(self) -> None:
         """Take back one hold."""
-        await self._orders.run("UPDATE orders SET holds = holds - 1 WHERE number = ?", self.number)
+        await self._orders.run("UPDATE orders SET holds = max(holds - 1, 0) WHERE number = ?", self.number)
 
     async def save(self, entry: str, decision: Mapping[str, Any] | None) -> None:
         """Save the entry of the ledger, and the first decision."""

@@ -329,6 +329,11 @@ class Flights(ForkSafe):
         self._guard.keep_unread(flight)
         flight.report_unread()
 
+    def longest(self, timeout: Timeout) -> float:
+        """Return how long a call with these limits, or an approval that awaits a response, may take."""
+        reading = [each.timeout.longest for each in tuple(self._in_flight.values()) if each.is_reading]
+        return max(timeout.longest, *reading, 0.0)
+
     def follow(self, task: "asyncio.Task[Any]") -> None:
         """Let `aclose` wait for a task that stores the decision of a flight elsewhere."""
         self._followers.add(task)

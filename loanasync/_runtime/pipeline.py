@@ -136,8 +136,12 @@ class Pipeline:
 
     def open(self) -> None:
         """Open the transport of the running event loop, which its first call does otherwise."""
-        if not self._is_closed:
-            self._per_loop.current()
+        self._per_loop.current()
+
+    def require_open(self) -> None:
+        """Raise ClientClosedError if the client was closed."""
+        if self._is_closed:
+            raise ClientClosedError
 
     def resources(self) -> LoopResources:
         """Return the resources of the running event loop, for a call that begins.
@@ -146,8 +150,7 @@ class Pipeline:
             ClientClosedError: The client was closed.
             ConfigurationError: The client's session belongs to another event loop.
         """
-        if self._is_closed:
-            raise ClientClosedError
+        self.require_open()
         resources = self._per_loop.current()
         resources.transport.check()
         return resources

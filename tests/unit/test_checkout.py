@@ -31,6 +31,7 @@ from loanasync.testing import (
 from support.builders import FISCAL_CODE, additional_data, approval_request
 from support.ledger_clients import FailingLedger
 from support.memory_order import MemoryOrder
+from support.virtual_time import VirtualTime
 
 URL = "https://loans.example.com/#t"
 ADDITIONAL = ["residence", "salary"]
@@ -432,3 +433,31 @@ async def test_order_is_held_for_the_fiscal_code_in_its_normal_form() -> None:
     order = MemoryOrder()
     await page_of(scripted_client(CREATED, approved()), order, code=f" {FISCAL_CODE.lower()} ")
     assert order.code == FISCAL_CODE
+
+
+async def test_without_a_ledger_an_order_with_another_hold_sends_nothing() -> None:
+    """The other click was before a restart, or in another process."""
+    first, second = ScriptedTransport(CREATED, connection_lost()), ScriptedTransport(CREATED, approved())
+    order = MemoryOrder()
+    assert isinstance(await page_of(first.client(), order), Ask)
+    page = await page_of(restarted := second.client(), order)
+    assert (type(page), order.holds, second.sent) == (Waiting, 1, [])
+    order.holds = 0  # by the staff
+    assert isinstance(await page_of(restarted, order), Redirect)
+
+
+def test_late_decision_without_a_ledger_is_saved_by_the_next_click() -> None:
+    async def slow(_: SentRequest) -> ScriptedResponse:
+        await asyncio.sleep(2)
+        return approved()
+
+    async def click_twice() -> None:
+        client = scripted_client(CREATED, computed(slow), timeout=Timeout(total=1, attempt=5, connect=1))
+        page = await page_of(client, order := MemoryOrder())
+        assert isinstance(page, Waiting)
+        assert (page.advice, order.stored) == ("wait", None)
+        await asyncio.sleep(2)
+        assert isinstance(await page_of(client, order), Redirect)
+        assert order.stored is not None
+
+    VirtualTime().run(click_twice())

@@ -61,13 +61,12 @@ async def test_entered_client_opens_its_session_once(connectors: list[aiohttp.TC
     assert (connectors, opened.closed) == ([opened], True)
 
 
-async def test_closed_client_opens_no_session_when_it_is_entered(
-    connectors: list[aiohttp.TCPConnector],
-) -> None:
+async def test_closed_client_cannot_be_entered(connectors: list[aiohttp.TCPConnector]) -> None:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="token")
     await client.aclose()
-    async with client:
-        assert connectors == []
+    with pytest.raises(ClientClosedError):
+        await client.__aenter__()
+    assert connectors == []
 
 
 async def test_opening_a_transport_takes_no_time_of_the_call() -> None:

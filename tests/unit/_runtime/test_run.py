@@ -185,6 +185,25 @@ def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
             await cancelled(closing)
         await asyncio.wait((closing,))
         assert run.transport.closed == 1
-        await cancelled(call)
+        if end == "cancellation":
+            await cancelled(call)
+        else:
+            assert isinstance(call.exception(), DeadlineExceededError)
+
+    VirtualTime().run(close_during_a_call())
+
+
+def test_aclose_waits_for_the_response_of_an_approval_with_a_longer_limit() -> None:
+    async def close_during_a_call() -> None:
+        step, arrived, go = held_response(approved())
+        run = Run(step, timeout=Timeout(total=1, attempt=1, connect=1))
+        call = asyncio.create_task(run.approve(timeout=Timeout()))
+        await arrived.wait()
+        closing = asyncio.create_task(run.client.aclose())
+        await asyncio.sleep(15)
+        assert not closing.done()
+        go.set()
+        await closing
+        assert isinstance(await call, Approved)
 
     VirtualTime().run(close_during_a_call())
