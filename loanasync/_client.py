@@ -635,11 +635,11 @@ class LoanClient(Closing):
         fiscal_code: str,
         request: ApprovalRequest,
         *,
-        additional_data_needed: bool,
-        scope: str,
+        additional_data_needed: bool = False,
+        scope: str = "",
         wait: float,
-        timeout: Timeout | None,
-        retry: RetryPolicy | None,
+        timeout: Timeout | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Decision:
         """Request an approval as `approve` does, and wait for the response even beyond ``timeout.total``."""
         call = APPROVE.prepare(

@@ -31,7 +31,6 @@ Queue: TypeAlias = Annotated[
 ]
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
 _ALL = "all"
-_TIMEOUT = 30.0  # seconds for the whole command
 
 
 def _open_dead_letters(queue: str) -> DeadLettersBase:
@@ -58,7 +57,7 @@ def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitab
     """Run a function with the dead letters of a queue, and end with the exit code that it returns."""
 
     async def run() -> Exit:
-        async with asyncio.timeout(_TIMEOUT), _open_dead_letters(queue) as letters:
+        async with _open_dead_letters(queue) as letters:
             return await work(letters, await letters.list())
 
     try:
@@ -120,9 +119,11 @@ def replay(
         chosen = [each for each in found if ids == [_ALL] or each.id in ids]
         missing = sorted(set(ids) - {each.id for each in chosen} - {_ALL})
         replayed = 0
-        for each in chosen:
-            replayed += await letters.replay(each)
-        print_message(f"{counted(replayed, 'dead letter')} put back into the queue")
+        try:
+            for each in chosen:
+                replayed += await letters.replay(each)
+        finally:  # also if the queue cannot be used any more
+            print_message(f"{counted(replayed, 'dead letter')} put back into the queue")
         if missing:
             print_message(f"no dead letter has the id {', '.join(missing)}")
         return Exit.FAILED if missing else Exit.DECIDED

@@ -102,6 +102,17 @@ class QueueBroker(AsyncBroker):
     async def _bury(self, delivery: Any, data: bytes, reason: str) -> None:  # noqa: ANN401  (see `_delete`)
         """Put a message into the dead letters."""
 
+    @abstractmethod
+    async def _owner(self, task: str, owner: str) -> str:
+        """Return the owner of a task in this queue, which is this one if it has none."""
+
+    async def owner(self, task: str, owner: str) -> str | None:
+        """Return what `_owner` returns; None if the queue cannot be used."""
+        try:
+            return await self._owner(task, owner)
+        except self._errors:
+            return None
+
     async def startup(self) -> None:
         """Open the queue. A worker opens it in `listen`, because taskiq can stop only `listen`.
 

@@ -188,8 +188,9 @@ def required_ledger(client: "LoanClient") -> "Ledger":
 async def _approve(client: "LoanClient", message: object) -> Decision | Exception:
     try:
         required_ledger(client)
-        # Wait for another worker until `timeout.total`: each redelivery costs the queue more.
-        return await client.approve(**arguments_of(message), wait=math.inf)
+        # Wait for another worker until `timeout.total`: each redelivery costs the queue more. Wait for the
+        # response even longer, since the event loop may stop between two tasks.
+        return await client._approve_row(**arguments_of(message), wait=math.inf)  # noqa: SLF001  (of this package)
     except Exception as error:  # noqa: BLE001  (`task_result` reports any exception)
         error.__traceback__ = error.__context__ = None  # the frames contain personal data
         return error
@@ -205,15 +206,16 @@ def next_step(error: Exception) -> Literal["finish", "try again", "put back", "p
 
     ``finish`` means that the error is the result. After ``try again`` the message goes back into the queue,
     and has used up one of its tries: its request was sent and not evaluated. After ``put back`` it goes back
-    with all its tries: this delivery sent nothing. ``pause`` is like ``put back``, but the next messages of
-    this client will end in the same way.
+    with all its tries: this delivery sent nothing, or the service limits requests (429). ``pause`` is like
+    ``put back``, but the next messages of this client will end in the same way.
     """
     if isinstance(error, _PAUSING):
         return "pause"
     if isinstance(error, _WAITING) or (isinstance(error, LoanError) and error.repeatable):
         return "put back"
     if isinstance(error, _DENIED) and error.outcome == "not_evaluated":
-        return "try again"
+        is_limited = isinstance(error, UnexpectedStatusError) and error.status == 429  # noqa: PLR2004  (RFC 6585)
+        return "put back" if is_limited else "try again"
     return "finish"
 
 

@@ -1,5 +1,6 @@
 """A taskiq broker and its dead letters in NATS JetStream."""
 
+from asyncio import CancelledError
 from contextlib import suppress
 from functools import partial
 from logging import WARNING
@@ -30,6 +31,7 @@ _NAME_IN_USE = 10058  # error code: a stream of this name exists, with another c
 _FETCH_TIMEOUT = 2.0  # seconds of one fetch; a server that was restarted has lost the pending fetches
 _DELAY = "Loanasync-Delay"  # header: seconds to wait after the first delivery
 _REASON = "Loanasync-Reason"  # header of a dead letter
+_OWNER = "loanasync "  # followed by the name of a task, in the metadata of a stream
 
 
 class JetStream(QueueBroker, PullBasedJetStreamBroker):
@@ -69,6 +71,7 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
     ) -> None:
         defaults = {"max_reconnect_attempts": -1, "error_cb": _ErrorLog().log}
         stored: dict[str, Any] = {"storage": StorageType.FILE, "num_replicas": replicas}
+        kept = {"retention": RetentionPolicy.LIMITS, **stored}
         super().__init__(
             servers,
             subject=name,
@@ -83,7 +86,7 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         self.redelivery = redelivery
         self.js: JetStreamContext = self.client.jetstream()
         self._dead = f"{name}-dead"
-        self._streams = [self.stream_config, StreamConfig(name=self._dead, subjects=[self._dead], **stored)]
+        self._streams = [self.stream_config, StreamConfig(name=self._dead, subjects=[self._dead], **kept)]
 
     async def _open(self) -> None:
         if not (self.client.is_connected or self.client.is_reconnecting):
@@ -96,6 +99,16 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             except BadRequestError as error:  # for example because another stream has the same subject
                 if error.err_code != _NAME_IN_USE:
                     raise ConfigurationError("name", f"cannot be used: {error.description}") from None
+        for each in self._streams:
+            _check_settings(each, (await self.js.stream_info(str(each.name))).config)
+
+    async def _owner(self, task: str, owner: str) -> str:
+        config = (await self.js.stream_info(self.stream_name)).config
+        owners = {**(config.metadata or {})}
+        if (name := f"{_OWNER}{task}") not in owners:
+            await self.js.update_stream(config.evolve(metadata={**owners, name: owner}))
+            owners = (await self.js.stream_info(self.stream_name)).config.metadata or {}
+        return owners.get(name, "")
 
     async def kick(self, message: BrokerMessage) -> None:
         """Send a message without headers: NATS accepts only single-line text there."""
@@ -107,9 +120,9 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             found = await self.consumer.fetch(timeout=_FETCH_TIMEOUT)
         due = []
         for each in found:
-            delay = (each.headers or {}).get(_DELAY)
+            delay = _seconds((each.headers or {}).get(_DELAY, ""))
             if delay and each.metadata.num_delivered == 1:
-                await each.nak(float(delay))
+                await each.nak(delay)
             else:
                 due.append((each, each.data))
         return due
@@ -127,10 +140,12 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         await self._replace(delivery, self._dead, data, {_REASON: reason})
 
     async def shutdown(self) -> None:
-        """Close the connection. nats-py raises an error if there was none."""
-        if self.client.is_connected or self.client.is_connecting or self.client.is_reconnecting:
-            await self.client.close()
+        """Close the client, then the connection. Without a server, nats-py may raise CancelledError."""
         await AsyncBroker.shutdown(self)
+        if self.client.is_connected or self.client.is_connecting or self.client.is_reconnecting:
+            with suppress(Error, CancelledError):
+                await self.client.close()
+            raise_lost_cancellation()
 
     async def _replace(self, delivery: Msg, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Publish a message, then acknowledge the one that it replaces."""
@@ -139,6 +154,27 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         headers["Nats-Msg-Id"] = f"{replaced.timestamp} {replaced.sequence.stream}"
         await self.js.publish(subject, data, headers=headers)
         await delivery.ack()
+
+
+def _check_settings(wanted: StreamConfig, found: StreamConfig) -> None:
+    """Check the settings of a stream that existed before.
+
+    Raises:
+        ConfigurationError: It may lose messages, or keep those that are done.
+    """
+    wrong = [name for name in ("retention", "storage") if getattr(found, name) != getattr(wanted, name)]
+    wrong += [name for name in ("max_age", "max_msgs", "max_bytes") if (getattr(found, name) or 0) > 0]
+    wrong += ["num_replicas"] if (found.num_replicas or 1) < (wanted.num_replicas or 1) else []
+    if wrong:
+        text = f"is a stream with other settings, which you must change: {', '.join(wrong)}"
+        raise ConfigurationError("name", text)
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds in a header; 0 if it has none, since others may write to the stream."""
+    with suppress(ValueError):
+        return max(0.0, float(text))
+    return 0.0
 
 
 class _ErrorLog:

@@ -18,6 +18,7 @@ except ImportError as _error:
 __all__ = ["DeadLetters", "RedisStreams"]
 
 _START = b"0-0"
+_TIMEOUT = 30.0  # seconds of one operation on dead letters
 _MAX_DUE = 1000  # delayed messages that one script puts into the stream, at most
 _CHECK_INTERVAL = 1.0  # seconds between two checks for messages that are due or idle, at most
 
@@ -169,6 +170,12 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
     async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
         await self._run(_ADD_DEAD_LETTER, "dead", self.consumer_group_name, delivery, data, reason)
 
+    async def _owner(self, task: str, owner: str) -> str:
+        owners = f"{self.queue_name}:owners"
+        await self._redis.hsetnx(owners, task, owner)
+        stored: bytes | str = await self._redis.hget(owners, task)
+        return stored.decode() if isinstance(stored, bytes) else stored
+
     async def _run(self, script: str, suffix: str, *arguments: str | bytes | float) -> None:
         if script not in self._scripts:
             self._scripts[script] = self._redis.register_script(script)
@@ -193,7 +200,8 @@ class DeadLetters(DeadLettersBase):
     """
 
     def __init__(self, url: str, name: str = "loanasync") -> None:
-        self._redis: Any = Redis.from_url(url, driver_info=None)  # see `RedisStreams`
+        limits: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
+        self._redis: Any = Redis.from_url(url, driver_info=None, **limits)  # see `RedisStreams`
         self._names = [name, f"{name}:dead"]
 
     async def list(self) -> list[DeadLetter]:

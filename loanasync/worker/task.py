@@ -5,7 +5,7 @@ from logging import ERROR, WARNING
 from secrets import token_hex
 from typing import Annotated, Any
 
-from attrs import frozen
+from attrs import define
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -28,10 +28,22 @@ from taskiq.exceptions import NoResultError
 
 from loanasync._client import LoanClient
 from loanasync._log import log
-from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
+from loanasync._runtime.retry import retry_after
+from loanasync.errors import (
+    CircuitOpenError,
+    ConfigurationError,
+    LedgerMismatchError,
+    LedgerUnavailableError,
+    LoanError,
+    UnexpectedStatusError,
+)
 from loanasync.worker.delivery import QueueBroker, Requeue, Tries, all_paused, paused_tasks, pending_requeue
 from loanasync.worker.handler import TaskResult, handle, next_step, required_ledger, task_result
 
+_OTHER_QUEUE = (
+    "or the shop is not that of the other workers of this queue: use the same ledger and shop, or another "
+    "queue or task name"
+)
 _trace_context = TraceContextTextMapPropagator()
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
 
@@ -54,6 +66,8 @@ class _MessageMiddleware(TaskiqMiddleware):
         """Acknowledge the message after its result was saved, whatever the worker's options are."""
         if message.task_name == self._name:
             message.labels["ack_type"] = AcknowledgeType.WHEN_SAVED.value
+            # The client has limits. A task that taskiq cuts off would seem not to be evaluated.
+            message.labels.pop("timeout", None)
             if isinstance(self.broker, QueueBroker):  # the task resets this when it has a result
                 pending_requeue.set(_after_try(message, "its task failed", self._tries))
         return message
@@ -102,6 +116,10 @@ def register_task(
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """See `loanasync.worker.register`."""
     ledger = required_ledger(client)
+    if broker.find_task(name) is not None:  # taskiq would replace it, and send its messages to this client
+        raise ConfigurationError(
+            "name", "is the name of a task of this broker: pass another one for each shop"
+        )
     if not isinstance(broker, InMemoryBroker):
         _prepare_queue(broker, client, tries)
     task = _Task(broker, client, name, tries)
@@ -137,7 +155,7 @@ def register_task(
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
 
 
-@frozen
+@define
 class _Task:
     """The task in one worker. A message leads to a result, or goes back into the queue."""
 
@@ -145,6 +163,7 @@ class _Task:
     client: LoanClient
     name: str
     tries: Tries
+    has_queue: bool = False  # all its workers have the ledger and the shop of this one
 
     async def run(self, message: object, context: Context) -> TaskResult:
         """Return the result, or raise NoResultError if a later delivery will have it."""
@@ -165,9 +184,29 @@ class _Task:
 
     async def _attempt(self, message: object) -> TaskResult | LoanError:
         try:
-            return await handle(self.client, message)
+            return await self._check_queue() or await handle(self.client, message)
         except LoanError as error:
             return error.with_traceback(None)  # the frames contain personal data
+
+    async def _check_queue(self) -> LoanError | None:
+        """Return an error if the workers of this queue have another ledger or shop.
+
+        If they had, a customer whose message is delivered again would be requested again.
+        """
+        if self.has_queue or not isinstance(self.broker, QueueBroker):
+            return None
+        guard, shop = self.client._ledger_guard, self.client._options.shop  # noqa: SLF001  (of this package)
+        keys = await guard.attempt(guard.keys, guard.policy.patience)  # type: ignore[union-attr]
+        if isinstance(keys, LoanError):
+            return keys
+        owner = f"{keys.header.id} {shop.shop_id}"
+        stored = await self.broker.owner(self.name, owner)
+        self.has_queue = stored == owner
+        if self.has_queue:
+            return None
+        if stored is None:
+            return LedgerUnavailableError("approve", "", "QueueError", "the queue cannot be used")
+        return LedgerMismatchError("approve", "", keys.header.name, _OTHER_QUEUE)
 
     def _after_error(self, queued: TaskiqMessage, error: LoanError) -> Requeue:
         reason, step = type(error).__name__, next_step(error)
@@ -175,8 +214,7 @@ class _Task:
             return _after_try(queued, reason, self.tries)
         if step == "pause":
             self.pause(error)
-        wait = error.retry_after if isinstance(error, CircuitOpenError) else 0.0
-        return Requeue(queued.task_id, reason, max(self.tries.cap, wait))
+        return Requeue(queued.task_id, reason, max(self.tries.cap, _retry_after(error)))
 
     def pause(self, error: Exception) -> None:
         """Pause the task. A worker of which all tasks are paused ends."""
@@ -185,6 +223,14 @@ class _Task:
             paused.add(self.name)
             text = "task %s is paused in this worker: %s; its messages stay in the queue"
             log(ERROR, text, self.name, error)
+
+
+def _retry_after(error: LoanError) -> float:
+    if isinstance(error, CircuitOpenError):
+        return error.retry_after
+    if isinstance(error, UnexpectedStatusError) and error.meta.retry_after is not None:
+        return retry_after({"Retry-After": error.meta.retry_after})
+    return 0.0
 
 
 def _tried(message: TaskiqMessage) -> int:

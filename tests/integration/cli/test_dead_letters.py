@@ -10,7 +10,9 @@ from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
 from loanasync.cli.app import app
+from loanasync.worker import DeadLetter
 from loanasync.worker.nats import JetStream
+from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.cli import PLAIN
 from support.servers import Nats, Valkey
 
@@ -85,3 +87,22 @@ def test_dead_letters_with_a_wrong_server_or_queue_fail(valkey: Valkey) -> None:
     assert no_server.stderr.startswith("the queue cannot be used (ConnectionError): check --queue")
     for arguments in (["ls", "--queue", "http://127.0.0.1"], ["replay", "--queue", valkey.url]):
         assert dead_letters(*arguments).exit_code == 2
+
+
+def test_replay_that_fails_prints_what_it_has_put_back(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, replay, results = f"q{token_hex(4)}", RedisLetters.replay, [True]
+    for _ in range(2):
+        asyncio.run(add_to_redis(valkey.url, queue))
+
+    async def fail_later(letters: RedisLetters, letter: DeadLetter) -> bool:
+        if not results:
+            raise ConnectionError
+        results.clear()
+        return await replay(letters, letter)
+
+    monkeypatch.setattr(RedisLetters, "replay", fail_later)
+    done = dead_letters("replay", "all", "--queue", f"{valkey.url}?name={queue}")
+    assert (done.exit_code, done.stderr.splitlines()[0]) == (1, "1 dead letter put back into the queue")
+    assert "the queue cannot be used (ConnectionError)" in done.stderr

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_trace_id
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from taskiq import AsyncBroker, BrokerMessage
+from taskiq import BrokerMessage
 from taskiq.acks import AcknowledgeType
 from taskiq.kicker import AsyncKicker
 from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
@@ -28,6 +28,7 @@ from taskiq.receiver import Receiver
 
 from loanasync import (
     CircuitOpenError,
+    ClientClosedError,
     ConfigurationError,
     Decision,
     InFlightError,
@@ -36,15 +37,25 @@ from loanasync import (
     Telemetry,
 )
 from loanasync.ledger import SqliteLedger
-from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, denied, not_connected
+from loanasync.testing import (
+    ScriptedResponse,
+    SentRequest,
+    approved,
+    computed,
+    denied,
+    not_connected,
+    response,
+)
 from loanasync.worker import DeadLetter, NoQueueError, message, register
+from loanasync.worker.delivery import QueueBroker
 from loanasync.worker.nats import DeadLetters as NatsLetters
 from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.builders import FISCAL_CODE, approval_request
 from support.fleet.worker_process import FileResultBackend, broker_of, results
 from support.fleet.workers import until
-from support.ledger_clients import Shop, held_response
+from support.ledger_clients import Shop
 from support.servers import Nats, Server, Valkey
+from support.servers.fixtures import skip_missing_server
 
 
 @pytest.fixture(params=["valkey", "nats"])
@@ -61,7 +72,7 @@ class Queue:
     """A queue, its worker in this process, and the results of its messages."""
 
     def __init__(self, url: str, folder: Path, *steps: ScriptedResponse, **options: Any) -> None:
-        self.url, self.name = url, f"q{token_hex(4)}"
+        self.url, self.name = url, options.pop("name", "") or f"q{token_hex(4)}"
         self.dead = f"{self.name}-dead" if url.startswith("nats") else f"{self.name}:dead"
         self.file = folder / "results.jsonl"
         own = options.pop("options", None)
@@ -69,15 +80,15 @@ class Queue:
         self.options = {"base": 0.01, "cap": 0.02, **options}
         self.broker = self.new_broker()
 
-    def new_broker(self) -> AsyncBroker:
+    def new_broker(self) -> QueueBroker:
         broker = broker_of(self.url, self.name)
         broker.redelivery = 600.0  # skips the check of `register`
         broker.result_backend = FileResultBackend(self.file)
         register(broker, self.shop.client, **self.options)
         return broker
 
-    async def put(self, *customers: str, task: str = "loanasync:approve") -> list[str]:
-        kicker: AsyncKicker[Any, Any] = AsyncKicker(task, self.broker, {})
+    async def put(self, *customers: str, task: str = "loanasync:approve", **labels: Any) -> list[str]:
+        kicker: AsyncKicker[Any, Any] = AsyncKicker(task, self.broker, labels)
         return [(await kicker.kiq(message(each, approval_request()))).task_id for each in customers]
 
     @asynccontextmanager
@@ -175,14 +186,14 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
     queue = Queue(url, tmp_path, denied(), approved(), tries=2)
-    errors, approve = [error] * 3, queue.shop.client.approve
+    errors, approve = [error] * 3, queue.shop.client._approve_row
 
     async def as_often_unsent(*args: Any, **options: Any) -> Decision:
         if errors:
             raise errors.pop()
         return await approve(*args, **options)
 
-    monkeypatch.setattr(queue.shop.client, "approve", as_often_unsent)
+    monkeypatch.setattr(queue.shop.client, "_approve_row", as_often_unsent)
 
     @queue.broker.task("the shop's own")  # so that a paused task does not end the worker
     async def _own() -> None: ...
@@ -226,7 +237,7 @@ async def test_wrong_configuration_pauses_and_keeps_the_message(
 
     async with queue.open() as working:
         with monkeypatch.context() as patch:
-            patch.setattr(queue.shop.client, "approve", later)
+            patch.setattr(queue.shop.client, "_approve_row", later)
             await queue.put(FISCAL_CODE)
             async with asyncio.timeout(60):
                 await working
@@ -234,6 +245,71 @@ async def test_wrong_configuration_pauses_and_keeps_the_message(
     assert queue.shop.script.sent == []
     async with letters_of(url, queue.name) as letters:
         assert await letters.list() == []
+
+
+@pytest.mark.parametrize("other", ["ledger", "shop"])
+async def test_worker_with_another_ledger_or_shop_is_paused(
+    url: str, tmp_path: Path, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a message that is delivered again would be requested again."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    first = Queue(url, tmp_path, approved(), approved())
+    async with first.open():
+        await first.put(FISCAL_CODE)
+        await until(lambda: first.statuses() == ["approved"])
+    options = {"options": {"shop_id": "another"}} if other == "shop" else {}
+    second = Queue(url, tmp_path if other == "shop" else folder, approved(), name=first.name, **options)
+    async with second.open() as working:
+        await second.put("TSTXYZ00A00A000B")
+        async with asyncio.timeout(60):
+            await working
+    assert second.shop.script.sent == []
+    assert "the shop is not that of the other workers of this queue" in caplog.text
+    again = Queue(url, tmp_path, approved(), name=first.name)
+    async with again.open():
+        await until(lambda: len(again.statuses()) == 2)
+
+
+async def test_worker_that_cannot_compare_its_ledger_waits(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(url, tmp_path, approved())
+    compare, errors = queue.broker._owner, [queue.broker._errors[0]()]
+
+    async def failing_once(*arguments: str) -> str:
+        if errors:
+            raise errors.pop()
+        return await compare(*arguments)
+
+    monkeypatch.setattr(queue.broker, "_owner", failing_once)
+    async with queue.open():
+        await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+
+
+async def test_limited_request_uses_up_no_try(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    limited = response(429, headers={"Retry-After": "1"})
+    queue = Queue(url, tmp_path, limited, approved(), tries=1)
+    async with queue.open():
+        await queue.put(FISCAL_CODE)
+        await until(lambda: queue.statuses() == ["approved"])
+    assert "UnexpectedStatusError: trying message" in caplog.text
+    assert " again in 1.0 s" in caplog.text
+
+
+async def test_label_of_taskiq_does_not_cut_off_a_request(url: str, tmp_path: Path) -> None:
+    async def slow(_: SentRequest) -> ScriptedResponse:
+        await asyncio.sleep(0.2)
+        return approved()
+
+    queue = Queue(url, tmp_path, computed(slow), tries=1)
+    async with queue.open():
+        await queue.put(FISCAL_CODE, timeout=0.01)
+        await until(lambda: queue.statuses() == ["approved"])
 
 
 async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> None:
@@ -299,6 +375,48 @@ async def test_queue_whose_dead_letters_cannot_be_stored_is_refused(nats: Server
     await broker.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"retention": "limits"}, "retention"),
+        ({"storage": "memory"}, "storage"),
+        ({"max_age": 60.0, "max_msgs": 5, "max_bytes": 10_000}, "max_age, max_msgs, max_bytes"),
+    ],
+)
+async def test_stream_with_unsafe_settings_is_refused(
+    nats: Server, settings: dict[str, Any], wrong: str
+) -> None:
+    name = f"q{token_hex(4)}"
+    client = await nats_py.connect(nats.url)
+    await client.jetstream().add_stream(name=name, subjects=[name], **{"retention": "workqueue", **settings})
+    await client.close()
+    broker = broker_of(nats.url, name)
+    with pytest.raises(ConfigurationError, match=f"other settings, which you must change: {wrong}$"):
+        await broker.startup()
+    await broker.shutdown()
+
+
+@pytest.mark.parametrize("header", ["soon", "-1", "0.01"])
+async def test_delay_in_a_header_may_be_anything(nats: Server, header: str) -> None:
+    broker: Any = broker_of(nats.url, f"q{token_hex(4)}")
+    await broker.startup()
+    await broker.js.publish(broker.subject, b"message", headers={"Loanasync-Delay": header})
+    async with asyncio.timeout(60), aclosing(broker.listen()) as deliveries:
+        assert (await anext(deliveries)).data == b"message"
+    await broker.shutdown()
+
+
+async def test_worker_stopped_without_a_server_closes_its_client(tmp_path: Path) -> None:
+    with skip_missing_server(), Nats() as server:
+        queue = Queue(server.url, tmp_path)
+        await queue.broker.startup()
+        queue.broker.is_worker_process = True
+        await asyncio.to_thread(server.kill)
+        await queue.broker.shutdown()
+    with pytest.raises(ClientClosedError):
+        await queue.shop.approve()
+
+
 async def test_message_stays_while_its_dead_letter_cannot_be_stored(
     url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,17 +466,12 @@ async def test_dead_letters_of_a_missing_queue_raise(url: str) -> None:
             await letters.list()
 
 
-@pytest.mark.parametrize("labels", [{"timeout": 3.0}, {"traceparent": 7}])
-async def test_message_whose_task_fails_is_kept(url: str, tmp_path: Path, labels: dict[str, Any]) -> None:
-    """taskiq acknowledges a message after any exception of its task, also after its own timeout."""
-    step, arrived, go = held_response(approved())
-    queue = Queue(url, tmp_path, step, tries=2)
-    await queue.shop.open_ledger()  # before the time limit of the task
+async def test_message_whose_task_fails_is_kept(url: str, tmp_path: Path) -> None:
+    """taskiq acknowledges a message after any exception of its task."""
+    queue = Queue(url, tmp_path, tries=2)
     async with queue.open():
-        kicker: AsyncKicker[Any, Any] = AsyncKicker("loanasync:approve", queue.broker, labels)
-        await kicker.kiq(message(FISCAL_CODE, approval_request()))
+        await queue.put(FISCAL_CODE, traceparent=7)
         (letter,) = await queue.letters(1)
-        go.set()
         assert letter.task == "loanasync:approve"
         assert not queue.file.exists()
-    assert arrived.is_set() is ("timeout" in labels)
+    assert queue.shop.script.sent == []

@@ -62,6 +62,15 @@ def test_invalid_tries_are_rejected(wrong: dict[str, Any], text: str) -> None:
         register(InMemoryBroker(), Shop().client, **wrong)
 
 
+def test_second_task_of_the_same_name_is_rejected() -> None:
+    """taskiq would replace the first one, and send its messages to the other shop."""
+    broker = InMemoryBroker()
+    register(broker, Shop().client)
+    with pytest.raises(ConfigurationError, match="pass another one for each shop"):
+        register(broker, Shop().client)
+    register(broker, Shop().client, name="other")
+
+
 def real_client(**options: Any) -> LoanClient:
     return LoanClient("https://loans.example.com", shop_id="shop", auth_token="token", **options)
 

@@ -1,5 +1,6 @@
 """`handle` returns a final result of plain JSON, or raises an error if nothing was evaluated."""
 
+import asyncio
 import json
 import traceback
 from pathlib import Path
@@ -25,7 +26,9 @@ from loanasync import (
 from loanasync.ledger import State, resolve
 from loanasync.testing import (
     ScriptedResponse,
+    SentRequest,
     approved,
+    computed,
     connection_lost,
     not_connected,
     refused,
@@ -37,6 +40,7 @@ from loanasync.worker import handle, message
 from loanasync.worker.handler import next_step
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop
+from support.virtual_time import VirtualTime
 
 
 def broken() -> None:
@@ -48,6 +52,17 @@ async def result(shop: Shop, **options: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(ended))
     assert plain == ended
     return plain
+
+
+def test_task_waits_for_a_response_beyond_the_total_time_limit() -> None:
+    """The event loop of some queues stops between two tasks, and the response would be lost."""
+
+    async def slow(_: SentRequest) -> ScriptedResponse:
+        await asyncio.sleep(3)
+        return approved()
+
+    shop = Shop(computed(slow), options={"timeout": Timeout(total=1, attempt=5, connect=1)})
+    assert VirtualTime().run(result(shop))["status"] == "approved"
 
 
 async def test_decision_result_has_no_personal_data_but_the_redirect() -> None:
@@ -177,7 +192,7 @@ async def test_result_hides_the_text_of_foreign_exceptions() -> None:
         raise KeyError(FISCAL_CODE)
 
     shop = Shop()
-    shop.client.approve = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
+    shop.client._approve_row = quoting  # type: ignore[assignment,method-assign]  # whatever may go wrong within
     ended = await result(shop)
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "TransportError")
     assert "no response (KeyError)" in ended["error"]["message"]
