@@ -61,11 +61,13 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
 def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iterator["LoanClient"]:
     """Provide a `loanasync.LoanClient` for `loan_sandbox`, which the fixture closes.
 
-    It waits about a millisecond between attempts, and uses the dialect in the mark, if there is one.
+    It waits about a millisecond between attempts, and at most five seconds for a response. It uses the
+    dialect in the mark, if there is one.
     """
-    from loanasync import Dialect, RetryPolicy  # noqa: PLC0415  (imported on first use)
+    from loanasync import Dialect, RetryPolicy, Timeout  # noqa: PLC0415  (imported on first use)
 
-    options: dict[str, Any] = {"retry": RetryPolicy(base=0.001, cap=0.002)}
+    timeout = Timeout(total=_CLOSE_TIMEOUT, attempt=_CLOSE_TIMEOUT, connect=_CLOSE_TIMEOUT)
+    options: dict[str, Any] = {"retry": RetryPolicy(base=0.001, cap=0.002), "timeout": timeout}
     dialect = _read_marks(request.node)[0].get("dialect")
     if dialect is not None:
         options["dialect"] = getattr(Dialect, dialect)()

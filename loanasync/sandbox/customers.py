@@ -10,7 +10,7 @@ from attrs import asdict, define, field
 from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 
 # The last result of `approve` that the shop received; the linter needs it.
-LastResult = Literal["", "approved", "refused", "already", "nothing", "other"]
+LastResult = Literal["", "approved", "refused", "already", "nothing", "unclear", "other"]
 _NOT_STORED = ("rule_faults", "was_removed")
 
 

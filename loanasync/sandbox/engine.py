@@ -251,6 +251,9 @@ def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) 
     )
 
 
+_UNCLEAR = {302, 303, 408, 409, 422}  # unlike 400, 403 and 404, they do not mean "not evaluated"
+
+
 def _last_result(delivery: Delivery) -> LastResult:
     status = delivery.response.status
     fault = FAULTS.get(delivery.fault)
@@ -260,4 +263,6 @@ def _last_result(delivery: Delivery) -> LastResult:
     approved = body.get("approved") if isinstance(body, Mapping) else None
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "approved" if approved else "refused"
-    return "already" if is_already_evaluated(delivery.response) else "other"
+    if is_already_evaluated(delivery.response):
+        return "already"
+    return "unclear" if status in _UNCLEAR or 200 <= status < 300 else "other"  # noqa: PLR2004  (any success)

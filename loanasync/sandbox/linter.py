@@ -26,6 +26,10 @@ RULES = {
         "Approval was requested again after the response to the last call was lost. That call may have been"
         " evaluated: repeat only after a 500 (spec §3, §7)."
     ),
+    "repeat-after-unclear-response": (
+        "Approval was requested again after a response that does not say whether the customer was evaluated."
+        " Repeat only after a 500 (spec §3, §7)."
+    ),
     "approve-before-create": (
         "Approval was requested before the request was created. Call create_request first (spec §4.1)."
     ),
@@ -49,6 +53,7 @@ _RULE_BY_LAST_RESULT = {
     "approved": "post-after-201",
     "already": "repeat-after-already-evaluated",
     "nothing": "repeat-after-lost-response",
+    "unclear": "repeat-after-unclear-response",
 }
 _MAX_FINDINGS = 1000
 # A fiscal code: six letters of the name, year, month, day, municipality and check letter. Letters can replace

@@ -300,8 +300,8 @@ class Rules:
         self.on_change()
 
     def clear(self) -> None:
-        """Remove all rules."""
-        self._rules = ()
+        """Remove all rules. Later ones are numbered from 1, so that they draw the same numbers again."""
+        self._rules, self._last_number = (), 0
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)

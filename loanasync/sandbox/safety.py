@@ -61,8 +61,8 @@ def check_shop(shop_id: str, shop_url: str | None) -> None:
     Raises:
         ValueError: An argument is not valid; the message names it.
     """
-    if not re.fullmatch(r"[!-.0-~]+", shop_id) or shop_id in (".", ".."):
-        raise ValueError(f"shop_id {shop_id!r} must fit in a path: ASCII without spaces and slashes")
+    if not re.fullmatch(r"[!-~]+", shop_id) or set(shop_id) & set("/\\?#%{}") or shop_id in (".", ".."):
+        raise ValueError(f"shop_id {shop_id!r} must fit in a path: ASCII without spaces and /\\?#%{{}}")
     if shop_url is not None and not re.match("https?://|/", shop_url):
         raise ValueError(f"shop_url {shop_url!r} must begin with http://, https:// or /")
 

@@ -370,8 +370,8 @@ class Sandbox:
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY)
-        Service(self._engine, self.shop_id, self.auth_token, self._stopping).add_routes(app)
         is_own_host = bool if self._allow_remote else is_loopback
+        Service(self._engine, self.shop_id, self.auth_token, self._stopping, is_own_host).add_routes(app)
         Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own_host).add_routes(app)
         return app
 

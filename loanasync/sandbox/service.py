@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from attrs import evolve, frozen
@@ -53,12 +54,14 @@ class Service:
         shop_id: Identifier of the shop.
         auth_token: Token of the shop.
         stopping: Set when the sandbox stops, to end all waiting requests.
+        is_own_host: Returns whether a host name belongs to the sandbox.
     """
 
     _engine: Engine
     _shop_id: str
     _auth_token: str
     _stopping: asyncio.Event
+    _is_own_host: Callable[[str], bool]
 
     def add_routes(self, app: web.Application) -> None:
         """Add the four calls of the specification."""
@@ -117,6 +120,9 @@ class Service:
 
     def _credentials_error(self, request: web.Request) -> str:
         """Return the hint about wrong credentials (spec §5) for a header of the 403, or an empty string."""
+        origin = request.headers.get("Origin")  # of a browser, whose page may have this host by DNS rebinding
+        if origin is not None and not self._is_own_host(_host_of(origin)):
+            return "a page of another site cannot call the sandbox"
         token = request.headers.get("X-Auth-Token", "")
         if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._auth_token.encode()):
             if looks_like_production(token):
@@ -250,3 +256,9 @@ async def _send_truncated(request: web.Request, response: Response) -> web.Strea
     if request.transport is not None:
         request.transport.close()  # after sending what was written
     return stream
+
+
+def _host_of(url: str) -> str:
+    with contextlib.suppress(ValueError):
+        return urlsplit(url).hostname or ""
+    return ""

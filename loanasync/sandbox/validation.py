@@ -127,6 +127,7 @@ CREATION: Mapping[str, Field] = {
     "additionalDataNeeded": _boolean(required=False),
 }
 
+_PHONE = f"[{_SPACE}]*([^+0{_SPACE}].*|0([^0].*)?)"  # it begins neither with + nor with 00
 _OPTIONAL: Any = {"required": False, "nullable": True}
 # spec §2.1 and §8
 APPROVAL: Mapping[str, Field] = {
@@ -136,10 +137,10 @@ APPROVAL: Mapping[str, Field] = {
     "email": _matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+", assumed="anything around one @ is an address"),
     "lastname": _text(),
     "firstname": _text(),
-    "mobilePhone": _text(),
+    "mobilePhone": _matching(_PHONE),  # spec §2.1: without the international prefix
     "countryCallingCode": _text(**_OPTIONAL),
     "city": _text(),
-    "address": _text(),
+    "address": _matching(f"[^,]*[^,{_SPACE}][^,]*"),  # spec §2.1: without commas
     "province": _matching("[A-Z]{2}"),
     "postalCode": _matching("[0-9]{5}"),
     "streetNumber": _text(other_name="civicNumber", assumed="more than the 5 digits of one description"),
@@ -155,7 +156,7 @@ APPROVAL: Mapping[str, Field] = {
     ),
     "iban": _text(**_OPTIONAL),
     "zeroInterestRate": _boolean(**_OPTIONAL),
-    "orderToken": _text(**_OPTIONAL),  # as in one description; the other requires it
+    "orderToken": _text(**_OPTIONAL),  # as in one description; the other requires it, whatever its spellings
     "paymentDayOfMonth": _matching("([1-9]|[12][0-9]|3[01])", **_OPTIONAL),
 }
 
@@ -280,8 +281,6 @@ def approval_errors(body: Mapping[str, Any], dialect: str | None, *, additional:
         "instalments": instalments_of(body, dialect),
     }
     wrong = body_errors(APPROVAL, known)
-    if dialect == "civic_number" and body.get("orderToken") is None:
-        wrong["orderToken"] = [BLANK]  # spec §2.1: required in one description, assumed to be this one
     conditional = ADDITIONAL
     if not additional:  # not required: check only the fields that were sent
         conditional = {name: field for name, field in ADDITIONAL.items() if body.get(name) is not None}

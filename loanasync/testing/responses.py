@@ -77,7 +77,7 @@ def response(
         headers: The headers of the response.
 
     Raises:
-        TypeError: `body` cannot be written as JSON.
+        TypeError: An argument has a wrong type, or `body` cannot be written as JSON.
         ValueError: `body` contains NaN or infinity.
 
     Example:
@@ -91,6 +91,9 @@ def response(
         ...     print(*error.reasons)
         body: not JSON
     """
+    if type(status) is not int or not isinstance(body, bytes | Mapping):
+        wrong = f"status {status!r}" if type(status) is not int else f"body of type {type(body).__name__}"
+        raise TypeError(f"{wrong}: expected a status such as 201, and a body of bytes or a JSON object")
     content = body if isinstance(body, bytes) else encode(body)
     return Response(status=status, headers=Headers(headers or {}), body=content)
 
@@ -156,6 +159,9 @@ class _Decision:
     fields: Mapping[str, JSON] = field(repr=False, hash=False)
 
     def __call__(self, sent: SentRequest) -> ScriptedResponse:
+        if sent.operation != "approve":
+            name = self.kind.__name__.lower()
+            raise AssertionError(f"{name}() was scripted for {sent.operation}: put response(201) before it")
         names = _names(self.kind)
         echoed = {*names.values(), *READ_ALIASES}
         body: dict[str, JSON] = {name: value for name, value in sent.body.items() if name in echoed}
@@ -183,6 +189,8 @@ def rejected(errors: Mapping[str, Sequence[str] | str]) -> ScriptedResponse:
         ...     print(*error.problems)
         last_name: This value should not be blank.
     """
+    if not isinstance(errors, Mapping):
+        raise TypeError(f"errors must be a mapping of fields to messages, not {type(errors).__name__}")
     members: dict[str, JSON] = {
         name: [messages] if isinstance(messages, str) else list(messages) for name, messages in errors.items()
     }

@@ -40,8 +40,6 @@ ACCEPTED_BY_SDK_ONLY: dict[str, Any] = {
 }
 ACCEPTED_BY_SANDBOX_ONLY: dict[str, Any] = {
     "Approval": {
-        "address": ["a,b"],
-        "mobilePhone": ["00100", "0010", "+39", "0039"],
         "citizenship": ["Italian"],  # the spelling of the other description
         "salary": [2**63],
     },

@@ -50,13 +50,23 @@ function showState(text, name) {
   state.className = name;
 }
 
-const source = new EventSource("/_sandbox/events");
-source.onopen = () => {
-  showState("Live", "live");
-  refresh(); // for changes since the page was loaded
-};
-source.onmessage = refresh;
-source.onerror = () => showState("The sandbox does not respond: this page may be out of date.", "lost");
+let source = null;
+
+// A browser opens few connections to one host, so hidden pages keep none.
+function connect() {
+  source?.close();
+  source = document.hidden ? null : new EventSource("/_sandbox/events");
+  if (source === null) return;
+  source.onopen = () => {
+    showState("Live", "live");
+    refresh(); // for changes since the page was loaded
+  };
+  source.onmessage = refresh;
+  source.onerror = () => showState("The sandbox does not respond: this page may be out of date.", "lost");
+}
+
+connect();
+document.addEventListener("visibilitychange", connect);
 addEventListener("focusout", () => setTimeout(refresh)); // for parts that were not replaced while in use
-addEventListener("pagehide", () => source.close());
+addEventListener("pagehide", () => source?.close());
 addEventListener("pageshow", (event) => event.persisted && location.reload());

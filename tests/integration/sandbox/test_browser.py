@@ -169,6 +169,21 @@ def test_live_update_keeps_typed_text_focus_and_scroll_position(visit: Visitor, 
     expect(field).to_have_value("appro")
 
 
+def test_hidden_page_is_up_to_date_when_it_is_shown(visit: Visitor, shop: Shop) -> None:
+    page = visit("/_sandbox/")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, arg=True)
+    shop.approve()
+    with pytest.raises(AssertionError):
+        expect(journal(page)).to_have_count(1, timeout=500)
+    page.evaluate(hide, arg=False)
+    expect(journal(page)).to_have_count(1)
+
+
 def test_page_reports_a_stopped_sandbox(browser: Browser) -> None:
     context = browser.new_context()
     with Sandbox.in_thread() as sandbox:

@@ -14,6 +14,7 @@ MISUSES: list[tuple[str, Any]] = [
     ("post-after-201", ["approved", "approved"]),
     ("repeat-after-already-evaluated", ["500after", "approved", "approved"]),
     ("repeat-after-lost-response", ["html502after", "approved"]),
+    ("repeat-after-unclear-response", ["conflict", "approved"]),
     ("approve-before-create", ("POST", f"/{CODE}", BODY)),
     ("patch-before-documents", ("PATCH", f"/{CODE}", {"profession": "baker"})),
     ("token-in-url", ("POST", "?token=sandbox-token", {"fiscalCode": CODE}, None)),
@@ -45,9 +46,7 @@ async def test_misuse_is_found_once_with_its_call_number(raw: Raw, rule: str, mi
     assert CODE not in str(finding)
 
 
-@pytest.mark.parametrize(
-    "tag", ["500x2", "500after", "invalid.city", "conflict", "forbidden", "slow1", "drip"]
-)
+@pytest.mark.parametrize("tag", ["500x2", "500after", "invalid.city", "forbidden", "slow1", "drip"])
 async def test_permitted_repeat_is_not_a_finding(raw: Raw, tag: str) -> None:
     await raw.create()
     await raw.approve(amount=1)  # a correction after a rejection
@@ -59,13 +58,25 @@ async def test_permitted_repeat_is_not_a_finding(raw: Raw, tag: str) -> None:
     assert raw.sandbox.findings == []
 
 
-@pytest.mark.parametrize(("status", "found"), [(502, 1), (503, 1), (500, 0)])
-async def test_only_a_500_may_be_repeated(raw: Raw, status: int, found: int) -> None:
+LOST, UNCLEAR = ["repeat-after-lost-response"], ["repeat-after-unclear-response"]
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        *((status, LOST) for status in (502, 503)),
+        *((status, UNCLEAR) for status in (201, 204, 302, 303, 408, 409, 422)),
+        *((status, []) for status in (500, 400, 403, 404, 429)),
+    ],
+)
+async def test_only_a_response_without_evaluation_may_be_repeated(
+    raw: Raw, status: int, found: list[str]
+) -> None:
     raw.sandbox.on("approve", call=1).respond(status, {})
     await raw.create()
     await raw.approve()
     await raw.approve()
-    assert [finding.rule for finding in raw.sandbox.findings] == ["repeat-after-lost-response"] * found
+    assert [finding.rule for finding in raw.sandbox.findings] == found
 
 
 async def test_concurrent_approvals_are_found(raw: Raw) -> None:

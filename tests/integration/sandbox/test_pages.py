@@ -321,6 +321,20 @@ async def test_foreign_host_name_is_403(raw: Raw, host: str) -> None:
         assert response.status == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://rebound.example", 403), ("null", 403), ("http://[::1", 403), ("http://localhost:5173", 201)],
+)
+async def test_call_from_a_page_of_another_site_is_403(raw: Raw, origin: str, status: int) -> None:
+    raw.session.headers["Origin"] = origin
+    assert (await raw.create())[0] == status
+
+
+async def test_page_of_a_customer_keeps_no_connection(raw: Raw) -> None:
+    """A browser opens six connections to a host, and a shop's test may leave as many pages open."""
+    assert "live.js" not in (await get(raw, await approved(raw)))[1]
+
+
 async def test_findings_health_and_openapi_are_json(raw: Raw) -> None:
     await approved(raw)
     await raw.approve()

@@ -103,6 +103,7 @@ ASYNC = """
 async def test_buying(loan_client, loan_sandbox):
     assert isinstance(await buy(loan_client), Approved)
     assert [call.status for call in loan_sandbox.journal] == [201, 201]
+    assert loan_client._options.timeout.longest == 10, "a call that hangs delays the end of a test no longer"
 
 async def test_a_loop_of_the_module(loan_client):
     assert isinstance(await buy(loan_client, tag="500x2.refused"), Refused)

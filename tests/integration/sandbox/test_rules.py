@@ -162,9 +162,12 @@ async def test_rule_fault_applies_to_each_call(raw: Raw) -> None:
     assert [(await call(raw, "complete"))[0] for _ in range(3)] == [500, 500, 500]
 
 
-def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
+def outcomes(seed: int, order: list[int], resets: int = 0) -> dict[tuple[int, int], bool]:
     """Return the calls that the first of two rules chooses from calls of customers, sent in this order."""
     rules = Rules(seed)
+    for _ in range(resets):
+        rules.add(rate=0.5)
+        rules.clear()
     for _ in range(2):
         rules.add(rate=0.5).respond(500)
     calls: dict[int, int] = {}
@@ -179,7 +182,7 @@ def outcomes(seed: int, order: list[int]) -> dict[tuple[int, int], bool]:
 def test_rate_depends_on_the_seed_the_rule_and_the_call_only() -> None:
     one_by_one = [customer for customer in range(200) for _ in range(2)]
     mixed = [*range(199, -1, -1), *range(200)]
-    assert outcomes(7, one_by_one) == outcomes(7, mixed)
+    assert outcomes(7, one_by_one) == outcomes(7, mixed) == outcomes(7, mixed, resets=1)
     assert outcomes(7, one_by_one) != outcomes(8, one_by_one)
     assert 250 < sum(outcomes(7, one_by_one).values()) < 350, "rules of one rate draw independently"
 

@@ -178,7 +178,7 @@ def test_made_up_token_is_accepted(token: str) -> None:
         ),
         ({"allow_remote": "false"}, "allow_remote must be True or False, not str"),
         ({"dialect": "both"}, "must be street_number"),
-        *(({"shop_id": shop}, "shop_id") for shop in ("", "a/b", "..")),
+        *(({"shop_id": shop}, "shop_id") for shop in ("", "a/b", "..", "{x}", "a%2Fb", "a?b", "a#b")),
         ({"auth_token": ""}, "auth_token is empty"),
         *(({"auth_token": token}, "printable ASCII") for token in (" a ", "a\nb")),
         ({"shop_id": "demo", "auth_token": "demo"}, "shop_id and auth_token are equal"),

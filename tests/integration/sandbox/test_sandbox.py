@@ -148,12 +148,12 @@ async def test_fields_of_a_creation_are_checked(raw: Raw, field: str, value: obj
 
 
 @dialect("civic_number")
-async def test_civic_number_dialect_needs_its_spelling_and_an_order_token(raw: Raw) -> None:
+async def test_civic_number_dialect_needs_its_spelling(raw: Raw) -> None:
     await raw.create()
     status, response = await raw.approve()
-    assert (status, set(response["errors"])) == (400, {"streetNumber", "orderToken"})
+    assert (status, set(response["errors"])) == (400, {"streetNumber"})
     status, response = await raw.approve(
-        streetNumber="absent", civicNumber="7", orderToken="o", instalments="absent", installments=9
+        streetNumber="absent", civicNumber="7", instalments="absent", installments=9
     )
     assert (status, response["civicNumber"], response["instalments"]) == (201, "7", 9)
 

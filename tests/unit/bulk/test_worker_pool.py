@@ -23,6 +23,7 @@ from loanasync import (
     PayloadMismatchError,
 )
 from loanasync.bulk import Row, RowResult
+from loanasync.testing import approved, scripted_client
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 
 
@@ -45,6 +46,13 @@ async def test_calls_and_tasks_reach_the_concurrency_and_no_more(
     assert len([await reading, *[result async for result in approvals]]) == number
     finishing.cancel()
     assert calls.max_in_progress == started
+
+
+async def test_assertion_of_a_test_ends_the_run() -> None:
+    """With a missing scripted response, an unknown outcome would hide its advice."""
+    client = scripted_client(approved())
+    with pytest.raises(AssertionError, match="1 response was scripted"):
+        _ = [each async for each in client.approve_many(rows(3))]
 
 
 async def test_pool_slow_reader_pauses_the_calls_until_it_reads() -> None:

@@ -93,11 +93,22 @@ async def test_refused_echoes_the_request_and_has_no_redirect_url() -> None:
         (lambda: system_error(retry_after=-1), ValueError, "0 or more"),
         (lambda: response(200, {"a": object()}), TypeError, "."),  # type: ignore[dict-item]
         (lambda: response(200, {"a": float("nan")}), ValueError, "."),
+        (lambda: response("201"), TypeError, "status '201': expected a status such as 201"),  # type: ignore[arg-type]
+        (lambda: response(201, "{}"), TypeError, "body of type str: expected"),  # type: ignore[arg-type]
+        (lambda: rejected(["x"]), TypeError, "must be a mapping of fields to messages, not list"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_response_is_refused(write: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         write()
+
+
+@pytest.mark.parametrize("decision", [approved(), refused()])
+async def test_decision_scripted_for_another_call_says_so(decision: ScriptedResponse) -> None:
+    with pytest.raises(
+        AssertionError, match=r"was scripted for create_request: put response\(201\) before it"
+    ):
+        await scripted_client(decision, response(201)).create_request({})
 
 
 UNKNOWN, NOT_EVALUATED = "unknown", "not_evaluated"
