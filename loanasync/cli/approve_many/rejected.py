@@ -4,6 +4,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 
 from loanasync.bulk import FileRow, InputRows
@@ -48,8 +49,10 @@ def keep_earlier(path: str, rows: InputRows) -> None:
         return
     if begin is None or LINE_NAME not in begin:
         raise UnusableError(f"{path} exists and contains no rejected rows: name another file for --rejected")
-    Path(path).replace(f"{path}.old")
-    print_message(f"the earlier {path} is kept as {path}.old")
+    names = (f"{path}.old{number}" for number in chain([""], count(2)))
+    kept = next(name for name in map(Path, names) if not name.exists())
+    Path(path).rename(kept)
+    print_message(f"the earlier {path} is kept as {kept}")
 
 
 def rejected_lines(rows: InputRows, reason: Callable[[FileRow], str | None]) -> Iterator[str]:

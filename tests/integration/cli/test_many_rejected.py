@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from loanasync.bulk import read as rows_of
+from loanasync.cli.approve_many.rejected import write_invalid
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, read, run, write
 
@@ -198,3 +200,12 @@ def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
         assert exported.read_bytes() == other.read_bytes()
     assert [row[OWN[0]] for row in read(tmp_path / "exported.jsonl.old")] == [2]
     assert len(served.journal.calls(operation="approve")) == 2
+
+
+def test_each_earlier_file_of_rejected_rows_is_kept(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"fiscal_code": "WRONG"}])
+    for _ in range(4):
+        write_invalid(f"{tmp_path}/dead.jsonl", rows_of(file))
+    kept = {each.name: each.read_text("utf-8") for each in tmp_path.glob("dead.jsonl*")}
+    assert sorted(kept) == ["dead.jsonl", "dead.jsonl.old", "dead.jsonl.old2", "dead.jsonl.old3"]
+    assert len({*kept.values()}) == 1
