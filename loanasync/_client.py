@@ -40,7 +40,7 @@ from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, 
 from loanasync._telemetry import Instruments
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._validation import rules
-from loanasync.errors import ConfigurationError, InvalidRequestError, LoanError
+from loanasync.errors import ClientClosedError, ConfigurationError, InvalidRequestError, LoanError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
@@ -834,21 +834,25 @@ class LoanClient(Closing):
         )
 
     async def __aenter__(self) -> Self:
-        self._pipeline.require_open()
+        if self._pipeline.is_closed:
+            raise ClientClosedError
         # A web shop enters its client when it starts, so that no customer waits for this.
         prepare_options(self._options)
         if self._opens_session:
             self._pipeline.open()
         return self
 
-    async def aclose(self) -> None:
+    async def aclose(self, within: float | None = None) -> None:
         """Wait for calls in progress, then close sessions and connections.
 
-        New calls raise `ClientClosedError`. Calls still in progress after ``timeout.longest`` seconds end
-        with an error, except approvals with longer limits whose response is awaited. Calling `aclose` again
-        has no effect; while another `aclose` is in progress, it waits for that.
+        New calls raise `ClientClosedError`. Calls still in progress after the wait end with an error. Calling
+        `aclose` again has no effect; while another `aclose` is in progress, it waits for that.
+
+        Args:
+            within: Seconds to wait for calls in progress. None waits for ``timeout.longest`` of the client,
+                or of an approval with longer limits whose response is awaited.
         """
-        drain = self._flights.longest(self._options.timeout)
+        drain = self._flights.longest(self._options.timeout) if within is None else within
         async with self._pipeline.closing(drain):
             try:
                 await self._pipeline.aclose(drain)

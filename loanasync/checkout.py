@@ -371,6 +371,10 @@ class _Click:
         decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
         self.has_recalled = True
         if decision is None and not may_send:
+            log(
+                WARNING,
+                "checkout: nothing is sent: another click holds the order, and there is no ledger",
+            )
             raise InFlightError("approve", "")
         if decision is None:
             try:

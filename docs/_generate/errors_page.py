@@ -84,7 +84,7 @@ GROUPS: dict[str, list[Row]] = {
         ),
         responded(errors.DomainError, "400 with any other message under `domain`"),
         responded(errors.AccessDeniedError, "403", 403),
-        responded(errors.CannotCompleteError, "409", 409),
+        responded(errors.CannotCompleteError, "409 to `approve`", 409),
         responded(errors.SystemFaultError, "500 to the last attempt", 500),
         responded(
             errors.UnexpectedStatusError,
@@ -92,7 +92,11 @@ GROUPS: dict[str, list[Row]] = {
             min(NOT_PROCESSED),
         ),
         responded(errors.UnexpectedStatusError, "429, one of these statuses: too many requests", 429),
-        responded(errors.UnexpectedStatusError, "any other 3xx or 4xx, such as 302, 303 or 408", 408),
+        responded(
+            errors.UnexpectedStatusError,
+            "any other 3xx or 4xx, such as 302, 303 or 408; also 409 to the other calls",
+            408,
+        ),
         responded(errors.UnexpectedStatusError, "any other status, such as 204 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400; "
@@ -173,6 +177,7 @@ def for_operation(row: Row, operation: str) -> tuple[LoanError, ...]:
         return row.examples
     is_general = made_for == "approve" and isinstance(row.error, errors.ServiceError | errors.TransportError)
     is_general |= made_for == "approve" and isinstance(row.error, errors.UnexpectedResponseError)
+    is_general &= not isinstance(row.error, errors.CannotCompleteError)
     if not is_general or row.error.entry is not None:
         return ()
     changed: Any = attrs.evolve  # mypy does not know that these classes are attrs classes

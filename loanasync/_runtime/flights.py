@@ -332,7 +332,7 @@ class Flights(ForkSafe):
     def longest(self, timeout: Timeout) -> float:
         """Return how long a call with these limits, or an approval that awaits a response, may take."""
         reading = [each.timeout.longest for each in tuple(self._in_flight.values()) if each.is_reading]
-        return max(timeout.longest, *reading, 0.0)
+        return max([timeout.longest, *reading])
 
     def follow(self, task: "asyncio.Task[Any]") -> None:
         """Let `aclose` wait for a task that stores the decision of a flight elsewhere."""
@@ -345,7 +345,7 @@ class Flights(ForkSafe):
         flights = tuple(self._in_flight.values())
         tasks = {flight.task for flight in flights if flight.loop is current and flight.task is not None}
         tasks |= {task for task in tuple(self._followers) if task.get_loop() is current}
-        if tasks := tasks - {asyncio.current_task()}:
+        if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
 
     def _digests_of(self, call: Call) -> tuple[bytes, bytes]:

@@ -131,17 +131,12 @@ class Pipeline:
         self.breaker = breaker
         self.now = now
         self.sleep = sleep
-        self._is_closed = False
+        self.is_closed: bool = False
         self._closing: concurrent.futures.Future[None] | None = None  # the last use of `closing`
 
     def open(self) -> None:
         """Open the transport of the running event loop, which its first call does otherwise."""
         self._per_loop.current()
-
-    def require_open(self) -> None:
-        """Raise ClientClosedError if the client was closed."""
-        if self._is_closed:
-            raise ClientClosedError
 
     def resources(self) -> LoopResources:
         """Return the resources of the running event loop, for a call that begins.
@@ -150,7 +145,8 @@ class Pipeline:
             ClientClosedError: The client was closed.
             ConfigurationError: The client's session belongs to another event loop.
         """
-        self.require_open()
+        if self.is_closed:
+            raise ClientClosedError
         resources = self._per_loop.current()
         resources.transport.check()
         return resources
@@ -180,10 +176,10 @@ class Pipeline:
 
     async def aclose(self, drain: float) -> None:
         """Accept no more calls, wait at most `drain` seconds for calls in progress, close the transports."""
-        self._is_closed = True
+        self.is_closed = True
         await self._per_loop.aclose(drain)
 
     def close_from_outside(self, drain: float) -> None:
         """Close without a running event loop, for example in a synchronous pytest fixture."""
-        self._is_closed = True
+        self.is_closed = True
         self._per_loop.close_from_outside(drain)

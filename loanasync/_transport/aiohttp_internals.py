@@ -67,7 +67,7 @@ def waited_for_pool(error: BaseException | None) -> bool:
     while error is not None:
         if any(frame.f_code is _POOL_WAIT for frame, _ in walk_tb(error.__traceback__)):
             return True
-        error = error.__cause__ or error.__context__  # before Python 3.11.4, asyncio sets no cause
+        error = error.__cause__ or error.__context__  # early releases of 3.11 set no cause
     return False
 
 

@@ -311,6 +311,7 @@ class WorkerPool:
             try:
                 outcome: Decision | Exception = await self._approve_row(row)
             except AssertionError as error:  # of a test
+                self._store_result(result_of(index, row, error))
                 self._fail(error)
                 return
             except Exception as error:  # noqa: BLE001  (it becomes the error of the result)

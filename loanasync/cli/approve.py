@@ -224,7 +224,7 @@ async def _request_approval(client: LoanClient | None, order: FileRow) -> Exit:
             # Print the result first: closing takes time, and this may be the only copy.
             _print_json(record_of(order, result))
             if is_aborted:
-                await client.with_options(timeout=ABORT_TIMEOUT).aclose()
+                await client.aclose(ABORT_TIMEOUT)
     return _EXIT_CODES.get(result.status, Exit.FAILED)
 
 

@@ -11,10 +11,8 @@ from typing import IO, cast
 
 from rich.console import Console
 
-from loanasync import Timeout
-
 # After the second Ctrl-C, calls in progress are recorded as `unknown` within this time.
-ABORT_TIMEOUT = Timeout(total=0.5, attempt=0.4, connect=0.3)
+ABORT_TIMEOUT = 0.9  # seconds
 
 
 class _StandardError(io.TextIOBase):

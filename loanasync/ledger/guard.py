@@ -153,7 +153,7 @@ class LedgerGuard:
         except asyncio.CancelledError as error:
             if cancellations() > earlier:
                 raise
-            # It was raised by the store, which was closed meanwhile; or by the timeout, before Python 3.11.4.
+            # Raised by the store, which was closed meanwhile; or by the timeout, in early releases of 3.11.
             return self._unavailable(error, operation, key)
         except Exception as error:  # noqa: BLE001  (any exception of a store means that it cannot be used)
             return unsuitable_driver_error(self.ledger, error) or self._unavailable(error, operation, key)

@@ -204,9 +204,7 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
         return f"it contradicts the ledger, where the entry is {entry.state.value}"
     if has_unstored_response(orphan.settlement, entry):
         if entry.state is State.UNKNOWN:
-            return (
-                "the ledger has another response of this entry: read both, resolve it, then delete the file"
-            )
+            return "the ledger has another response: read both, move the file away, and resolve the entry"
         return (
             "a person decided first, and the ledger does not have this response: "
             "resolve the entry as unknown, then import again"

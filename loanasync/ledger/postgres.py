@@ -336,8 +336,8 @@ class _PostgresStore:
         statement = (_UPDATE if expects else _INSERT)[is_claim]
         conditions = (header.id, header.generation if is_claim else None, write.lease, write.not_after)
         values = (*conditions, *dump_entry(entry), *([expects] if expects else []))
-        must_commit = ""  # a person's resolution, which may claim the entry that it changes
-        if is_claim and not expects:
+        must_commit = ""  # a person's resolution, which may claim the entry without a time limit
+        if is_claim and (not expects or write.not_after is not None):
             must_commit = "claim"
         elif not is_claim and entry.source == SERVICE:
             must_commit = "record an outcome"

@@ -237,7 +237,7 @@ async def _close(server: _Server, within: float) -> None:
 
 _LATE_WRITES = (
     "the ledger's server writes to the disk with a delay (appendfsync %s): if its machine fails, the last "
-    "decisions are lost and would be requested again; set its appendfsync to always"
+    "decisions are lost and may be requested again; set its appendfsync to always"
 )
 _FOREIGN = (
     "is not a ledger, but other data, another format or a part of one: restore a complete copy, or name "

@@ -79,6 +79,7 @@ _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork bet
 _LOCK_PAUSE = 0.005  # seconds between two attempts
 _LEAST_FREE = 1_000_000  # bytes on the disk
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
+_MOUNTS = Path("/proc/self/mountinfo")
 _BOOT_SPACING = 4e9  # seconds by which a boot advances the lease clock; more than any uptime or time of day
 
 _FULL = "the disk is full: free some space"
@@ -276,9 +277,10 @@ def _entry(row: Sequence[Any], now: float) -> Entry:
 def _swap(write: Write, transaction: _Transaction) -> Found:
     _check(write.header, transaction.id)
     entry, connection, now = write.entry, transaction.connection, transaction.now
-    # A claim without space for its settlement would lose the response.
-    if write.lease is not None and shutil.disk_usage(connection.folder).free < _LEAST_FREE:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if write.lease is not None:  # a claim, whose settlement needs space: otherwise the response would be lost
+        total, _, free = shutil.disk_usage(connection.folder)
+        if total and free < _LEAST_FREE:  # some file systems do not tell
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     revision, end = connection.execute(_FIND, (entry.key,)).fetchone() or ("", now)
     generation, today = transaction.generation, transaction.time_of_day
     end = write.set_times(revision, end - now, generation=generation, now=now, time_of_day=today)
@@ -489,7 +491,7 @@ def _open_file(path: Path, patience: float) -> _Connection:
     if not file.exists():
         reason = f"does not exist: check the name, or run loanasync ledger create {name}"
         raise _MissingFileError("ledger", "", name, reason)
-    if file.stat().st_dev != file.parent.stat().st_dev:  # other processes would have another -wal file
+    if _is_mount(file):  # other processes would have another -wal file
         raise mismatch(
             name, "is mounted without its folder, where SQLite writes a part of it: mount the folder"
         )
@@ -506,7 +508,7 @@ def _open_file(path: Path, patience: float) -> _Connection:
         connection.execute("PRAGMA journal_mode = WAL")  # a restored copy may have another mode
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk
-        connection.execute("PRAGMA secure_delete = ON")  # a purge removes personal data from the file, too
+        connection.execute("PRAGMA secure_delete = ON")  # a purge overwrites what it deletes
         connection.now, connection.folder = _lease_clock(connection), file.parent
     except sqlite3.DatabaseError as error:
         connection.close()
@@ -517,6 +519,16 @@ def _open_file(path: Path, patience: float) -> _Connection:
         connection.close()
         raise
     return connection
+
+
+def _is_mount(file: Path) -> bool:
+    """Return True if a file is mounted without its folder, as containers can do."""
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:  # systems other than Linux
+        return False
+    escaped = str(file).translate({ord(each): f"\\{ord(each):03o}" for each in " \t\n\\"})
+    return any(line.split(" ")[4:5] == [escaped] for line in mounts.splitlines())
 
 
 def _check_format(connection: Connection, name: str) -> None:

@@ -100,7 +100,8 @@ def settle(
     corrects = over is not None and _is_correction(entry, token, settlement, over)
     if not (corrects or _is_accepted(entry, token, settlement)):
         return None
-    is_left = corrects or entry.state is not settlement.state
+    replaces_note = entry.state is State.UNKNOWN and entry.source != settlement.source  # of a person
+    is_left = corrects or entry.state is not settlement.state or replaces_note
     response = entry if _keeps_response(entry, settlement) else settlement
     return Entry(  # `evolve` takes four times as long
         key=entry.key,
@@ -142,7 +143,8 @@ def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
     if entry.state in DECIDED:
         return False
     lacks_response = entry.body is None and as_read(entry).state is State.UNKNOWN
-    is_response = settlement.state in DECIDED or (settlement.body is not None and lacks_response)
+    is_unclassified = settlement.state is State.UNKNOWN and settlement.body is not None
+    is_response = settlement.state in DECIDED or (is_unclassified and lacks_response)
     return entry.token == token or (is_response and settlement.source == SERVICE)
 
 

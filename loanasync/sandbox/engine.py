@@ -251,7 +251,9 @@ def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) 
     )
 
 
-_UNCLEAR = {302, 303, 408, 409, 422}  # unlike 400, 403 and 404, they do not mean "not evaluated"
+# After these statuses a call may be repeated: most of them mean "not processed" in HTTP (RFC 9110 §15).
+_REPEATABLE = {301, 307, 308, 400, 401, 403, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429}
+_REPEATABLE |= {431, 500}
 
 
 def _last_result(delivery: Delivery) -> LastResult:
@@ -265,4 +267,4 @@ def _last_result(delivery: Delivery) -> LastResult:
         return "approved" if approved else "refused"
     if is_already_evaluated(delivery.response):
         return "already"
-    return "unclear" if status in _UNCLEAR or 200 <= status < 300 else "other"  # noqa: PLR2004  (any success)
+    return "other" if status in _REPEATABLE else "unclear"

@@ -91,9 +91,10 @@ def response(
         ...     print(*error.reasons)
         body: not JSON
     """
-    if type(status) is not int or not isinstance(body, bytes | Mapping):
-        wrong = f"status {status!r}" if type(status) is not int else f"body of type {type(body).__name__}"
-        raise TypeError(f"{wrong}: expected a status such as 201, and a body of bytes or a JSON object")
+    if not isinstance(status, int):
+        raise TypeError(f"status {status!r} must be an int, such as 201")
+    if not isinstance(body, bytes | Mapping):
+        raise TypeError(f"a body must be bytes or a JSON object, not {type(body).__name__}")
     content = body if isinstance(body, bytes) else encode(body)
     return Response(status=status, headers=Headers(headers or {}), body=content)
 

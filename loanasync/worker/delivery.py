@@ -110,7 +110,10 @@ class QueueBroker(AsyncBroker):
         """Return what `_owner` returns; None if the queue cannot be used."""
         try:
             return await self._owner(task, owner)
-        except self._errors:
+        except self._errors as error:
+            log(
+                WARNING, "the owner of task %s cannot be read from the queue (%s)", task, type(error).__name__
+            )
             return None
 
     async def startup(self) -> None:

@@ -3,6 +3,7 @@
 from asyncio import CancelledError
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -31,7 +32,9 @@ _NAME_IN_USE = 10058  # error code: a stream of this name exists, with another c
 _FETCH_TIMEOUT = 2.0  # seconds of one fetch; a server that was restarted has lost the pending fetches
 _DELAY = "Loanasync-Delay"  # header: seconds to wait after the first delivery
 _REASON = "Loanasync-Reason"  # header of a dead letter
-_OWNER = "loanasync "  # followed by the name of a task, in the metadata of a stream
+_IF_FIRST = "Nats-Expected-Last-Subject-Sequence"  # header: publish only if the subject has this number
+_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")  # of a stream
+_LONGEST = 86_400.0  # seconds of a delay; the server redelivers at once after one that is too long
 
 
 class JetStream(QueueBroker, PullBasedJetStreamBroker):
@@ -85,8 +88,12 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
         )
         self.redelivery = redelivery
         self.js: JetStreamContext = self.client.jetstream()
-        self._dead = f"{name}-dead"
-        self._streams = [self.stream_config, StreamConfig(name=self._dead, subjects=[self._dead], **kept)]
+        self._dead, self._owners = f"{name}-dead", f"{name}-owners"
+        self._streams = [
+            self.stream_config,
+            StreamConfig(name=self._dead, subjects=[self._dead], **kept),
+            StreamConfig(name=self._owners, subjects=[f"{self._owners}.*"], **kept),
+        ]
 
     async def _open(self) -> None:
         if not (self.client.is_connected or self.client.is_reconnecting):
@@ -103,12 +110,11 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             _check_settings(each, (await self.js.stream_info(str(each.name))).config)
 
     async def _owner(self, task: str, owner: str) -> str:
-        config = (await self.js.stream_info(self.stream_name)).config
-        owners = {**(config.metadata or {})}
-        if (name := f"{_OWNER}{task}") not in owners:
-            await self.js.update_stream(config.evolve(metadata={**owners, name: owner}))
-            owners = (await self.js.stream_info(self.stream_name)).config.metadata or {}
-        return owners.get(name, "")
+        subject = f"{self._owners}.{sha256(task.encode()).hexdigest()[:16]}"
+        with suppress(BadRequestError):  # it has one already
+            await self.js.publish(subject, owner.encode(), headers={_IF_FIRST: "0"})
+        stored = await self.js.get_last_msg(self._owners, subject)
+        return (stored.data or b"").decode()
 
     async def kick(self, message: BrokerMessage) -> None:
         """Send a message without headers: NATS accepts only single-line text there."""
@@ -141,11 +147,13 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
 
     async def shutdown(self) -> None:
         """Close the client, then the connection. Without a server, nats-py may raise CancelledError."""
-        await AsyncBroker.shutdown(self)
-        if self.client.is_connected or self.client.is_connecting or self.client.is_reconnecting:
-            with suppress(Error, CancelledError):
-                await self.client.close()
-            raise_lost_cancellation()
+        try:
+            await AsyncBroker.shutdown(self)
+        finally:
+            if self.client.is_connected or self.client.is_connecting or self.client.is_reconnecting:
+                with suppress(Error, CancelledError):
+                    await self.client.close()
+        raise_lost_cancellation()
 
     async def _replace(self, delivery: Msg, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Publish a message, then acknowledge the one that it replaces."""
@@ -163,7 +171,7 @@ def _check_settings(wanted: StreamConfig, found: StreamConfig) -> None:
         ConfigurationError: It may lose messages, or keep those that are done.
     """
     wrong = [name for name in ("retention", "storage") if getattr(found, name) != getattr(wanted, name)]
-    wrong += [name for name in ("max_age", "max_msgs", "max_bytes") if (getattr(found, name) or 0) > 0]
+    wrong += [name for name in _LIMITS if (getattr(found, name) or 0) > 0]
     wrong += ["num_replicas"] if (found.num_replicas or 1) < (wanted.num_replicas or 1) else []
     if wrong:
         text = f"is a stream with other settings, which you must change: {', '.join(wrong)}"
@@ -173,7 +181,7 @@ def _check_settings(wanted: StreamConfig, found: StreamConfig) -> None:
 def _seconds(text: str) -> float:
     """Return the seconds in a header; 0 if it has none, since others may write to the stream."""
     with suppress(ValueError):
-        return max(0.0, float(text))
+        return min(max(0.0, float(text)), _LONGEST)
     return 0.0
 
 

@@ -45,6 +45,7 @@ _OTHER_QUEUE = (
     "queue or task name"
 )
 _trace_context = TraceContextTextMapPropagator()
+_LONGEST_WAIT = 600.0  # seconds that a response may ask for
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
 
 
@@ -229,7 +230,7 @@ def _retry_after(error: LoanError) -> float:
     if isinstance(error, CircuitOpenError):
         return error.retry_after
     if isinstance(error, UnexpectedStatusError) and error.meta.retry_after is not None:
-        return retry_after({"Retry-After": error.meta.retry_after})
+        return min(retry_after({"Retry-After": error.meta.retry_after}), _LONGEST_WAIT)
     return 0.0
 
 

@@ -435,13 +435,16 @@ async def test_order_is_held_for_the_fiscal_code_in_its_normal_form() -> None:
     assert order.code == FISCAL_CODE
 
 
-async def test_without_a_ledger_an_order_with_another_hold_sends_nothing() -> None:
+async def test_without_a_ledger_an_order_with_another_hold_sends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The other click was before a restart, or in another process."""
     first, second = ScriptedTransport(CREATED, connection_lost()), ScriptedTransport(CREATED, approved())
     order = MemoryOrder()
     assert isinstance(await page_of(first.client(), order), Ask)
     page = await page_of(restarted := second.client(), order)
     assert (type(page), order.holds, second.sent) == (Waiting, 1, [])
+    assert "nothing is sent: another click holds the order" in caplog.text
     order.holds = 0  # by the staff
     assert isinstance(await page_of(restarted, order), Redirect)
 

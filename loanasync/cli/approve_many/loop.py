@@ -106,7 +106,7 @@ class RequestLoop:
                 timer.cancel()
             await self._save()
         if self.is_aborted:
-            await self._client.with_options(timeout=ABORT_TIMEOUT).aclose()
+            await self._client.aclose(ABORT_TIMEOUT)
         if approvals.stopped and not self.stopped:
             self.stopped = f"{approvals.stopped}; to send the other rows anyway, add --stop-after 0"
         self.elapsed = approvals.summary.elapsed

@@ -62,7 +62,9 @@ LEDGER = typer.Option(
 )
 Name: TypeAlias = Annotated[str, LEDGER]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-_KEY = typer.Argument(metavar="KEY", help="Key of an entry, or the beginning of a key.", show_default=False)
+_KEY = typer.Argument(
+    metavar="KEY", help="Key of an entry, or its first characters, at least 4.", show_default=False
+)
 Customer: TypeAlias = Annotated[
     bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
 ]

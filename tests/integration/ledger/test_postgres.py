@@ -21,7 +21,7 @@ from loanasync.testing import approved
 from support.ledger_clients import KEY, Shop, create
 from support.servers import PgBouncer, Postgres, Standby
 from support.servers.fixtures import skip_missing_server
-from support.settlements import HELD, LOST, REFUSAL, by_person, claim, settle
+from support.settlements import HELD, LOST, REFUSAL, UNKNOWN, by_person, claim, settle
 
 BASE_URL = "https://loans.example.com"
 POLICY = LedgerPolicy(key=KEY)
@@ -103,6 +103,10 @@ async def test_claim_and_change_of_the_header_inside_a_transaction_are_refused(
             await own.change_header(header, header)
         with pytest.raises(ConfigurationError, match="must not record an outcome inside a transaction"):
             await settle(own, REFUSAL)
+    await settle(own, UNKNOWN, key="old")
+    async with connection.transaction():
+        with pytest.raises(ConfigurationError, match="must not claim inside a transaction"):
+            await claim(own, "old", token="u", over="t", within=60)
     assert shop.script.left == 1
     assert isinstance(await shop.approve(), Approved)
 

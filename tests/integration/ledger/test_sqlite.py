@@ -268,24 +268,30 @@ async def test_claim_without_space_for_its_settlement_sends_nothing(
     await shop.ledger.aclose()
 
 
-async def test_purge_overwrites_personal_data_in_the_file(store: _SqliteStore, header: Header) -> None:
+async def test_purge_overwrites_what_it_deletes(store: _SqliteStore, header: Header) -> None:
     assert (header.name, await run_sql(store, "PRAGMA secure_delete")) == (store.name, 1)
 
 
+@pytest.mark.parametrize(
+    ("mounted", "is_refused"), [("a b/{}.db", True), ("a b", False), ("other.db", False)]
+)
 async def test_file_mounted_without_its_folder_is_refused(
-    store: _SqliteStore, header: Header, file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: str, *, is_refused: bool
 ) -> None:
     """Another container would have a -wal file of its own, and not see the decisions in this one."""
-    assert header
+    (folder := tmp_path / "a b").mkdir()
+    store = _SqliteStore(file := folder / "{}.db", 10.0)
+    await created(store)
     await store.aclose()
-    stat = Path.stat
-
-    def on_another_device(path: Path, **options: Any) -> os.stat_result:
-        found = stat(path, **options)
-        return os.stat_result((*found[:2], found.st_dev + (path == file), *found[3:10]))
-
-    monkeypatch.setattr(Path, "stat", on_another_device)
-    assert "is mounted without its folder" in await refusal(file)
+    (mounts := tmp_path / "mountinfo").write_text(
+        "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+        f"36 22 8:1 /x {tmp_path}/{mounted.replace(' ', chr(92) + '040')} rw - ext4 /dev/sda1 rw\n"
+    )
+    monkeypatch.setattr("loanasync.ledger.sqlite._MOUNTS", mounts)
+    shop = Shop(approved(), ledger=SqliteLedger(file))
+    result = await shop.result()
+    assert ("is mounted without its folder" in str(result)) is is_refused
+    await shop.ledger.aclose()
 
 
 async def test_file_deleted_without_its_write_ahead_log_is_not_created(

@@ -288,11 +288,13 @@ async def test_worker_that_cannot_compare_its_ledger_waits(
         await until(lambda: queue.statuses() == ["approved"])
 
 
+@pytest.mark.parametrize("wait", ["1", "9999999999"])
 async def test_limited_request_uses_up_no_try(
-    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    url: str, tmp_path: Path, wait: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    limited = response(429, headers={"Retry-After": "1"})
+    monkeypatch.setattr("loanasync.worker.task._LONGEST_WAIT", 1.0)
+    limited = response(429, headers={"Retry-After": wait})
     queue = Queue(url, tmp_path, limited, approved(), tries=1)
     async with queue.open():
         await queue.put(FISCAL_CODE)
@@ -381,6 +383,7 @@ async def test_queue_whose_dead_letters_cannot_be_stored_is_refused(nats: Server
         ({"retention": "limits"}, "retention"),
         ({"storage": "memory"}, "storage"),
         ({"max_age": 60.0, "max_msgs": 5, "max_bytes": 10_000}, "max_age, max_msgs, max_bytes"),
+        ({"max_msgs_per_subject": 1}, "max_msgs_per_subject"),
     ],
 )
 async def test_stream_with_unsafe_settings_is_refused(
@@ -396,7 +399,7 @@ async def test_stream_with_unsafe_settings_is_refused(
     await broker.shutdown()
 
 
-@pytest.mark.parametrize("header", ["soon", "-1", "0.01"])
+@pytest.mark.parametrize("header", ["soon", "-1", "nan", "0.01"])
 async def test_delay_in_a_header_may_be_anything(nats: Server, header: str) -> None:
     broker: Any = broker_of(nats.url, f"q{token_hex(4)}")
     await broker.startup()

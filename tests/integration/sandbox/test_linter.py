@@ -65,7 +65,7 @@ LOST, UNCLEAR = ["repeat-after-lost-response"], ["repeat-after-unclear-response"
     ("status", "found"),
     [
         *((status, LOST) for status in (502, 503)),
-        *((status, UNCLEAR) for status in (201, 204, 302, 303, 408, 409, 422)),
+        *((status, UNCLEAR) for status in (201, 204, 302, 303, 402, 408, 409, 418, 422)),
         *((status, []) for status in (500, 400, 403, 404, 429)),
     ],
 )

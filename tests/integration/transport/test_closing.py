@@ -12,7 +12,7 @@ from support.direct_path import client_of, each_direct_session, each_session
 from support.raw_server import PATIENCE, Play, RawServer, running, tls_of, until
 from support.virtual_time import turns
 
-DRAIN = Timeout(total=0.2, attempt=0.2, connect=0.1)
+DRAIN = 0.2  # seconds
 PATIENT = Timeout(total=600, attempt=500, connect=400)  # seconds: only aclose() can end such a call in time
 UPLOAD = {"front": "x" * (15 << 20)}  # more than the system buffers for a peer that does not read
 
@@ -22,7 +22,7 @@ async def ended_by_aclose(client: LoanClient, *calls: Awaitable[object]) -> list
     tasks = [asyncio.ensure_future(call) for call in calls]
     await turns(2)  # the calls and their flights begin
     async with asyncio.timeout(PATIENCE):
-        await client.aclose()
+        await client.aclose(DRAIN)
         errors = await asyncio.gather(*tasks, return_exceptions=True)
     return [
         (type(error), error.outcome, error.cause_type)
@@ -39,7 +39,7 @@ UNSENT = (ConnectError, "not_sent", "SessionClosed")
 @each_direct_session  # aiohttp waits until the rest is written
 async def test_aclose_during_upload_to_stalled_server_ends_the_call(session: str, scheme: str) -> None:
     server = RawServer((Play.READ_HALF, Play.AFTER_THE_CALL), scheme=scheme, tls=tls_of(scheme))
-    async with running(server), client_of(server.base_url, session, timeout=DRAIN) as client:
+    async with running(server), client_of(server.base_url, session) as client:
         upload = asyncio.create_task(client.upload_documents(FISCAL_CODE, UPLOAD, timeout=PATIENT))
         await until(lambda: server.accepted == 1)
         assert await ended_by_aclose(client, upload) == [LOST]
@@ -53,7 +53,7 @@ async def test_aclose_while_connecting_ends_the_call(session: str) -> None:
     server = RawServer()
     async with (
         running(server, RawServer.overfill),
-        client_of(server.base_url, session, timeout=DRAIN) as client,
+        client_of(server.base_url, session) as client,
     ):
         assert await ended_by_aclose(client, approve(client, timeout=PATIENT)) == [UNSENT]
 
@@ -63,7 +63,7 @@ async def test_aclose_while_waiting_for_responses_and_slots_ends_the_calls(sessi
     server = RawServer((Play.READ, Play.SILENCE))
     async with (
         running(server),
-        client_of(server.base_url, session, timeout=DRAIN, max_concurrency=1) as client,
+        client_of(server.base_url, session, max_concurrency=1) as client,
     ):
         first = asyncio.create_task(approve(client, timeout=PATIENT))
         await until(lambda: len(server.requests) == 1)

@@ -56,7 +56,7 @@ BODIES = [
     ),
     Row(
         "body-drip",
-        "the body arrives byte by byte and never ends",
+        "the body arrives byte by byte, has no decision, and never ends",
         BODY_TIMED_OUT,
         (READ, lambda good: good.with_body(b"", "Content-Length: 5000"), Drip(b" ")),
     ),

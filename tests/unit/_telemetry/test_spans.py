@@ -40,7 +40,6 @@ from loanasync.testing import (
     approved,
     connection_lost,
     refused,
-    response,
     system_error,
     timed_out,
 )
@@ -167,7 +166,7 @@ async def test_status_of_a_wrong_type_is_an_unexpected_status(
 ) -> None:
     """A user's transport may return anything; the telemetry of its attempt must not fail the call."""
     before = context.get_current()
-    run.transport.add(response("201"))  # type: ignore[arg-type]
+    run.transport.add(Response(status="201", headers={}, body=b""))  # type: ignore[arg-type]
     with pytest.raises(UnexpectedStatusError) as caught:
         await run.approve()
     assert caught.value.outcome == "unknown"

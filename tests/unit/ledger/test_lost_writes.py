@@ -4,8 +4,10 @@ import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from attrs import evolve
 
 from loanasync import Approved, LedgerMismatchError
 from loanasync.ledger import MemoryLedger, SqliteLedger
@@ -118,6 +120,23 @@ def test_number_file_is_never_lowered(tmp_path: Path) -> None:
     other.write(header, 5)
     assert one.read(header) == other.read(header) == (header.epoch, 7)
     assert len(list((tmp_path / "orphans").iterdir())) == 1
+
+
+def test_number_file_on_a_full_disk_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = asyncio.run(MemoryLedger().header())
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(28, "No space left on device")))
+    LastNumber(lambda: (tmp_path,)).write(header, 7)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_number_of_a_server_does_not_depend_on_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = evolve(asyncio.run(MemoryLedger().header()), name="table loanasync_decisions")
+    last = LastNumber(lambda: (tmp_path,))
+    last.write(header, 7)
+    monkeypatch.chdir(tmp_path)
+    assert last.read(header) == (header.epoch, 7)
 
 
 async def test_failing_number_file_keeps_the_decision(

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from loanasync.ledger import MemoryLedger, Settlement, State, Subject, import_orphans, resolve
-from loanasync.ledger.orphans import Orphan, write_orphan
+from loanasync.ledger.orphans import Orphan, orphan_files, write_orphan
 from support.settlements import REFUSAL, settle
 
 SUBJECT = Subject(customer="anna", order="1", scope="spring")
@@ -142,7 +142,7 @@ async def test_import_writes_an_unclassified_response_to_an_unknown_entry(
 ) -> None:
     """Another claim has taken over the entry meanwhile, and did not receive a response."""
     ledger = MemoryLedger()
-    await settle(ledger, Settlement(state=State.UNKNOWN))
+    await resolve(ledger, await settle(ledger, Settlement(state=State.LOST)), State.UNKNOWN, "ticket 17")
     for body in (b"one", b"other"):
         kept = Settlement(state=State.UNKNOWN, status=201, body=body)
         orphan = evolve(await of(ledger), token=f"{body!r}", settlement=kept)
@@ -151,5 +151,36 @@ async def test_import_writes_an_unclassified_response_to_an_unknown_entry(
         found = await ledger.get("k")
         assert found is not None
         assert (found.state, found.status, found.body) == (State.UNKNOWN, 201, b"one")
+        assert found.history[-1].note == "ticket 17"
     assert len(list(tmp_path.iterdir())) == 1
-    assert "the ledger has another response of this entry: read both" in caplog.text
+    assert "the ledger has another response: read both" in caplog.text
+    [file] = tmp_path.iterdir()
+    draft = file.rename(file.with_suffix(".part"))  # of a writer that was killed
+    assert await asyncio.to_thread(orphan_files, tmp_path, "k") == [draft]
+
+
+@pytest.mark.parametrize("state", [State.RELEASED, State.LOST])
+async def test_import_of_another_outcome_does_not_change_an_unknown_entry(
+    tmp_path: Path, state: State
+) -> None:
+    """The later request may have been evaluated."""
+    ledger = MemoryLedger()
+    await settle(ledger, Settlement(state=State.UNKNOWN))
+    earlier = Settlement(state=state, status=404, body=b"{}")
+    orphan = evolve(await of(ledger), token="earlier", settlement=earlier)
+    await asyncio.to_thread(write_orphan, [tmp_path], orphan)
+    assert await import_orphans(ledger, tmp_path) == 0
+    found = await ledger.get("k")
+    assert found is not None
+    assert (found.state, found.body) == (State.UNKNOWN, None)
+
+
+async def test_import_writes_an_unclassified_response_to_an_expired_claim(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    await ledger.claim("k", token="later", payload="p", lease=0.0)
+    kept = Settlement(state=State.UNKNOWN, status=201, body=b"one")
+    await asyncio.to_thread(write_orphan, [tmp_path], evolve(await of(ledger), settlement=kept))
+    assert await import_orphans(ledger, tmp_path) == 1
+    found = await ledger.get("k")
+    assert found is not None
+    assert (found.state, found.body) == (State.UNKNOWN, b"one")

@@ -93,8 +93,8 @@ async def test_refused_echoes_the_request_and_has_no_redirect_url() -> None:
         (lambda: system_error(retry_after=-1), ValueError, "0 or more"),
         (lambda: response(200, {"a": object()}), TypeError, "."),  # type: ignore[dict-item]
         (lambda: response(200, {"a": float("nan")}), ValueError, "."),
-        (lambda: response("201"), TypeError, "status '201': expected a status such as 201"),  # type: ignore[arg-type]
-        (lambda: response(201, "{}"), TypeError, "body of type str: expected"),  # type: ignore[arg-type]
+        (lambda: response("201"), TypeError, "status '201' must be an int"),  # type: ignore[arg-type]
+        (lambda: response(201, "{}"), TypeError, "must be bytes or a JSON object, not str"),  # type: ignore[arg-type]
         (lambda: rejected(["x"]), TypeError, "must be a mapping of fields to messages, not list"),  # type: ignore[arg-type]
     ],
 )
