@@ -308,9 +308,9 @@ class LoanClient(Closing):
         return None if self._ledger_guard is None else self._ledger_guard.policy
 
     async def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
-        """Return the key of the ledger entry of an approval under the present key of the ledger.
+        """Return the key of the ledger entry of an approval.
 
-        Entries that were written before ``loanasync ledger rotate-key`` have a different key.
+        Without an entry, it is the key that the entry would have.
 
         Args:
             fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.

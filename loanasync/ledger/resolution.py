@@ -179,10 +179,15 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
 
 
 async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
-    """Return the key of an approval's entry under the present key of the ledger, or an error."""
-    finding = partial(guard.places, approval)
-    places = await guard.attempt(finding, guard.policy.patience, operation="entry_key")
-    return places if isinstance(places, LoanError) else places[0].key
+    """Return the key of an approval's entry, which without one is the key that it would have; or an error."""
+
+    async def find() -> str:
+        places = await guard.places(approval)
+        # An entry that was written before a rotation has another key.
+        entry = await find_entry(guard.ledger, places, by_order=False) if len(places) > 1 else None
+        return entry.key if isinstance(entry, Entry) else places[0].key
+
+    return await guard.attempt(find, guard.policy.patience, operation="entry_key")
 
 
 async def resolve_customer(

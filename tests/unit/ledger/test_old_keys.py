@@ -57,6 +57,8 @@ async def test_entry_under_an_old_key_decides_about_the_next_call(state: State, 
         result = await shop.result(timeout=SHORT)
         assert isinstance(result, kind)
         assert (result.entry if isinstance(result, LoanError) else result.meta.entry) == entry.key
+        assert await shop.client.entry_key(FISCAL_CODE) == entry.key
+        assert await shop.client.entry_key("TSTXYZ00A00A000B") != entry.key
         assert shop.script.sent == []
         other = await shop.result(request=approval_request(amount=99_000))
         assert isinstance(other, PayloadMismatchError)
