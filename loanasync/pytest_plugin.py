@@ -42,7 +42,7 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
     options, allowed = _read_marks(request.node)
     try:
         running = Sandbox.in_thread(**options)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         _refuse(str(error))
     with running as sandbox:
         request.node.stash[_sandboxes] = sandbox

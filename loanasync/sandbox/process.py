@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, Self, Unpack
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -133,6 +133,8 @@ class SandboxProcess:
         except HTTPError as error:
             with error:
                 raise ValueError(error.read().decode()) from None
+        except URLError:
+            raise RuntimeError("the sandbox process has ended: see its standard error") from None
         return text
 
     def __enter__(self) -> Self:

@@ -12,6 +12,17 @@ _MIN_LENGTH = 32
 _MIN_DISTINCT = 12
 
 
+def require_type(kind: type, **values: object) -> None:
+    """Check the types of arguments.
+
+    Raises:
+        TypeError: An argument has another type; the message names it.
+    """
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host is a loopback address or ``localhost``."""
     try:

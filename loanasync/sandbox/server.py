@@ -19,7 +19,14 @@ from loanasync.sandbox.linter import Finding, Linter
 from loanasync.sandbox.process import SandboxProcess, make_client
 from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
-from loanasync.sandbox.safety import check_host, check_shop, check_token, is_loopback, server_logger
+from loanasync.sandbox.safety import (
+    check_host,
+    check_shop,
+    check_token,
+    is_loopback,
+    require_type,
+    server_logger,
+)
 from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
@@ -84,6 +91,9 @@ class Sandbox:
         allow_remote: bool = False,
         readings: Readings = Readings(),
     ) -> None:
+        texts = {"host": host, "shop_id": shop_id, "auth_token": auth_token, "shop_url": shop_url or ""}
+        require_type(str, **texts)
+        require_type(int, port=port, seed=seed, journal=journal, customers=customers)
         check_host(host, allow_remote=allow_remote)
         check_token(auth_token)
         check_shop(shop_id, shop_url)

@@ -256,6 +256,7 @@ INVALID_MARKS = {
     "'civic_number'": "unexpected positional argument 'civic_number': pass it by name, such as seed=7",
     "dialect='civic'": "dialect 'civic' must be street_number, civic_number or None",
     "faults=['approve=50x1']": "*did you mean*500xN*",
+    "faults=[500]": "faults must be strings*",
 }
 
 

@@ -141,6 +141,14 @@ def test_process_has_the_options_of_a_sandbox_and_masked_calls(monkeypatch: pyte
             process.reset()
 
 
+def test_subprocess_that_was_killed_by_others_says_so() -> None:
+    with Sandbox.subprocess() as process:
+        os.kill(process.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(RuntimeError, match="the sandbox process has ended"):
+            process.calls()
+
+
 def test_subprocess_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync.sandbox.process._TIMEOUT", 0.05)
     with Sandbox.subprocess() as process:
@@ -178,6 +186,8 @@ def test_made_up_token_is_accepted(token: str) -> None:
         ),
         ({"allow_remote": "false"}, "allow_remote must be True or False, not str"),
         ({"dialect": "both"}, "must be street_number"),
+        *(({name: 1.5}, f"{name} must be of type int, not float") for name in ("port", "seed", "journal")),
+        *(({name: 1}, f"{name} must be of type str, not int") for name in ("host", "shop_id", "auth_token")),
         *(({"shop_id": shop}, "shop_id") for shop in ("", "a/b", "..", "{x}", "a%2Fb", "a?b", "a#b")),
         ({"auth_token": ""}, "auth_token is empty"),
         *(({"auth_token": token}, "printable ASCII") for token in (" a ", "a\nb")),
