@@ -326,6 +326,9 @@ class Run:
             if isinstance(response, Response):
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
                     _discard_connection(response)
+                body: object = response.body
+                if type(body) is str:  # of a user's transport
+                    response.body = body.encode()
                 self.last = response  # before any effect that can fail
                 return response
             response = _valid_no_response(response, request)

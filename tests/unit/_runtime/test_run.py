@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -207,3 +208,10 @@ def test_aclose_waits_for_the_response_of_an_approval_with_a_longer_limit() -> N
         assert isinstance(await call, Approved)
 
     VirtualTime().run(close_during_a_call())
+
+
+async def test_text_that_a_users_transport_returns_as_body_is_read() -> None:
+    body: Any = '{"approved": true, "redirectUrl": "https://loans.example.com/Niccol\u00f2"}'
+    decision = await Run(Response(status=201, headers={}, body=body)).approve()
+    assert isinstance(decision, Approved)
+    assert decision.redirect_url == "https://loans.example.com/Niccol\u00f2"
