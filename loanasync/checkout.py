@@ -45,8 +45,8 @@ class Order(Protocol):
     """Protocol of an order in your database, which all workers share. Each method is one statement.
 
     A click holds the order for its customer. `checkout` releases this hold if the click evaluated nobody. The
-    hold of a killed worker stays. If the shopper leaves, the last methods run after the request has ended:
-    open a database connection of their own.
+    hold of a killed worker stays. If the shopper leaves, the last methods run after the request has ended, so
+    each method opens its database connection.
     """
 
     async def decision(self) -> Mapping[str, Any] | None:

@@ -335,7 +335,7 @@ class Flights(ForkSafe):
         return max([timeout.longest, *reading])
 
     def follow(self, task: "asyncio.Task[Any]") -> None:
-        """Let `aclose` wait for a task that stores the decision of a flight elsewhere."""
+        """Add a task that stores the decision of a flight elsewhere: `aclose` waits for it."""
         self._followers.add(task)
         task.add_done_callback(self._followers.discard)
 

@@ -104,7 +104,7 @@ class QueueBroker(AsyncBroker):
 
     @abstractmethod
     async def _owner(self, task: str, owner: str) -> str:
-        """Return the owner of a task in this queue, which is this one if it has none."""
+        """Return the owner of a task in this queue. The first caller becomes the owner."""
 
     async def owner(self, task: str, owner: str) -> str | None:
         """Return what `_owner` returns; None if the queue cannot be used."""

@@ -179,7 +179,7 @@ def _check_settings(wanted: StreamConfig, found: StreamConfig) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds in a header; 0 if it has none, since others may write to the stream."""
+    """Return the seconds in a header; 0 for other text, which anyone may write to the stream."""
     with suppress(ValueError):
         return min(max(0.0, float(text)), _LONGEST)
     return 0.0

@@ -278,7 +278,7 @@ async def test_purge_overwrites_what_it_deletes(store: _SqliteStore, header: Hea
 async def test_file_mounted_without_its_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: str, *, is_refused: bool
 ) -> None:
-    """Another container would have a -wal file of its own, and not see the decisions in this one."""
+    """Another container would have another -wal file, and not see the decisions in this one."""
     (folder := tmp_path / "a b").mkdir()
     store = _SqliteStore(file := folder / "{}.db", 10.0)
     await created(store)
