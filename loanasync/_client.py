@@ -917,8 +917,8 @@ class LoanClient(Closing):
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
         try:
-            longest = self._flights.longest(self._options.timeout)
-            self._pipeline.close_from_outside(longest if within is None else within)
+            drain = self._flights.longest(self._options.timeout) if within is None else within
+            self._pipeline.close_from_outside(drain)
         finally:
             if self._ledger_guard is not None and self._owns_ledger:
                 loop = asyncio.new_event_loop()  # `asyncio.run` would unset the loop of this thread

@@ -52,7 +52,7 @@ def expire(limit: asyncio.Timeout) -> None:
 
 
 def cancellations() -> int:
-    """Return how often the current task was cancelled."""
+    """Return how often the current task was cancelled; 1 if garbage collection ends its coroutine."""
     task = asyncio.current_task()
     return 1 if task is None else task.cancelling()
 

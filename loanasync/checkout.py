@@ -46,7 +46,7 @@ class Order(Protocol):
 
     A click holds the order for its customer. `checkout` releases this hold if the click evaluated nobody. The
     hold of a killed worker stays. If the shopper leaves, the last methods run after the request has ended, so
-    each method opens its database connection.
+    each method opens a new database connection.
     """
 
     async def decision(self) -> Mapping[str, Any] | None:

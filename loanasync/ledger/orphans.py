@@ -19,6 +19,8 @@ from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Su
 from loanasync.ledger.policy import default_orphan_folders
 
 _KEY_LENGTH = 12  # characters of the entry's key at the beginning of a file name
+# A ".part" file may be complete: its writer may have been killed before it renamed the file.
+_SUFFIXES = (".json", ".part")
 
 
 @frozen(kw_only=True)
@@ -172,13 +174,11 @@ def orphan_files(folder: Path, key: str = "") -> list[Path]:
     Raises:
         OSError: The folder cannot be read.
     """
-    # A ".part" file may be complete: its writer may have been killed before it renamed the file.
-    kinds = (".json", ".part")
     try:
         files = sorted(folder.iterdir())
     except FileNotFoundError:
         return []
-    return [file for file in files if file.suffix in kinds and file.name.startswith(key[:_KEY_LENGTH])]
+    return [file for file in files if file.suffix in _SUFFIXES and file.name.startswith(key[:_KEY_LENGTH])]
 
 
 def _reason(error: Exception) -> str:

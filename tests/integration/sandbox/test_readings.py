@@ -91,7 +91,7 @@ def test_validation_switch_sets_the_status_of_field_errors(status: Any) -> None:
     assert [(found, [*body]) for found, body in rejected] == [(int(status), ["errors"])] * 6
     assert shop.approve("nouser")[0] == 400, "a domain error keeps its status"
     assert shop.approve()[0] == 201, "it was no refusal"
-    unclear = ["repeat-after-unclear-response"] if status == "422" else []  # of three rejected approvals
+    unclear = ["repeat-after-unclear-response"] if status == "422" else []
     assert shop.findings == ["patch-before-documents", *unclear * 2]
 
 
