@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -26,10 +26,9 @@ from loanasync.sandbox.validation import (
 )
 
 Body = Mapping[str, Any]
-DomainError = Literal["nouser", "already", "noshop", "code"]
 
 # spec §7, domain errors. The other wording and the other language are assumed.
-DOMAIN: Mapping[str, Mapping[DomainError, str]] = {
+DOMAIN: Mapping[str, Mapping[str, str]] = {
     "verbatim": {
         "nouser": "User not found",
         "already": "User already evaluated for approval",
@@ -93,7 +92,7 @@ class Responder:
         # Assumed: if each order is evaluated, a request can be created again for the next order.
         customer = self._customers.of(code)
         if self._readings.evaluates == "customer" and customer.order.approved is not None:
-            return self._domain_error("already")
+            return self._error("already")
         customer.created, customer.documents = True, False
         # An e-mail address is not a field of the creation, but a shop may send it.
         tagged = "additional" in tag_of(body.get("email")).lower().split(".")
@@ -113,7 +112,7 @@ class Responder:
             return self.rejected(errors)
         conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"
         if outcome.error is not None and not conflict_after:
-            return self._error_response(outcome.error)
+            return self._error(outcome.error)
         wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
         order.approved = wanted == "approved"
         order.request = {**body, "instalments": instalments_of(body, self._dialect)}
@@ -127,19 +126,19 @@ class Responder:
         """Accept documents (spec §4.3). Any object is accepted; the shape of the response is assumed."""
         customer = self._customers.of(code)
         if not customer.created:
-            return self._domain_error("nouser")
+            return self._error("nouser")
         customer.documents = True
         return _created({"fiscalCode": code, "documents": "received"}, self._readings.documents)
 
     def complete(self, code: str, body: Body, outcome: Outcome) -> Response:
         """Save the user data (spec §4.2)."""
         if not is_fiscal_code(code):
-            return self._domain_error("code")
+            return self._error("code")
         customer = self._customers.of(code)
         if not customer.created:
-            return self._domain_error("nouser")
+            return self._error("nouser")
         if outcome.error in _ERRORS_OF_COMPLETION:
-            return self._error_response(outcome.error)
+            return self._error(outcome.error)
         if not customer.documents:
             # spec §4.2: documents must be uploaded first. The response without documents is assumed.
             return self.rejected({"documents": [BLANK_IN_ITALIAN]})
@@ -155,7 +154,7 @@ class Responder:
         """
         if chosen.error is not None:
             conflict_after = chosen.error == "conflict" and self._readings.conflict == "after"
-            return None if operation == "approve" and conflict_after else self._error_response(chosen.error)
+            return None if operation == "approve" and conflict_after else self._error(chosen.error)
         errors = requested_errors(chosen.invalid, FIELDS[operation])
         return self.rejected(errors) if errors else None
 
@@ -163,24 +162,23 @@ class Responder:
         """Return the response to invalid fields (spec §7)."""
         return Response(int(self._readings.validation), {"errors": errors})
 
-    def _domain_error(self, name: DomainError) -> Response:
+    def _error(self, name: str) -> Response:
+        """Return the response for an error: a word of a tag or rule, or another domain error."""
+        if name in ERRORS:
+            return ERRORS[name]
         text = DOMAIN[self._readings.domain][name]
         if name == "already" and self._readings.already_evaluated == "409":
             return Response(409, {"errors": text})
         return Response(400, {"errors": {"domain": [text]}})
 
-    def _error_response(self, error: str) -> Response:
-        """Return the error response for a word of a tag or rule."""
-        return ERRORS[error] if error in ERRORS else self._domain_error(cast("DomainError", error))
-
     def _not_approvable(self, customer: Customer, code: str) -> Response:
         if customer.created:
             # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
-            return self._domain_error("already")
+            return self._error("already")
         if is_fiscal_code(code):
-            return self._domain_error("nouser")
+            return self._error("nouser")
         if self._dialect == "civic_number":  # spec §7: in one approval description; assumed to be this one
-            return self._domain_error("code")
+            return self._error("code")
         return self.rejected({"fiscalCode": [INVALID_FISCAL_CODE]})
 
     def _decision(self, order: Order, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
