@@ -159,42 +159,30 @@ def _clock(at: float) -> str:
 
 
 def call(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str | None:
-    """Return the page of one call, with a command that repeats it."""
+    """Return the page of one call, with a command that repeats it.
+
+    The command reads the token from the environment, because the journal does not keep it.
+    """
+    code = quote(entry.fiscal_code, safe="") if show_personal else MASK
+    path = entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
+    request = _indented(entry.request if show_personal else masked(entry.request))
+    command = [
+        shlex.join(["curl", "-i", "-X", entry.method, base_url + path]),
+        shlex.join(["-H", "Content-Type: application/json"]),
+        '-H "X-Auth-Token: $TOKEN"',
+    ]
+    if request:
+        command.append(shlex.join(["-d", request]))
     return _render(
         "call.html",
         entry=entry,
-        path=_path(entry, shop_id, show_personal=show_personal),
-        request=_indented(entry.request if show_personal else masked(entry.request)),
+        path=path,
+        request=request,
         response=_indented(entry.response if show_personal else entry.masked()["response"]),
-        curl=_curl(entry, base_url, shop_id, show_personal=show_personal),
+        curl=" \\\n  ".join(command) if path.startswith("/") else "",  # the path of other calls is not kept
         show_personal=show_personal,
     )
 
 
 def _indented(body: object) -> str:
     return "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
-
-
-def _path(entry: JournalEntry, shop_id: str, *, show_personal: bool) -> str:
-    """Return the path of the call, encoded for a URL."""
-    code = quote(entry.fiscal_code, safe="") if show_personal else MASK
-    return entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
-
-
-def _curl(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str:
-    """Return the command that repeats the call; empty if the path was not kept.
-
-    It reads the token from the environment, because the journal does not keep it.
-    """
-    if not entry.route.startswith("/"):
-        return ""
-    url = base_url + _path(entry, shop_id, show_personal=show_personal)
-    body = entry.request if show_personal else masked(entry.request)
-    lines = [
-        shlex.join(["curl", "-i", "-X", entry.method, url]),
-        shlex.join(["-H", "Content-Type: application/json"]),
-        '-H "X-Auth-Token: $TOKEN"',
-    ]
-    if body is not None:
-        lines.append(shlex.join(["-d", _indented(body)]))
-    return " \\\n  ".join(lines)
