@@ -78,20 +78,17 @@ def check_shop(shop_id: str, shop_url: str | None) -> None:
         raise ValueError(f"shop_url {shop_url!r} must begin with http://, https:// or /")
 
 
-class _RequestDataFilter(logging.Filter):
-    """Logs only the type of an exception, because its text may quote a header or a URL."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            record.msg, record.args = f"a request could not be handled: {type(error).__name__}", ()
-            record.exc_info = record.exc_text = None
-        return True
+def _hide_request_data(record: logging.LogRecord) -> bool:
+    """Log only the type of an exception, because its text may quote a header or a URL."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        record.msg, record.args = f"a request could not be handled: {type(error).__name__}", ()
+        record.exc_info = record.exc_text = None
+    return True
 
 
 def server_logger() -> logging.Logger:
     """Return the logger ``loanasync.sandbox``, which aiohttp's server uses."""
     logger = logging.getLogger("loanasync.sandbox")
-    if not any(isinstance(each, _RequestDataFilter) for each in logger.filters):
-        logger.addFilter(_RequestDataFilter())
+    logger.addFilter(_hide_request_data)  # once: the logger ignores a filter that it has
     return logger

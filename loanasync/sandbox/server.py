@@ -361,9 +361,11 @@ class Sandbox:
         if self._runner is not None:
             raise RuntimeError(f"the sandbox is already running at {self._address}")
         self._stopping = asyncio.Event()
-        self._runner = web.AppRunner(
-            self._application(), access_log=None, logger=server_logger(), shutdown_timeout=1
-        )
+        app = web.Application(client_max_size=MAX_BODY)
+        is_own_host = bool if self._allow_remote else is_loopback
+        Service(self._engine, self.shop_id, self.auth_token, self._stopping, is_own_host).add_routes(app)
+        Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own_host).add_routes(app)
+        self._runner = web.AppRunner(app, access_log=None, logger=server_logger(), shutdown_timeout=1)
         try:
             with self._engine.lock:
                 self._engine.customers.open()
@@ -377,13 +379,6 @@ class Sandbox:
         host, port = self._listening.sockets[0].getsockname()[:2]
         self._address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return self
-
-    def _application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY)
-        is_own_host = bool if self._allow_remote else is_loopback
-        Service(self._engine, self.shop_id, self.auth_token, self._stopping, is_own_host).add_routes(app)
-        Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own_host).add_routes(app)
-        return app
 
     async def stop(self) -> None:
         """Stop the server. Customers, journal, findings and rules stay available; `start` can follow.

@@ -11,10 +11,10 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from attrs import evolve, frozen
+from yarl import URL
 
 from loanasync.sandbox.engine import Call, Delivery, Engine
 from loanasync.sandbox.outcomes import DENIED, FAULTS, Response
@@ -121,7 +121,7 @@ class Service:
     def _credentials_error(self, request: web.Request) -> str:
         """Return the hint about wrong credentials (spec §5) for a header of the 403, or an empty string."""
         origin = request.headers.get("Origin")  # of a browser, whose page may have this host by DNS rebinding
-        if origin is not None and not self._is_own_host(_host_of(origin)):
+        if origin is not None and not self._is_own_host(host_of(origin)):
             return "a page of another site cannot call the sandbox"
         token = request.headers.get("X-Auth-Token", "")
         if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._auth_token.encode()):
@@ -214,6 +214,13 @@ def base_url_of(request: web.Request) -> str:
     return f"{request.scheme}://{request.host}"
 
 
+def host_of(url: str) -> str:
+    """Return the host of a URL, or an empty string."""
+    with contextlib.suppress(ValueError):
+        return URL(url).host or ""
+    return ""
+
+
 def _finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
@@ -256,9 +263,3 @@ async def _send_truncated(request: web.Request, response: Response) -> web.Strea
     if request.transport is not None:
         request.transport.close()  # after sending what was written
     return stream
-
-
-def _host_of(url: str) -> str:
-    with contextlib.suppress(ValueError):
-        return urlsplit(url).hostname or ""
-    return ""

@@ -1,7 +1,6 @@
 """Routes of the customer's web application, the inspector and the admin calls."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,14 +8,14 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from aiohttp import web
-from attrs import frozen
+from attrs import asdict, frozen
 
 from loanasync.sandbox import pages
 from loanasync.sandbox.engine import Call, Engine
 from loanasync.sandbox.forms import read_filters, read_form
 from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.openapi import document
-from loanasync.sandbox.service import ROUTES, base_url_of
+from loanasync.sandbox.service import ROUTES, base_url_of, host_of
 from loanasync.sandbox.validation import EXAMPLES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -96,7 +95,7 @@ class Web:
         """Reject requests for another host name and forms of other sites."""
 
         async def checked(request: web.Request) -> web.StreamResponse:
-            if not self._is_own_host(_host_of(request)):
+            if not self._is_own_host(host_of(base_url_of(request))):
                 # DNS rebinding: another site's name that resolves to this machine has that site's origin.
                 raise web.HTTPForbidden(text="open this page at the URL that the sandbox printed")
             origin = request.headers.get("Origin")
@@ -215,11 +214,7 @@ class Web:
         return _text(lines, "application/jsonl")
 
     async def _findings(self, _: web.Request) -> web.StreamResponse:
-        found = [
-            {"rule": each.rule, "call": each.call, "message": each.message}
-            for each in self._engine.linter.findings
-        ]
-        return web.Response(text=json.dumps(found), content_type="application/json")
+        return web.json_response([*map(asdict, self._engine.linter.findings)])
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
         handle = (await read_form(request, "customer")).get("customer")
@@ -264,13 +259,6 @@ class Web:
             self._engine.rules.clear()
         self._engine.notify()
         raise _after_change(request, _INSPECTOR)
-
-
-def _host_of(request: web.Request) -> str:
-    try:
-        return request.url.host or ""
-    except ValueError:  # an invalid port
-        return ""
 
 
 def _is_browser(request: web.Request) -> bool:
