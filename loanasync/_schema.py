@@ -2,9 +2,10 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn, TypeAlias, get_args
 
@@ -86,56 +87,59 @@ def schema(
     """
     if model not in (ApprovalRequest, AdditionalData, UserData):
         raise ConfigurationError("model", "must be ApprovalRequest, AdditionalData or UserData")
-    require(Dialect, "dialect", dialect)
-    require(Limits, "limits", limits)
+    rules = RequestRules(dialect=dialect, limits=limits, additional_data_needed=additional_data_needed)
     make = _wire_object if wire_names else _object
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": model.__name__,
-        **make(model, dialect, limits, needed=additional_data_needed),
+        **make(model, rules),
     }
 
 
-def _object(model: RequestModel, dialect: Dialect, limits: Limits, *, needed: bool) -> Schema:
+def _object(model: RequestModel, settings: "RequestRules") -> Schema:
     """Return the schema of a JSON object with the fields of a model."""
-    rules = _rules(model, dialect, limits, needed=needed)
+    rules = _rules(model, settings)
     required = [name for name, rule in rules.items() if not isinstance(rule, Optional)]
     properties = {name: _of_rule(rule) for name, rule in rules.items()}
-    properties |= {name: {"type": "null"} for name in _not_sent(model, dialect)}
+    properties |= {name: {"type": "null"} for name in _not_sent(model, settings.dialect)}
     if model is ApprovalRequest:
-        additional = _object(AdditionalData, dialect, limits, needed=needed)
+        additional, needed = _object(AdditionalData, settings), settings.additional_data_needed
         properties["additional"] = additional if needed else _or_null(additional)
         required += ["additional"] if needed else []
-    for name, default in _defaults(model):
-        properties[name]["default"] = default
-        required.remove(name)
+    for each in attrs.fields(model):
+        if isinstance(each.default, str):  # it is sent
+            properties[each.name]["default"] = each.default
+            required.remove(each.name)
     _describe(properties, model, {name: name for name in properties})
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _wire_object(model: RequestModel, dialect: Dialect, limits: Limits, *, needed: bool) -> Schema:
+def _wire_object(model: RequestModel, settings: "RequestRules") -> Schema:
     """Return the schema of the body that is sent for a model. None is not sent, so null is not accepted."""
+    dialect = settings.dialect
     names = USER_DATA_NAMES if model is UserData else dialect.approval_names
-    rules = _rules(model, dialect, limits, needed=needed)
+    rules = _rules(model, settings)
     required = [names[name] for name, rule in rules.items() if not isinstance(rule, Optional)]
     properties = {names[name]: _of_wire_rule(name, rule, model, dialect) for name, rule in rules.items()}
     properties |= {names[name]: {"not": {}} for name in _not_sent(model, dialect)}
     _describe(properties, model, {name: names[name] for name in rules})
     if model is ApprovalRequest:
-        additional = _wire_object(AdditionalData, dialect, limits, needed=needed)
+        additional = _wire_object(AdditionalData, settings)
         properties |= additional["properties"]
         required += additional["required"]
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _rules(model: RequestModel, dialect: Dialect, limits: Limits, *, needed: bool) -> Mapping[str, Rule]:
+def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, Rule]:
     """Return the rules of a model. A field whose rule is not `Optional` is required."""
+    limits = settings.limits
     if model is UserData:
         return user_data_rules(limits)
     if model is AdditionalData:
         rules = additional_rules(limits)
-        return {name: _required(rule) for name, rule in rules.items()} if needed else rules
-    if not dialect.order_token_required:
+        is_needed = settings.additional_data_needed
+        return {name: _required(rule) for name, rule in rules.items()} if is_needed else rules
+    if not settings.dialect.order_token_required:
         return approval_rules(limits)
     return {**approval_rules(limits), "order_token": Text(single_line=limits.single_line)}
 
@@ -148,13 +152,6 @@ def _not_sent(model: RequestModel, dialect: Dialect) -> list[str]:
 
 def _required(rule: Rule) -> Rule:
     return rule.rule if isinstance(rule, Optional) else rule
-
-
-def _defaults(model: RequestModel) -> Iterator[tuple[str, str]]:
-    """Yield the fields whose default is sent."""
-    for each in attrs.fields(model):
-        if isinstance(each.default, str):
-            yield each.name, each.default
 
 
 def _of_rule(rule: Rule) -> Schema:
@@ -270,23 +267,15 @@ class RequestRules:
     def __get_pydantic_core_schema__(self, model: type[Any], _: object) -> object:
         from pydantic_core import core_schema  # noqa: PLC0415  (not a dependency; pydantic calls this method)
 
-        def validate(value: object) -> object:
-            return self._validate(model, value)
-
         return core_schema.no_info_plain_validator_function(
-            validate,
+            partial(self._validate, model),
             metadata={"model": model},
             serialization=core_schema.plain_serializer_function_ser_schema(_refuse, when_used="json"),
         )
 
     def __get_pydantic_json_schema__(self, core_schema: Mapping[str, Any], _: object) -> object:
-        members = schema(
-            core_schema["metadata"]["model"],
-            dialect=self.dialect,
-            limits=self.limits,
-            additional_data_needed=self.additional_data_needed,
-        )
-        return {name: value for name, value in members.items() if name != "$schema"}
+        model = core_schema["metadata"]["model"]
+        return {"title": model.__name__, **_object(model, self)}
 
     def _validate(self, model: type[Any], value: object) -> object:
         """Return an instance of the model, or raise pydantic's error with all problems."""
