@@ -210,16 +210,15 @@ def approval_rules(limits: Limits) -> Mapping[str, Rule]:
             "a valid mobile number",
             "it does not match limits.mobile_phone",
             excluded=r"^[\s(]*(\+|00)",
-            excluded_rule="prefix",
-            exclusion="must not contain the international prefix",
-            exclusion_hint="put it into country_calling_code",
+            exclusion=_PREFIX,
         ),
-        "address": text(
-            excluded=",",
-            excluded_rule="comma",
-            exclusion="must be the street name without commas",
-            exclusion_hint="put the number into street_number",
+        "country_calling_code": text(
+            limits.country_calling_code,
+            "a valid calling code",
+            "it does not match limits.country_calling_code",
+            may_be_blank=limits.country_calling_code is None,
         ),
+        "address": text(excluded=",", exclusion=_COMMA),
         "province": text(limits.province, "two upper-case letters, such as RM", hint=_province_hint),
         "postal_code": text(
             limits.postal_code,
@@ -227,19 +226,12 @@ def approval_rules(limits: Limits) -> Mapping[str, Rule]:
             "if it is shorter, it may have lost leading zeros",
             hint=_postal_code_hint,
         ),
+        "street_number": text(
+            limits.street_number, "a valid street number", "it does not match limits.street_number"
+        ),
         "citizenship": Choice((*Citizenship, "Italian")),
         "payment_day_of_month": _DAY_OF_MONTH,
     }
-    if limits.country_calling_code is not None:
-        special["country_calling_code"] = text(
-            limits.country_calling_code,
-            "a valid calling code",
-            "it does not match limits.country_calling_code",
-        )
-    if limits.street_number is not None:
-        special["street_number"] = text(
-            limits.street_number, "a valid street number", "it does not match limits.street_number"
-        )
     return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special)
 
 
@@ -277,6 +269,8 @@ additional_check = lru_cache(maxsize=32)(lambda limits: checker(additional_rules
 user_data_check = lru_cache(maxsize=32)(lambda limits: checker(user_data_rules(limits)))
 
 _DAY_OF_MONTH = Number(1, 31)
+_PREFIX = Violation("prefix", "must not contain the international prefix", "put it into country_calling_code")
+_COMMA = Violation("comma", "must be the street name without commas", "put the number into street_number")
 _WRONG_CHECK_LETTER = Violation(
     "check_letter", "has a wrong check letter", "ask the customer to type it again"
 )

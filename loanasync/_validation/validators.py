@@ -90,9 +90,7 @@ class Text:
         meaning: Form of a text that matches `pattern`, for the message.
         format_hint: Advice for a text that does not match `pattern`.
         excluded: Regular expression that must not match any part of the text; None excludes nothing.
-        excluded_rule: Name of the rule that `excluded` is.
-        exclusion: Message for a text that contains `excluded`.
-        exclusion_hint: Advice for a text that contains `excluded`.
+        exclusion: Violation of a text that contains `excluded`.
         hint: Returns advice for a value that is not a text, or an empty str.
         may_be_blank: Accept empty texts and texts of spaces.
         single_line: Refuse line breaks and other control characters.
@@ -102,9 +100,7 @@ class Text:
     meaning: str = ""
     format_hint: str = ""
     excluded: re.Pattern[str] | None = field(default=None, converter=_compiled)
-    excluded_rule: str = ""
-    exclusion: str = ""
-    exclusion_hint: str = ""
+    exclusion: Violation | None = None
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
     single_line: bool = False
@@ -117,7 +113,7 @@ class Text:
                 return violation.with_hints(self.hint(value))
             value = str(value)
         if self.excluded is not None and self.excluded.search(value):
-            return Violation(self.excluded_rule, self.exclusion, self.exclusion_hint)
+            return self.exclusion
         if self.pattern is None or self.pattern.fullmatch(value):
             return None
         params = {"pattern": self.pattern.pattern}

@@ -81,7 +81,7 @@ def test_each_text_of_a_problem_belongs_to_a_code() -> None:
 
 
 def test_each_rule_in_the_source_is_in_the_table_of_problems() -> None:
-    """Rules are the first argument of Violation, `excluded_rule`, and the end of the code of a Problem."""
+    """Rules are the first argument of Violation, and the end of the code of a Problem."""
     in_source = set(_rules_in_source())
     assert {"range", "prefix", "unknown_field", "object"} <= in_source
     assert in_source - RULES == set()
@@ -92,13 +92,11 @@ def _rules_in_source() -> Iterator[str]:
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(call, ast.Call):
                 continue
-            named = [each.value for each in call.keywords if each.arg == "excluded_rule"]
             position = {"Violation": 0, "Problem": 3}.get(ast.unparse(call.func).rpartition(".")[2])
             if position is not None:
                 assert len(call.args) > position, f"{file.name}:{call.lineno}: a problem without a code"
-                named.append(call.args[position])
-            for each in named:
-                last = each.values[-1] if isinstance(each, ast.JoinedStr) else each
+                rule = call.args[position]
+                last = rule.values[-1] if isinstance(rule, ast.JoinedStr) else rule
                 if isinstance(last, ast.Constant):
                     yield str(last.value).rpartition(".")[2]
 
