@@ -1,10 +1,11 @@
 """The models of requests, and `Dialect`, the differences between the two descriptions (spec §2.1).
 
-To add a field, add an attribute whose metadata ``wire`` is its name in the JSON body. The codec, the columns
-of files and the checks for unknown fields use it. Add a rule in `loanasync._validation.rules` unless there is
-one for the type.
+To add a field, add an attribute. Its name in the JSON body is the same in camel case, unless it is listed in
+`_OTHER_WIRE_NAMES`. The codec, the columns of files and the checks for unknown fields use this name. Add a
+rule in `loanasync._validation.rules` unless there is one for the type.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import date
 from functools import cached_property
@@ -19,9 +20,6 @@ from loanasync._cells import BY_TYPE, CellError, to_cents, to_euro
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync.errors import ConfigurationError
-
-# The metadata "wire" of a field is its name in the JSON body, None for a field that is not a member.
-# Where the two descriptions differ, it is the name in Dialect.street_number().
 
 
 class PydanticType:
@@ -58,7 +56,7 @@ def as_int(value: SupportsIndex) -> int:
 
 
 def as_int_or_none(value: SupportsIndex | None) -> int | None:
-    """Return an exact integer as an int, and None."""
+    """Return an exact integer as an int, and None. `optional` of attrs would be another function call."""
     return value if value is None or type(value) is int else as_int(value)
 
 
@@ -71,14 +69,12 @@ _OF_THE_SHOP = frozenset({"amount", "loan_finality", "zero_interest_rate", "orde
 def _typed_values(model: type, form: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of a form by field. A text that cannot be converted stays unchanged."""
     values = {}
-    for each in attrs.fields(model):
-        wire = each.metadata["wire"]
-        if wire is None or each.name in _OF_THE_SHOP:
-            continue
-        aliases = (alias for alias, name in READ_ALIASES.items() if name == wire)
-        found = next((name for name in (each.name, wire, *aliases) if name in form), None)
-        if found is not None:
-            values[each.name] = _typed_value(each, form[found], may_be_empty=model is AdditionalData)
+    fields = attrs.fields_dict(model)
+    for name, wire in wire_names(model).items():
+        aliases = (alias for alias, alias_of in READ_ALIASES.items() if alias_of == wire)
+        found = next((each for each in (name, wire, *aliases) if each in form), None)
+        if found is not None and name not in _OF_THE_SHOP:
+            values[name] = _typed_value(fields[name], form[found], may_be_empty=model is AdditionalData)
     return values
 
 
@@ -123,19 +119,17 @@ class AdditionalData(PydanticType):
         AdditionalData(***)
     """
 
-    residence: Residence | str | None = field(default=None, metadata={"wire": "residence"})
+    residence: Residence | str | None = None
     """Housing situation (spec §2.1)."""
-    residence_start_date: date | None = field(default=None, metadata={"wire": "residenceStartDate"})
+    residence_start_date: date | None = None
     """Start of the residence; only month and year are sent (spec §2.1, MM/YYYY)."""
-    educational_qualification: EducationalQualification | str | None = field(
-        default=None, metadata={"wire": "educationalQualification"}
-    )
+    educational_qualification: EducationalQualification | str | None = None
     """Highest educational qualification (spec §2.1)."""
-    children: str | None = field(default=None, metadata={"wire": "children"})
+    children: str | None = None
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
-    salary_type: SalaryType | str | None = field(default=None, metadata={"wire": "salaryType"})
+    salary_type: SalaryType | str | None = None
     """Meaning of `salary`: net per month or gross per year (spec §2.1)."""
-    salary: int | None = field(default=None, converter=as_int_or_none, metadata={"wire": "salary"})
+    salary: int | None = field(default=None, converter=as_int_or_none)
     """Whole euros, not cents (spec §2.1)."""
 
     def __repr__(self) -> str:
@@ -186,53 +180,46 @@ class ApprovalRequest(PydanticType):
         (45000, 'ecommerce_shop')
     """
 
-    amount: int = field(converter=as_int, repr=masked_unless(int), metadata={"wire": "amount"})
+    amount: int = field(converter=as_int, repr=masked_unless(int))
     """Loan amount, euro cents, 5000 to 1500000 (spec §2.1, §8)."""
-    instalments: int = field(converter=as_int, repr=masked_unless(int), metadata={"wire": "instalments"})
+    instalments: int = field(converter=as_int, repr=masked_unless(int))
     """Number of instalments, 3 to 60 (spec §2.1, §8)."""
-    loan_finality: str = field(default="ecommerce_shop", metadata={"wire": "loanFinality"})
+    loan_finality: str = "ecommerce_shop"
     """Purpose of the loan (spec §2.1)."""
-    email: str = field(repr=mask, metadata={"wire": "email"})
+    email: str = field(repr=mask)
     """E-mail address (spec §2.1)."""
-    last_name: str = field(repr=mask, metadata={"wire": "lastname"})
+    last_name: str = field(repr=mask)
     """Family name (spec §2.1, ``lastname``)."""
-    first_name: str = field(repr=mask, metadata={"wire": "firstname"})
+    first_name: str = field(repr=mask)
     """Given name (spec §2.1, ``firstname``)."""
-    mobile_phone: str = field(repr=mask, metadata={"wire": "mobilePhone"})
+    mobile_phone: str = field(repr=mask)
     """Mobile number without the international prefix (spec §2.1)."""
-    country_calling_code: str | None = field(default=None, repr=mask, metadata={"wire": "countryCallingCode"})
+    country_calling_code: str | None = field(default=None, repr=mask)
     """International prefix; the service assumes ``+39`` for None (spec §2.1)."""
-    city: str = field(repr=mask, metadata={"wire": "city"})
+    city: str = field(repr=mask)
     """City of residence (spec §2.1)."""
-    address: str = field(repr=mask, metadata={"wire": "address"})
+    address: str = field(repr=mask)
     """Street name without commas and without the street number (spec §2.1)."""
-    province: str = field(repr=mask, metadata={"wire": "province"})
+    province: str = field(repr=mask)
     """Two upper-case letters, such as ``RM`` (spec §2.1, §8)."""
-    postal_code: str = field(repr=mask, metadata={"wire": "postalCode"})
+    postal_code: str = field(repr=mask)
     """Five digits as a string (spec §2.1, §8)."""
-    street_number: str = field(repr=mask, metadata={"wire": "streetNumber"})
+    street_number: str = field(repr=mask)
     """For example ``12`` or ``12/A`` (spec §2.1, ``streetNumber`` or ``civicNumber``)."""
-    citizenship: Citizenship | str = field(repr=mask, metadata={"wire": "citizenship"})
+    citizenship: Citizenship | str = field(repr=mask)
     """A `Citizenship` or its wire value (spec §2.1)."""
-    iban: str | None = field(default=None, repr=mask, metadata={"wire": "iban"})
+    iban: str | None = field(default=None, repr=mask)
     """Bank account identifier (spec §2.1)."""
-    zero_interest_rate: bool | None = field(default=None, metadata={"wire": "zeroInterestRate"})
+    zero_interest_rate: bool | None = None
     """True or False, or None for the setting of the shop (not sent) (spec §2.1)."""
-    order_token: str | None = field(default=None, repr=mask, metadata={"wire": "orderToken"})
+    order_token: str | None = field(default=None, repr=mask)
     """Token of an existing order; one of the two descriptions requires it (spec §2.1)."""
-    payment_day_of_month: int | None = field(
-        default=None,
-        converter=as_int_or_none,
-        repr=masked_unless(int),
-        metadata={"wire": "paymentDayOfMonth"},
-    )
+    payment_day_of_month: int | None = field(default=None, converter=as_int_or_none, repr=masked_unless(int))
     """Day of the month, 1 to 31; sent as a string (spec §2.1)."""
-    additional: AdditionalData | None = field(
-        default=None, repr=masked_unless(AdditionalData), metadata={"wire": None}
-    )
+    additional: AdditionalData | None = field(default=None, repr=masked_unless(AdditionalData))
     """The additional data, if the service asked for them (spec §2.1)."""
     extra: Mapping[str, JSON] = field(
-        default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body), metadata={"wire": None}
+        default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body)
     )
     """Further members to send unchanged, for fields that this version does not know (spec §2.1)."""
 
@@ -313,35 +300,31 @@ class UserData(PydanticType):
         UserData(***)
     """
 
-    document_type: DocumentType | str | None = field(default=None, metadata={"wire": "documentOfType"})
+    document_type: DocumentType | str | None = None
     """A `DocumentType` or its wire value (spec §2.2, ``documentOfType``)."""
-    document_code: str | None = field(default=None, metadata={"wire": "documentCode"})
+    document_code: str | None = None
     """Code of the document (spec §2.2)."""
-    document_city: str | None = field(default=None, metadata={"wire": "documentCity"})
+    document_city: str | None = None
     """City that issued the document (spec §2.2)."""
-    document_issue_date: date | None = field(default=None, metadata={"wire": "documentIssueDate"})
+    document_issue_date: date | None = None
     """Date of issue (spec §2.2)."""
-    document_expiration_date: date | None = field(default=None, metadata={"wire": "documentExpirationDate"})
+    document_expiration_date: date | None = None
     """Last day of validity (spec §2.2)."""
-    iban: str | None = field(default=None, metadata={"wire": "iban"})
+    iban: str | None = None
     """Bank account identifier (spec §2.2)."""
-    politically_exposed: bool | None = field(default=None, metadata={"wire": "politicallyExposed"})
+    politically_exposed: bool | None = None
     """True for a politically exposed person (spec §2.2)."""
-    us_person: bool | None = field(default=None, metadata={"wire": "usPerson"})
+    us_person: bool | None = None
     """True for a US citizen (spec §2.2)."""
-    marketing: bool | None = field(default=None, metadata={"wire": "marketing"})
+    marketing: bool | None = None
     """True if the data may be used for marketing (spec §2.2)."""
-    payment_day_of_month: int | None = field(
-        default=None, converter=as_int_or_none, metadata={"wire": "paymentDayOfMonth"}
-    )
+    payment_day_of_month: int | None = field(default=None, converter=as_int_or_none)
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
-    profession: str | None = field(default=None, metadata={"wire": "profession"})
+    profession: str | None = None
     """Profession of the customer (spec §2.2)."""
-    extra: Mapping[str, JSON] = field(
-        default=EMPTY_BODY, converter=read_only, hash=False, metadata={"wire": None}
-    )
+    extra: Mapping[str, JSON] = field(default=EMPTY_BODY, converter=read_only, hash=False)
     """Further members to send unchanged; in a response, unknown members (spec §2.2)."""
-    unread: tuple[str, ...] = field(default=(), eq=False, metadata={"wire": None})
+    unread: tuple[str, ...] = field(default=(), eq=False)
     """In a response, wire names of members that could not be read; neither sent nor compared (spec §4.2)."""
 
     @classmethod
@@ -374,17 +357,23 @@ class UserData(PydanticType):
         return "UserData(***)"
 
 
-def wire_names(model: type) -> dict[str, str]:
-    """Return the wire names of a model's fields that are sent.
+# Names in the JSON body that are not those of the fields in camel case; None: the field is not a member.
+_OTHER_WIRE_NAMES = {
+    "last_name": "lastname",
+    "first_name": "firstname",
+    "document_type": "documentOfType",
+    "additional": None,
+    "extra": None,
+    "unread": None,
+}
 
-    Raises:
-        TypeError: A field has no metadata "wire", so it would never be sent.
-    """
-    names = {}
-    for each in attrs.fields(model):
-        if "wire" not in each.metadata:
-            raise TypeError(f'{model.__name__}.{each.name}: add metadata={{"wire": ...}}, None if never sent')
-        names[each.name] = each.metadata["wire"]
+
+def wire_names(model: type) -> dict[str, str]:
+    """Return the names in the JSON body of the fields of a model that are members of it."""
+    names = {
+        each.name: _OTHER_WIRE_NAMES.get(each.name, re.sub("_(.)", lambda found: found[1].upper(), each.name))
+        for each in attrs.fields(model)
+    }
     return {name: wire for name, wire in names.items() if wire is not None}
 
 

@@ -18,7 +18,7 @@ USUAL = approval_request(city="Forlì", province="FC", citizenship="eu", country
 FULL: dict[str, Any] = {
     each.name: BY_TYPE[each.type] if getattr(USUAL, each.name) is None else getattr(USUAL, each.name)
     for each in attrs.fields(ApprovalRequest)
-    if each.metadata["wire"] is not None
+    if each.name in APPROVAL_NAMES
 }
 # spec §2.1, response: members that echo the request
 RESPONSE = {name for row in SPECIFICATION["2.1 response"] for name in row.split("/")}

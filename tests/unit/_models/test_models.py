@@ -28,7 +28,6 @@ from loanasync import (
     UserData,
 )
 from loanasync._display.masking import Body, Items, mask, masked_unless
-from loanasync._models import wire_names
 from support.builders import additional_data, approval_request, user_data
 
 META = Meta(status=201, attempts=1, elapsed=0.5)
@@ -200,24 +199,6 @@ def test_body_and_items_are_masked_and_compared() -> None:
         items[1]["a"] = 2
     with pytest.raises(TypeError):
         hash(items)
-
-
-def test_wire_names_field_without_metadata_raises_type_error() -> None:
-    """Without this error, a new field would be accepted but never sent."""
-
-    @attrs.frozen
-    class Model:
-        city: str = attrs.field(metadata={"wire": "city"})
-        inner: str = attrs.field(metadata={"wire": None})
-
-    assert wire_names(Model) == {"city": "city"}
-
-    @attrs.frozen
-    class Extended(Model):
-        seller_code: str = ""
-
-    with pytest.raises(TypeError, match=r"Extended\.seller_code"):
-        wire_names(Extended)
 
 
 class Exact:
