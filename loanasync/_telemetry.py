@@ -127,30 +127,17 @@ class Metrics:
             description="Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES,
         )
-        self.decisions: AttributeCounts = AttributeCounts(
-            "loanasync.outcome", ("approved", "refused", "unknown")
-        )
+        self.decisions: AttributeCounts = AttributeCounts("loanasync.outcome", _COUNTED)
         self.retries: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.openings: AttributeCounts = AttributeCounts("loanasync.reason", get_args(CircuitReason))
-        meter.create_observable_counter(
-            "loanasync.decisions",
-            [self.decisions.observe],
-            unit="{decision}",
-            description="Approvals by outcome.",
-        )
-        meter.create_observable_counter(
-            "loanasync.retries",
-            [self.retries.observe],
-            unit="{retry}",
-            description="Attempts after a response with status 500.",
-        )
-        meter.create_observable_counter(
-            "loanasync.circuit.openings",
-            [self.openings.observe],
-            unit="{opening}",
-            description="Pauses of approvals by the circuit breaker, by reason.",
-        )
+        openings = "Pauses of approvals by the circuit breaker, by reason."
+        for name, counts, unit, description in (
+            ("loanasync.decisions", self.decisions, "{decision}", "Approvals by outcome."),
+            ("loanasync.retries", self.retries, "{retry}", "Attempts after a response with status 500."),
+            ("loanasync.circuit.openings", self.openings, "{opening}", openings),
+        ):
+            meter.create_observable_counter(name, [counts.observe], unit=unit, description=description)
         meter.create_observable_up_down_counter(
             "loanasync.inflight",
             [self.inflight.observe],
