@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
+from multidict import CIMultiDict
 
 from loanasync._display.masking import JSON, Body, mask
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
@@ -16,21 +17,8 @@ _ENDPOINTS = (APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS)
 _SECRET = "x-auth-token"  # noqa: S105  (a header's name)
 
 
-class Headers(Mapping[str, str]):
+class Headers(CIMultiDict[str]):
     """Headers with case-insensitive names; the auth token is masked in `repr()`."""
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        self._fields = dict(fields)
-        self._names = {name.lower(): name for name in fields}
-
-    def __getitem__(self, name: str) -> str:
-        return self._fields[self._names[name.lower()]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
 
     def __repr__(self) -> str:
         masked = {name: mask(value) if name.lower() == _SECRET else value for name, value in self.items()}
