@@ -399,6 +399,10 @@ _STORED_TYPES: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
+# Members that every version stores.
+_ALWAYS_STORED = frozenset({"approved", "raw", "meta", "redirect_url", "status", "attempts", "elapsed"})
+
+
 def _has_nan(body: JSON) -> bool:
     waiting = [body]
     while waiting:
@@ -423,19 +427,12 @@ def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
     if not isinstance(data, Mapping):
         found = type(data).__name__
         return f"data must be the dict that to_dict() returned, not {found}; read a JSON text with json.loads"
-    meta = data.get("meta", {})
-    if (
-        unusable := _missing_member(data, "approved")
-        or _wrong_member(kind, data)
-        or _wrong_member(Meta, meta)
-    ):
-        return unusable
-    if data["approved"] is not issubclass(kind, Approved):
+    if data.get("approved") is (not issubclass(kind, Approved)):
         other = Refused if issubclass(kind, Approved) else Approved
         return f"approved is {data['approved']}: use {other.__name__}.from_dict for this decision"
-    names = ("raw", "meta", "redirect_url") if issubclass(kind, Approved) else ("raw", "meta")
-    if missing := _missing_member(data, *names) or _missing_member(meta, "status", "attempts", "elapsed"):
-        return missing
+    if unusable := _unusable_member(kind, data) or _unusable_member(Meta, data["meta"]):
+        return unusable
+    meta = data["meta"]
     members = {each.name: data[each.name] for each in fields(kind) if each.init and each.name in data}
     if members.get("citizenship") in _CITIZENSHIPS:
         members["citizenship"] = Citizenship(members["citizenship"])
@@ -444,19 +441,13 @@ def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
     return {**members, "raw": Body(data["raw"]).plain(_MAX_LEVELS), "meta": Meta(**known)}
 
 
-def _missing_member(data: Mapping[str, Any], *names: str) -> str | None:
-    """Return a sentence about the first missing member of those that every version stores."""
-    for name in names:
-        if name not in data:
-            return f"the member {name} is missing: pass the whole dict of to_dict()"
-    return None
-
-
-def _wrong_member(model: type, data: Mapping[str, Any]) -> str | None:
-    """Return a sentence about the first stored member that has a wrong type or value."""
+def _unusable_member(model: type, data: Mapping[str, Any]) -> str | None:
+    """Return a sentence about the first stored member that is missing, or has a wrong type or value."""
     for each in fields(model):
         expected = _STORED_TYPES.get(each.name) or get_args(each.type) or (each.type,)
         if each.name not in data:
+            if each.name in _ALWAYS_STORED:
+                return f"the member {each.name} is missing: pass the whole dict of to_dict()"
             continue
         value = data[each.name]
         if type(value) not in expected:

@@ -27,6 +27,7 @@ WHOLE = Approved(
     zero_interest_rate=False, payment_day_of_month=5, raw=BODY, meta=META,
 )  # fmt: skip
 
+STORED_META = WHOLE.to_dict()["meta"]
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -128,21 +129,22 @@ def without(data: dict[str, Any], name: str) -> dict[str, Any]:
     ("data", "sentence"),
     [
         (Refused(meta=META).to_dict(), "approved is False: use Refused.from_dict"),
-        ({"email": "Prova"}, "the member approved is missing"),
-        ({"approved": 1}, "the member approved has the wrong type int"),
+        ({"email": "Prova"}, "is missing: pass the whole dict"),
+        (without(WHOLE.to_dict(), "approved"), "the member approved is missing"),
         ('{"email": "Prova"}', "must be the dict that to_dict() returned, not str; read a JSON text with"),
         (None, "must be the dict that to_dict() returned, not NoneType"),
         *(
-            ({"approved": True, **members}, sentence)
+            ({**WHOLE.to_dict(), **members}, sentence)
             for members, sentence in (
+                ({"approved": 1}, "the member approved has the wrong type int"),
                 ({"amount": "Prova"}, "amount has the wrong type str"),
                 ({"amount": True}, "amount has the wrong type bool"),
                 ({"raw": ["Prova"]}, "raw has the wrong type list"),
                 ({"meta": "Prova"}, "meta has the wrong type str"),
-                ({"meta": {"status": "Prova"}}, "status has the wrong type"),
+                ({"meta": {**STORED_META, "status": "Prova"}}, "status has the wrong type"),
                 ({"redirect_url": " "}, "redirect_url has a value"),
-                ({"meta": {"unread": ["a", 5]}}, "unread has a value"),
-                ({"meta": {"elapsed": NAN}}, "elapsed has a value"),
+                ({"meta": {**STORED_META, "unread": ["a", 5]}}, "unread has a value"),
+                ({"meta": {**STORED_META, "elapsed": NAN}}, "elapsed has a value"),
                 ({"raw": {"a": [{"b": NAN}]}}, "raw has a value"),
             )
         ),
