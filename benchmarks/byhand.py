@@ -13,8 +13,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-__all__ = ["ByHand", "Providers", "recording"]
-
 Result = TypeVar("Result")
 Providers = tuple[TracerProvider, metrics.MeterProvider]
 

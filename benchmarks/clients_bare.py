@@ -3,12 +3,12 @@
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 from urllib.parse import urlsplit
 
-from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
-
-__all__ = ["bare"]
+from order import TOKEN, Call, Result, Scenario
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)

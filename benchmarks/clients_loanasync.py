@@ -1,5 +1,7 @@
 """loanasync, with and without telemetry, over connections and sessions."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -7,11 +9,9 @@ import aiohttp
 from byhand import Providers
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from order import SHOP, TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
+from order import SHOP, TOKEN, Call, Result, Scenario
 
 from loanasync import LoanClient, Telemetry, Timeout
-
-__all__ = ["recorded", "sampled_out", "through_session", "through_users_session", "with_loanasync"]
 
 PATIENT = Timeout(total=300, attempt=299, connect=298)  # the total of aiohttp, for 10,000 calls in flight
 

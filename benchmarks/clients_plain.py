@@ -1,12 +1,12 @@
 """Plain aiohttp as users write it: the baseline, also with hand-written telemetry."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import aiohttp
 from byhand import ByHand, Providers
-from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
-
-__all__ = ["by_hand", "plain"]
+from order import TOKEN, Call, Result, Scenario
 
 
 @asynccontextmanager

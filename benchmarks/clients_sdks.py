@@ -5,12 +5,12 @@ Others make their most common call. SDKs that do not expose the status raise an 
 success. Each SDK is imported where it is used.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
-
-__all__ = ["with_anthropic", "with_azure", "with_mollie", "with_openai", "with_stripe"]
+from order import TOKEN, Call, Result, Scenario
 
 CREATED = 201
 
@@ -76,17 +76,7 @@ async def with_openai(scenario: Scenario) -> AsyncIterator[Call]:
 
     http = openai.DefaultAioHttpClient()
     async with openai.AsyncOpenAI(api_key="made-up", base_url=scenario.base_url, http_client=http) as client:
-
-        async def call() -> Result:
-            decision = await client.post(
-                scenario.path(),
-                body={**scenario.order.members},
-                cast_to=Decision,
-                options={"headers": {"X-Auth-Token": TOKEN}},
-            )
-            return CREATED, decision.approved
-
-        yield call
+        yield _posting(client, Decision, scenario)
 
 
 @asynccontextmanager
@@ -101,17 +91,20 @@ async def with_anthropic(scenario: Scenario) -> AsyncIterator[Call]:
     async with anthropic.AsyncAnthropic(
         api_key="made-up", base_url=scenario.base_url, http_client=http
     ) as client:
+        yield _posting(client, Decision, scenario)
 
-        async def call() -> Result:
-            decision = await client.post(
-                scenario.path(),
-                body={**scenario.order.members},
-                cast_to=Decision,
-                options={"headers": {"X-Auth-Token": TOKEN}},
-            )
-            return CREATED, decision.approved
 
-        yield call
+def _posting(client: Any, model: type, scenario: Scenario) -> Call:  # noqa: ANN401  (of either SDK)
+    async def call() -> Result:
+        decision = await client.post(
+            scenario.path(),
+            body={**scenario.order.members},
+            cast_to=model,
+            options={"headers": {"X-Auth-Token": TOKEN}},
+        )
+        return CREATED, decision.approved
+
+    return call
 
 
 @asynccontextmanager

@@ -1,13 +1,12 @@
 """Stacks that users assemble from libraries; each library is imported where it is used."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import aiohttp
 from byhand import Providers
-from order import TOKEN, AsyncIterator, Call, Result, Scenario, asynccontextmanager
-
-__all__ = ["assembled", "models", "with_httpx", "with_orjson"]
+from order import TOKEN, Call, Result, Scenario
 
 
 @asynccontextmanager

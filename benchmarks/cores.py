@@ -3,8 +3,6 @@
 import os
 import sys
 
-__all__ = ["CORES", "pin"]
-
 CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 

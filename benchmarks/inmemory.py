@@ -3,8 +3,6 @@
 from loanasync import LoanClient
 from loanasync._protocol.messages import NoResponse, Request, Response
 
-__all__ = ["InMemoryService", "client_with"]
-
 BODY = b'{"approved":true,"redirectUrl":"https://example.com/#t","amount":45000,"netAmount":44000}'
 
 

@@ -19,8 +19,6 @@ import psutil
 from cores import pin
 from service import DECISION, PAYMENT, Server, as_json, raise_file_limit
 
-__all__ = ["Nginx", "nginx"]
-
 _DECISION = as_json(DECISION)
 _OF_THE_CUSTOMER = as_json(DECISION | {"fiscalCode": "$code"})
 # Only `payments` has another type: it is for the client of Mollie, which accepts no other response.

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from itertools import cycle
 from string import ascii_uppercase
 from typing import Any
@@ -13,23 +13,6 @@ from orders import full_request, short_request
 
 from loanasync import ApprovalRequest, InvalidRequestError, LoanClient
 from loanasync._protocol.endpoints import APPROVE
-
-__all__ = [
-    "APPROVED",
-    "CODE",
-    "FULL",
-    "ORDERS",
-    "SHOP",
-    "SHORT",
-    "TOKEN",
-    "AsyncIterator",
-    "Call",
-    "Opener",
-    "Order",
-    "Result",
-    "Scenario",
-    "asynccontextmanager",
-]
 
 Result = tuple[int, object]  # status, and the member `approved` of the body
 Call = Callable[[], Coroutine[Any, Any, Result]]

@@ -14,8 +14,6 @@ from loanasync import (
     SalaryType,
 )
 
-__all__ = ["full_request", "short_request"]
-
 
 def full_request() -> ApprovalRequest:
     """Build the order with every member that an approval may have."""

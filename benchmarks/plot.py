@@ -6,8 +6,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 TEXT = "#808890"  # readable on white and on black
 OURS, OTHERS = "#2e9e6b", "#7a9cc6"
 

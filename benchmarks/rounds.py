@@ -17,21 +17,6 @@ from attrs import asdict, field, frozen
 from order import APPROVED, Call, Opener, Scenario
 from service import Server
 
-__all__ = [
-    "Opened",
-    "Spread",
-    "Variant",
-    "calling",
-    "cost_and_load",
-    "goal",
-    "goal_line",
-    "interleaved",
-    "opened",
-    "parser_of",
-    "save",
-    "spread",
-]
-
 Figure = TypeVar("Figure")
 
 

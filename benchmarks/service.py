@@ -19,8 +19,6 @@ from typing import cast
 
 from cores import pin
 
-__all__ = ["DECISION", "PAYMENT", "Server", "Service", "as_json", "raise_file_limit", "serving"]
-
 # A decision as the service writes it, about a thousand bytes; the customer is made up. Servers replace the
 # fiscal code by that of the request, since clients compare them.
 DECISION: dict[str, object] = {

@@ -15,8 +15,6 @@ from order import APPROVED, Call, Result, Scenario
 from rounds import calling
 from service import Service
 
-__all__ = ["Client", "bytes_each", "cost", "latencies", "longest_steps"]
-
 
 class Client(Protocol):
     """A client with a concurrency limit."""

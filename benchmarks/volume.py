@@ -17,16 +17,6 @@ from strain import Client
 from loanasync import Approved, Decision, Meta
 from loanasync.bulk import Approvals, Row
 
-__all__ = [
-    "CONCURRENCY",
-    "Bulk",
-    "approve_many",
-    "in_bulk",
-    "orchestration",
-    "stretches",
-    "task_per_item",
-]
-
 CONCURRENCY = 64  # calls in flight
 STRETCHES = 10
 DECISION = Approved(amount=45_000, net_amount=43_650, meta=Meta(status=201, attempts=1, elapsed=0.1))

@@ -10,25 +10,12 @@ from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
 import look
 from loanasync.sandbox import Sandbox, masking
+from loanasync.sandbox.validation import EXAMPLES
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures are part of every clone
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-ORDER = {
-    "amount": 45_000,
-    "instalments": 12,
-    "loanFinality": "ecommerce_shop",
-    "lastname": "Prova",
-    "firstname": "Anna",
-    "mobilePhone": "3330000000",
-    "city": "Roma",
-    "address": "Via Prova",
-    "province": "RM",
-    "postalCode": "00100",
-    "streetNumber": "12",
-    "citizenship": "italian",
-    "orderToken": "order-1042",
-}
+ORDER = {**EXAMPLES["approve"], "orderToken": "order-1042"}
 
 
 def fill(shop: APIRequestContext, requests: str) -> str:
