@@ -46,17 +46,13 @@ Errors can be pickled.
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from attrs import define, field
 
 from loanasync._display.texts import Advice, advice_text
 from loanasync._public import name_by_package
-from loanasync._results import Meta, Problem, Problems, RawResponse, problems_table
-
-if TYPE_CHECKING:
-    from loanasync._results import Decision
-
+from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 CircuitReason: TypeAlias = Literal["unknown", "denied"]
@@ -1101,7 +1097,7 @@ class DecisionNotRecordedError(LedgerError):
     """
 
     outcome: Literal["approved", "refused"]
-    decision: "Decision"
+    decision: Decision
     file: str | None
     cause_type: str
 

@@ -36,7 +36,7 @@ def fields() -> str:
     return table("model", "personal: masked", "not personal: shown", rows=rows)
 
 
-PERSONAL_TYPES = ("Decision", "RawResponse", "Problem")  # of the attributes of errors
+PERSONAL_TYPES = ("Approved", "RawResponse", "Problem")  # of the attributes of errors
 
 
 def attributes() -> str:
