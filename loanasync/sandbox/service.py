@@ -151,10 +151,8 @@ class Service:
         if fault is not None and fault.body is not None:
             headers = {"Content-Type": fault.content_type}
             return web.Response(body=fault.body, status=fault.status or response.status, headers=headers)
-        if delivery.fault == "trunc":
-            return await _send_truncated(request, response)
-        if drip:
-            return await self._send_in_pieces(request, response)
+        if delivery.fault == "trunc" or drip:
+            return await self._stream(request, response, is_truncated=delivery.fault == "trunc")
         return _json_response(response)
 
     async def _pause(self, request: web.Request, seconds: float) -> None:
@@ -181,9 +179,20 @@ class Service:
             request.transport.abort()
         return web.Response()  # aiohttp needs a response; the connection is closed
 
-    async def _send_in_pieces(self, request: web.Request, response: Response) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, response: Response, *, is_truncated: bool
+    ) -> web.StreamResponse:
+        """Send the body in small pieces, or only half of it."""
         body = _encode(response.body)
-        stream = await _prepare_response(request, response, len(body))
+        stream = web.StreamResponse(status=response.status, headers=response.headers)
+        stream.content_type = "application/json"
+        stream.content_length = len(body)
+        await stream.prepare(request)
+        if is_truncated:
+            await stream.write(body[: len(body) // 2])
+            if request.transport is not None:
+                request.transport.close()  # after sending what was written
+            return stream
         size = max(1, -(-len(body) // _PIECES))
         for start in range(0, len(body), size):
             if _is_disconnected(request):
@@ -246,20 +255,3 @@ def _encode(body: object) -> bytes:
 def _is_disconnected(request: web.Request) -> bool:
     """Return whether the client closed its connection."""
     return request.transport is None or request.transport.is_closing()
-
-
-async def _prepare_response(request: web.Request, response: Response, length: int) -> web.StreamResponse:
-    stream = web.StreamResponse(status=response.status, headers=response.headers)
-    stream.content_type = "application/json"
-    stream.content_length = length
-    await stream.prepare(request)
-    return stream
-
-
-async def _send_truncated(request: web.Request, response: Response) -> web.StreamResponse:
-    body = _encode(response.body)
-    stream = await _prepare_response(request, response, len(body))
-    await stream.write(body[: len(body) // 2])
-    if request.transport is not None:
-        request.transport.close()  # after sending what was written
-    return stream
