@@ -302,6 +302,7 @@ class Rules:
     def clear(self) -> None:
         """Remove all rules. Later ones are numbered from 1, so that they draw the same numbers again."""
         self._rules, self._last_number = (), 0
+        self.on_change()
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)

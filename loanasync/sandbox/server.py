@@ -207,7 +207,6 @@ class Sandbox:
         with self._engine.lock:
             if rule is _OMITTED:
                 self._engine.rules.clear()
-                self._engine.notify()
             else:
                 self._engine.rules.remove(rule)
 

@@ -250,14 +250,12 @@ class Web:
             if page is None or not _is_browser(request):
                 raise web.HTTPBadRequest(text=str(error)) from None
             return _html(page, HTTPStatus.BAD_REQUEST)
-        self._engine.notify()
         raise _after_change(request, _INSPECTOR)
 
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
         await read_form(request)
         with self._engine.lock:
             self._engine.rules.clear()
-        self._engine.notify()
         raise _after_change(request, _INSPECTOR)
 
 
