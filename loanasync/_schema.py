@@ -23,6 +23,7 @@ from loanasync._models import (
 )
 from loanasync._results import Problem
 from loanasync._settings import Limits
+from loanasync._validation import validators as values
 from loanasync._validation.rules import (
     additional_rules,
     approval_rules,
@@ -30,17 +31,6 @@ from loanasync._validation.rules import (
     check_approval,
     check_user_data,
     user_data_rules,
-)
-from loanasync._validation.validators import (
-    CONTROL,
-    Boolean,
-    Choice,
-    Day,
-    Integer,
-    Number,
-    Optional,
-    Rule,
-    Text,
 )
 from loanasync.errors import ConfigurationError
 
@@ -99,7 +89,7 @@ def schema(
 def _object(model: RequestModel, settings: "RequestRules") -> Schema:
     """Return the schema of a JSON object with the fields of a model."""
     rules = _rules(model, settings)
-    required = [name for name, rule in rules.items() if not isinstance(rule, Optional)]
+    required = [name for name, rule in rules.items() if not isinstance(rule, values.Optional)]
     properties = {name: _of_rule(rule) for name, rule in rules.items()}
     properties |= {name: {"type": "null"} for name in _not_sent(model, settings.dialect)}
     if model is ApprovalRequest:
@@ -119,7 +109,7 @@ def _wire_object(model: RequestModel, settings: "RequestRules") -> Schema:
     dialect = settings.dialect
     names = USER_DATA_NAMES if model is UserData else dialect.approval_names
     rules = _rules(model, settings)
-    required = [names[name] for name, rule in rules.items() if not isinstance(rule, Optional)]
+    required = [names[name] for name, rule in rules.items() if not isinstance(rule, values.Optional)]
     properties = {names[name]: _of_wire_rule(name, rule, model, dialect) for name, rule in rules.items()}
     properties |= {names[name]: {"not": {}} for name in _not_sent(model, dialect)}
     _describe(properties, model, {name: names[name] for name in rules})
@@ -130,7 +120,7 @@ def _wire_object(model: RequestModel, settings: "RequestRules") -> Schema:
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, Rule]:
+def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, values.Rule]:
     """Return the rules of a model. A field whose rule is not `Optional` is required."""
     limits = settings.limits
     if model is UserData:
@@ -141,7 +131,7 @@ def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, Rule]:
         return {name: _required(rule) for name, rule in rules.items()} if is_needed else rules
     if not settings.dialect.order_token_required:
         return approval_rules(limits)
-    return {**approval_rules(limits), "order_token": Text(single_line=limits.single_line)}
+    return {**approval_rules(limits), "order_token": values.Text(single_line=limits.single_line)}
 
 
 def _not_sent(model: RequestModel, dialect: Dialect) -> list[str]:
@@ -150,42 +140,42 @@ def _not_sent(model: RequestModel, dialect: Dialect) -> list[str]:
     return [name for name, is_sent in options.items() if model is ApprovalRequest and not is_sent]
 
 
-def _required(rule: Rule) -> Rule:
-    return rule.rule if isinstance(rule, Optional) else rule
+def _required(rule: values.Rule) -> values.Rule:
+    return rule.rule if isinstance(rule, values.Optional) else rule
 
 
-def _of_rule(rule: Rule) -> Schema:
+def _of_rule(rule: values.Rule) -> Schema:
     match rule:
-        case Optional():
+        case values.Optional():
             made = _or_null(_of_rule(rule.rule))
-        case Text():
+        case values.Text():
             made = _of_text(rule)
-        case Choice():
+        case values.Choice():
             made = {"type": "string", "enum": list(rule.options)}
-        case Number():
+        case values.Number():
             made = {"type": "integer", "minimum": rule.least, "maximum": rule.most}
-        case Integer():
+        case values.Integer():
             made = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-        case Boolean():
+        case values.Boolean():
             made = {"type": "boolean"}
-        case Day():
+        case values.Day():
             made = {"type": "string", "format": "date"}
     return made
 
 
-def _of_wire_rule(name: str, rule: Rule, model: RequestModel, dialect: Dialect) -> Schema:
+def _of_wire_rule(name: str, rule: values.Rule, model: RequestModel, dialect: Dialect) -> Schema:
     """Return the schema of the value that the codec writes."""
     required = _required(rule)
     if name == "citizenship":
         return {"type": "string", "enum": [dialect.italian, "eu", "outside_eu"]}
     if name == "residence_start_date":
         return {"type": "string", "pattern": "^(0[1-9]|1[0-2])/[0-9]{4}$"}
-    if isinstance(required, Number) and name == "payment_day_of_month" and model is ApprovalRequest:
+    if isinstance(required, values.Number) and name == "payment_day_of_month" and model is ApprovalRequest:
         return {"type": "string", "enum": [str(day) for day in range(required.least, required.most + 1)]}
     return _of_rule(required)
 
 
-def _of_text(rule: Text) -> Schema:
+def _of_text(rule: values.Text) -> Schema:
     made: Schema = {"type": "string"}
     if rule.pattern is not None:
         pattern = rule.pattern.pattern
@@ -195,7 +185,7 @@ def _of_text(rule: Text) -> Schema:
     elif not rule.may_be_blank:
         made["pattern"] = _NOT_BLANK
     excluded = [rule.excluded.pattern] if rule.excluded else []
-    excluded += [CONTROL] if rule.single_line else []
+    excluded += [values.CONTROL] if rule.single_line else []
     if excluded:
         made["not"] = {"pattern": "|".join(excluded)}
     return made

@@ -6,24 +6,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from loanasync.sandbox import validation
 from loanasync.sandbox.customers import Customer, Customers, Order
 from loanasync.sandbox.outcomes import CONFLICT, ERRORS, Outcome, Response, decision_texts, tag_of
 from loanasync.sandbox.readings import Readings
-from loanasync.sandbox.validation import (
-    BLANK_IN_ITALIAN,
-    CREATION,
-    ECHOED,
-    FIELDS,
-    INVALID_FISCAL_CODE,
-    USER_DATA,
-    Errors,
-    approval_errors,
-    body_errors,
-    instalments_of,
-    is_fiscal_code,
-    requested_errors,
-    street_number_of,
-)
 
 Body = Mapping[str, Any]
 
@@ -67,7 +53,7 @@ _FEE = 0.03  # assumed, so that netAmount differs from amount
 _ERRORS_OF_COMPLETION = ("forbidden", "nouser", "noshop")
 
 # spec §2.1, response: fields that are returned unchanged
-_ECHOED = [name for name in ECHOED if name != "streetNumber"]
+_ECHOED = [name for name in validation.ECHOED if name != "streetNumber"]
 
 
 @frozen
@@ -86,7 +72,7 @@ class Responder:
 
     def create(self, body: Body) -> Response:
         """Create a request (spec §4.3). The shapes of payload and response are assumed."""
-        if errors := body_errors(CREATION, body):
+        if errors := validation.body_errors(validation.CREATION, body):
             return self.rejected(errors)
         code = body["fiscalCode"]
         # Assumed: if each order is evaluated, a request can be created again for the next order.
@@ -107,15 +93,15 @@ class Responder:
         if not customer.created or order.approved is not None:
             return self._not_approvable(customer, code)
         needed = customer.additional_data_needed or outcome.additional
-        errors = approval_errors(body, self._dialect, additional=needed)
-        if errors := errors or requested_errors(outcome.invalid, FIELDS["approve"]):
+        errors = validation.approval_errors(body, self._dialect, additional=needed)
+        if errors := errors or validation.requested_errors(outcome.invalid, validation.FIELDS["approve"]):
             return self.rejected(errors)
         conflict_after = outcome.error == "conflict" and self._readings.conflict == "after"
         if outcome.error is not None and not conflict_after:
             return self._error(outcome.error)
         wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
         order.approved = wanted == "approved"
-        order.request = {**body, "instalments": instalments_of(body, self._dialect)}
+        order.request = {**body, "instalments": validation.instalments_of(body, self._dialect)}
         order.page = secrets.token_urlsafe(12)
         if conflict_after:
             return evolve(CONFLICT, evaluated=True)
@@ -132,7 +118,7 @@ class Responder:
 
     def complete(self, code: str, body: Body, outcome: Outcome) -> Response:
         """Save the user data (spec §4.2)."""
-        if not is_fiscal_code(code):
+        if not validation.is_fiscal_code(code):
             return self._error("code")
         customer = self._customers.of(code)
         if not customer.created:
@@ -141,8 +127,9 @@ class Responder:
             return self._error(outcome.error)
         if not customer.documents:
             # spec §4.2: documents must be uploaded first. The response without documents is assumed.
-            return self.rejected({"documents": [BLANK_IN_ITALIAN]})
-        if errors := body_errors(USER_DATA, body) or requested_errors(outcome.invalid, USER_DATA):
+            return self.rejected({"documents": [validation.BLANK_IN_ITALIAN]})
+        errors = validation.body_errors(validation.USER_DATA, body)
+        if errors := errors or validation.requested_errors(outcome.invalid, validation.USER_DATA):
             return self.rejected(errors)
         customer.user_data = dict(body)
         return Response(200, self._completed(body), saved=True)
@@ -155,10 +142,10 @@ class Responder:
         if chosen.error is not None:
             conflict_after = chosen.error == "conflict" and self._readings.conflict == "after"
             return None if operation == "approve" and conflict_after else self._error(chosen.error)
-        errors = requested_errors(chosen.invalid, FIELDS[operation])
+        errors = validation.requested_errors(chosen.invalid, validation.FIELDS[operation])
         return self.rejected(errors) if errors else None
 
-    def rejected(self, errors: Errors) -> Response:
+    def rejected(self, errors: validation.Errors) -> Response:
         """Return the response to invalid fields (spec §7)."""
         return Response(int(self._readings.validation), {"errors": errors})
 
@@ -175,16 +162,16 @@ class Responder:
         if customer.created:
             # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
             return self._error("already")
-        if is_fiscal_code(code):
+        if validation.is_fiscal_code(code):
             return self._error("nouser")
         if self._dialect == "civic_number":  # spec §7: in one approval description; assumed to be this one
             return self._error("code")
-        return self.rejected({"fiscalCode": [INVALID_FISCAL_CODE]})
+        return self.rejected({"fiscalCode": [validation.INVALID_FISCAL_CODE]})
 
     def _decision(self, order: Order, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
         """Return the response fields of spec §2.1. Fields that were not sent are not echoed."""
         sent = order.request
-        street_number, number = street_number_of(sent, self._dialect)
+        street_number, number = validation.street_number_of(sent, self._dialect)
         decision: dict[str, Any] = {
             "approved": order.approved,
             **decision_texts(approved=order.approved is True),

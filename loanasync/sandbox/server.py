@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from aiohttp import web
 
+from loanasync.sandbox import safety
 from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
@@ -19,14 +20,6 @@ from loanasync.sandbox.linter import Finding, Linter
 from loanasync.sandbox.process import SandboxProcess, make_client
 from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
-from loanasync.sandbox.safety import (
-    check_host,
-    check_shop,
-    check_token,
-    is_loopback,
-    require_type,
-    server_logger,
-)
 from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
@@ -92,11 +85,11 @@ class Sandbox:
         readings: Readings = Readings(),
     ) -> None:
         texts = {"host": host, "shop_id": shop_id, "auth_token": auth_token, "shop_url": shop_url or ""}
-        require_type(str, **texts)
-        require_type(int, port=port, seed=seed, journal=journal, customers=customers)
-        check_host(host, allow_remote=allow_remote)
-        check_token(auth_token)
-        check_shop(shop_id, shop_url)
+        safety.require_type(str, **texts)
+        safety.require_type(int, port=port, seed=seed, journal=journal, customers=customers)
+        safety.check_host(host, allow_remote=allow_remote)
+        safety.check_token(auth_token)
+        safety.check_shop(shop_id, shop_url)
         if shop_id == auth_token:
             raise ValueError(
                 "shop_id and auth_token are equal: choose another one, the shop_id is in the URL"
@@ -361,10 +354,10 @@ class Sandbox:
             raise RuntimeError(f"the sandbox is already running at {self._address}")
         self._stopping = asyncio.Event()
         app = web.Application(client_max_size=MAX_BODY)
-        is_own_host = bool if self._allow_remote else is_loopback
+        is_own_host = bool if self._allow_remote else safety.is_loopback
         Service(self._engine, self.shop_id, self.auth_token, self._stopping, is_own_host).add_routes(app)
         Web(self._engine, self.shop_id, self._shop_url, self._stopping, is_own_host).add_routes(app)
-        self._runner = web.AppRunner(app, access_log=None, logger=server_logger(), shutdown_timeout=1)
+        self._runner = web.AppRunner(app, access_log=None, logger=safety.server_logger(), shutdown_timeout=1)
         try:
             with self._engine.lock:
                 self._engine.customers.open()
