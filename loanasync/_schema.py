@@ -23,15 +23,8 @@ from loanasync._models import (
 )
 from loanasync._results import Problem
 from loanasync._settings import Limits
+from loanasync._validation import rules
 from loanasync._validation import validators as values
-from loanasync._validation.rules import (
-    additional_rules,
-    approval_rules,
-    check_additional,
-    check_approval,
-    check_user_data,
-    user_data_rules,
-)
 from loanasync.errors import ConfigurationError
 
 RequestModel: TypeAlias = type[ApprovalRequest] | type[AdditionalData] | type[UserData]
@@ -77,20 +70,20 @@ def schema(
     """
     if model not in (ApprovalRequest, AdditionalData, UserData):
         raise ConfigurationError("model", "must be ApprovalRequest, AdditionalData or UserData")
-    rules = RequestRules(dialect=dialect, limits=limits, additional_data_needed=additional_data_needed)
+    settings = RequestRules(dialect=dialect, limits=limits, additional_data_needed=additional_data_needed)
     make = _wire_object if wire_names else _object
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": model.__name__,
-        **make(model, rules),
+        **make(model, settings),
     }
 
 
 def _object(model: RequestModel, settings: "RequestRules") -> Schema:
     """Return the schema of a JSON object with the fields of a model."""
-    rules = _rules(model, settings)
-    required = [name for name, rule in rules.items() if not isinstance(rule, values.Optional)]
-    properties = {name: _of_rule(rule) for name, rule in rules.items()}
+    by_field = _rules(model, settings)
+    required = [name for name, rule in by_field.items() if not isinstance(rule, values.Optional)]
+    properties = {name: _of_rule(rule) for name, rule in by_field.items()}
     properties |= {name: {"type": "null"} for name in _not_sent(model, settings.dialect)}
     if model is ApprovalRequest:
         additional, needed = _object(AdditionalData, settings), settings.additional_data_needed
@@ -108,11 +101,11 @@ def _wire_object(model: RequestModel, settings: "RequestRules") -> Schema:
     """Return the schema of the body that is sent for a model. None is not sent, so null is not accepted."""
     dialect = settings.dialect
     names = USER_DATA_NAMES if model is UserData else dialect.approval_names
-    rules = _rules(model, settings)
-    required = [names[name] for name, rule in rules.items() if not isinstance(rule, values.Optional)]
-    properties = {names[name]: _of_wire_rule(name, rule, model, dialect) for name, rule in rules.items()}
+    by_field = _rules(model, settings)
+    required = [names[name] for name, rule in by_field.items() if not isinstance(rule, values.Optional)]
+    properties = {names[name]: _of_wire_rule(name, rule, model, dialect) for name, rule in by_field.items()}
     properties |= {names[name]: {"not": {}} for name in _not_sent(model, dialect)}
-    _describe(properties, model, {name: names[name] for name in rules})
+    _describe(properties, model, {name: names[name] for name in by_field})
     if model is ApprovalRequest:
         additional = _wire_object(AdditionalData, settings)
         properties |= additional["properties"]
@@ -124,14 +117,14 @@ def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, values
     """Return the rules of a model. A field whose rule is not `Optional` is required."""
     limits = settings.limits
     if model is UserData:
-        return user_data_rules(limits)
+        return rules.user_data_rules(limits)
     if model is AdditionalData:
-        rules = additional_rules(limits)
+        by_field = rules.additional_rules(limits)
         is_needed = settings.additional_data_needed
-        return {name: _required(rule) for name, rule in rules.items()} if is_needed else rules
+        return {name: _required(rule) for name, rule in by_field.items()} if is_needed else by_field
     if not settings.dialect.order_token_required:
-        return approval_rules(limits)
-    return {**approval_rules(limits), "order_token": values.Text(single_line=limits.single_line)}
+        return rules.approval_rules(limits)
+    return {**rules.approval_rules(limits), "order_token": values.Text(single_line=limits.single_line)}
 
 
 def _not_sent(model: RequestModel, dialect: Dialect) -> list[str]:
@@ -292,10 +285,10 @@ class RequestRules:
 
     def _check(self, instance: object) -> list[Problem]:
         if isinstance(instance, UserData):
-            return check_user_data(instance, self.limits)
+            return rules.check_user_data(instance, self.limits)
         if isinstance(instance, AdditionalData):
-            return check_additional(instance, self.limits, needed=self.additional_data_needed)
-        return check_approval(
+            return rules.check_additional(instance, self.limits, needed=self.additional_data_needed)
+        return rules.check_approval(
             instance,
             additional_data_needed=self.additional_data_needed,
             dialect=self.dialect,
