@@ -14,8 +14,6 @@ from loanasync.cli.app import app
 from loanasync.cli.exit_codes import MEANINGS
 from loanasync.sandbox.__main__ import parser_of
 
-__all__ = ["commands", "example_of", "exit_codes", "section", "sections"]
-
 Command: TypeAlias = Callable[..., Any]
 
 EXAMPLE = "Example: "

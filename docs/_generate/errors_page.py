@@ -8,8 +8,6 @@ from attrs import frozen
 from loanasync import Meta, Refused, errors
 from loanasync.errors import NOT_PROCESSED, LoanError
 
-__all__ = ["ABSTRACT", "ROWS", "Row", "for_operation", "tables"]
-
 # Base classes that no call raises; their subclasses are listed.
 ABSTRACT = (LoanError, errors.ServiceError, errors.TransportError, errors.LedgerError)
 

@@ -5,8 +5,6 @@ from support.faults.connections import CERTIFICATES, CONNECTING, HEADS, KEEP_ALI
 from support.faults.responses import BODIES, REDIRECTS, STATUSES, SYSTEM_FAULTS
 from support.faults.row import SESSIONS, Expected, Row
 
-__all__ = ["ROWS", "tables"]
-
 GROUPS = {
     "Connecting": CONNECTING,
     "TLS certificates": CERTIFICATES,

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCENARIOS", "TABLES", "conversion_goals", "goal", "ledger_goals", "measured", "result"]
-
 FIGURES = Path(__file__).parents[1] / "figures"
 PYTHON = "3.11"  # with which the results were measured
 SCENARIOS = [(server, order) for server in ("nginx", "python") for order in ("full", "short")]

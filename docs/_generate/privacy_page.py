@@ -16,8 +16,6 @@ from loanasync import errors
 from support.privacy.plants import FORMS, MODELS, NOT_PERSONAL
 from support.privacy.scanner import OUTPUT_KINDS
 
-__all__ = ["AGENTS", "CONTRIBUTORS_TABLES", "USERS_TABLES"]
-
 AGENTS = Path(__file__).parents[1] / "figures" / "agents.json"
 
 

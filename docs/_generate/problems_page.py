@@ -16,8 +16,6 @@ from loanasync.ledger.guard import _NO_ORDER_TOKEN
 from loanasync.testing import approval_request
 from loanasync.worker.handler import arguments_of as arguments_of_message
 
-__all__ = ["FROM_SERVICE", "problems_of_checks", "problems_of_service", "table"]
-
 # Together, these values break every rule of every field.
 VALUES: tuple[object, ...] = (
     *(None, 0.5, " ", "\ud800", "a\nb", "a, b", "+39", -1, 2**63, "no form of any field"),

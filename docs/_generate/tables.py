@@ -15,8 +15,6 @@ import privacy_page
 import problems_page
 import tags_page
 
-__all__ = ["DOCS", "TABLES", "generated", "write"]
-
 DOCS = Path(__file__).parents[1]
 # The tables of each page, by the name in the two comments that enclose them.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {

@@ -15,8 +15,6 @@ from loanasync.sandbox import Sandbox
 from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
 from loanasync.testing import approval_request, fiscal_code
 
-__all__ = ["example", "tables"]
-
 
 def example(word: str) -> str:
     """Return a tag with example values for its parameters."""
