@@ -163,8 +163,6 @@ _FAULT = re.compile(f"({'|'.join(FAULTS)})(before|after)?(?:x([1-9][0-9]?))?")
 _SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
 _FIELDS = {name.lower(): name for fields in FIELDS.values() for name in fields}
 _MAX_TAG_LENGTH = 200
-_SINGLE_VALUED = ("decision", "error", "after", "street_number", "wait_before", "wait_after")
-_LIST_VALUED = ("before", "invalid", "without")
 
 
 @frozen(kw_only=True)
@@ -267,16 +265,14 @@ def parse_words(words: str, *, every_call: bool = False) -> Outcome:
     rest = iter(word for word in words.lower().split(".") if word)
     for word in rest:
         for name, value in _parse_word(word, rest).items():
-            if name in _LIST_VALUED:
+            if isinstance(value, tuple):
                 found[name] = (*found.get(name, ()), *value)
-            elif name in _SINGLE_VALUED and found.get(name, value) != value:
+            elif found.setdefault(name, value) != value:
                 raise UnknownTagError("Two of these sandbox tags exclude each other: choose one of them.")
-            else:
-                found[name] = value
     if "decision" in found and found.get("error", "conflict") != "conflict":
         raise UnknownTagError("A decision and an error exclude each other: choose one of these sandbox tags.")
-    counted = found.pop("counted", False)
-    whole = every_call and not counted and len(found.get("before", ())) == 1
+    is_uncounted = found.pop("uncounted", False)
+    whole = every_call and is_uncounted and len(found["before"]) == 1
     return Outcome(**found, every_call=whole, name=words)
 
 
@@ -290,7 +286,7 @@ def _parse_word(word: str, rest: Iterator[str]) -> Mapping[str, Any]:
         if times is None and (phase == "after" or (phase is None and not is_before)):
             return {"after": name}
         if is_before and phase != "after":
-            return {"before": (name,) * int(times or 1), "counted": times is not None}
+            return {"before": (name,) * int(times)} if times else {"before": (name,), "uncounted": True}
     if match := _SLOW.fullmatch(word):
         return {"wait_after" if match[2] == "after" else "wait_before": int(match[1])}
     if word == "invalid":
