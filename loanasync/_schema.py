@@ -265,7 +265,9 @@ class RequestRules:
         instance, found = read_model(model, value)
         if instance is not None:
             for problem in self._check(instance):
-                found.setdefault(_location(model, problem.field), problem)
+                is_nested = model is ApprovalRequest and problem.field in _ADDITIONAL
+                place = ("additional", problem.field) if is_nested else (problem.field,)
+                found.setdefault(place, problem)
         if not found:
             return instance
         from pydantic_core import PydanticCustomError, ValidationError  # noqa: PLC0415  (see above)
@@ -355,11 +357,6 @@ def _day(text: str) -> date | None:
         return date.fromisoformat(text) if _DAY.fullmatch(text) else None
     except ValueError:
         return None
-
-
-def _location(model: type, field: str) -> tuple[str, ...]:
-    is_nested = model is ApprovalRequest and field in _ADDITIONAL
-    return ("additional", field) if is_nested else (field,)
 
 
 def _refuse(value: object) -> NoReturn:

@@ -20,7 +20,7 @@ from loanasync.sandbox.outcomes import (
     parse_email,
 )
 from loanasync.sandbox.readings import Readings
-from loanasync.sandbox.responder import Responder, is_already_evaluated, order_token_of
+from loanasync.sandbox.responder import Responder, is_already_evaluated
 from loanasync.sandbox.rules import Rule, Rules
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Engine:
 
     def _select_order(self, call: Call, customer: Customer) -> None:
         if self.readings.evaluates == "order" and call.operation == "approve":
-            customer.selected = order_token_of(call.body)
+            token = (call.body or {}).get("orderToken")  # spec §2.1
+            customer.selected = token if isinstance(token, str) else ""
 
     def _outcome_from_tag(self, call: Call, customer: Customer) -> Outcome:
         if call.operation == "complete":

@@ -208,12 +208,6 @@ class Responder:
         return fields
 
 
-def order_token_of(body: Body | None) -> str:
-    """Return the order token of an approval (spec §2.1), or an empty string."""
-    token = (body or {}).get("orderToken")
-    return token if isinstance(token, str) else ""
-
-
 def is_already_evaluated(response: Response) -> bool:
     """Return whether a response means "already evaluated", in any reading."""
     errors = response.body.get("errors") if isinstance(response.body, Mapping) else None

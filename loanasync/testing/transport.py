@@ -134,7 +134,10 @@ class ScriptedTransport:
         sent = record(request, within)
         self.sent.append(sent)
         if not self._responses:
-            raise AssertionError(self._exhausted_message(sent))
+            count = f"{self._scripted} response{' was' if self._scripted == 1 else 's were'} scripted"
+            another = f"the client sent another request: {sent.operation}, {sent.method} {sent.template}"
+            hint = "; after a 500 the client retries, which needs another response"
+            raise AssertionError(f"{count}, but {another}{hint if self._after_fault else ''}")
         scripted = self._responses.popleft()
         await asyncio.sleep(0)  # other calls are sent before this one has its response
         response = await response_to(sent, scripted)
@@ -144,12 +147,6 @@ class ScriptedTransport:
     async def aclose(self) -> None:
         """Count the call in `closed` (called by the client)."""
         self.closed += 1
-
-    def _exhausted_message(self, sent: SentRequest) -> str:
-        count = f"{self._scripted} response{' was' if self._scripted == 1 else 's were'} scripted"
-        request = f"the client sent another request: {sent.operation}, {sent.method} {sent.template}"
-        hint = "; after a 500 the client retries, which needs another response" if self._after_fault else ""
-        return f"{count}, but {request}{hint}"
 
 
 def scripted_client(*responses: ScriptedResponse, **options: object) -> LoanClient:
