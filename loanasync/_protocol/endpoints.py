@@ -13,19 +13,9 @@ from attrs import evolve, field, frozen
 from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, Body, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
-from loanasync._protocol import codec
+from loanasync._protocol import codec, json
 from loanasync._protocol.echo import belongs_to_another_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
-from loanasync._protocol.json import (
-    Malformed,
-    decode,
-    decode_all,
-    decode_any,
-    decode_part,
-    encode,
-    repeated_members,
-    unescape,
-)
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
@@ -199,9 +189,9 @@ def _unexpected(
     return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, raw)
 
 
-def _decode(response: Response, decode_body: Callable[[bytes], Any] = decode) -> Any:  # noqa: ANN401  (any JSON)
+def _decode(response: Response, decode_body: Callable[[bytes], Any] = json.decode) -> Any:  # noqa: ANN401  (any JSON)
     if response.fault is not None:
-        raise Malformed(f"body: {response.fault}")
+        raise json.Malformed(f"body: {response.fault}")
     return decode_body(response.body)
 
 
@@ -213,8 +203,8 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
     """Read a 201 or a 422 (spec §3, §7). Only a boolean `approved` is a decision."""
     try:
         members = _decode(response)
-        repeated = repeated_members(response.body, members, _UNIQUE)
-    except Malformed as malformed:
+        repeated = json.repeated_members(response.body, members, _UNIQUE)
+    except json.Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
     approved = members.get("approved")
     code = members.get("fiscalCode")
@@ -250,9 +240,9 @@ def _read_partial_decision(
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
     expected = response.status != REFUSED
     is_truncated = response.fault not in (None, UNDECODABLE)
-    values = decode_part(response.body, "approved")
+    values = json.decode_part(response.body, "approved")
     if (expected or is_truncated) and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
-        if _are_of_another_customer(decode_part(response.body, "fiscalCode"), call):
+        if _are_of_another_customer(json.decode_part(response.body, "fiscalCode"), call):
             return _unexpected(call, response, (_OTHER_CUSTOMER,), meta)
         partial_meta = evolve(meta, unread=_UNREAD_BODY)
         if not expected:
@@ -263,7 +253,7 @@ def _read_partial_decision(
 
 def _redirect_in(part: bytes) -> str | None:
     """Return the redirect URL in a body that is not a JSON object, if it is there once and whole."""
-    urls = decode_part(part, "redirectUrl")
+    urls = json.decode_part(part, "redirectUrl")
     url = urls[0] if len(urls) == 1 and isinstance(urls[0], str) else ""
     is_damaged = url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url
     return None if is_damaged or not url.strip() else url
@@ -275,9 +265,9 @@ _UNREAD_BODY = ("body",)
 def content_of(response: Response) -> tuple[object, tuple[str, ...]]:
     """Return the JSON in a body as `decode_all` does; for any other body its text, and the reasons."""
     try:
-        return _decode(response, decode_all), ()
-    except Malformed as malformed:
-        return unescape(response.body), malformed.args
+        return _decode(response, json.decode_all), ()
+    except json.Malformed as malformed:
+        return json.unescape(response.body), malformed.args
 
 
 def _sent_names(call: Call) -> Collection[str] | None:
@@ -285,8 +275,8 @@ def _sent_names(call: Call) -> Collection[str] | None:
     if call.endpoint is not APPROVE:
         return None
     try:
-        names: Collection[str] = decode(call.body)
-    except Malformed:  # nested too deeply
+        names: Collection[str] = json.decode(call.body)
+    except json.Malformed:  # nested too deeply
         return ()
     return names
 
@@ -320,7 +310,7 @@ def _read_user_data(call: Call, response: Response, meta: Meta) -> UserData | Lo
         return UserData()
     try:
         return codec.read_user_data(_decode(response))
-    except Malformed as malformed:
+    except json.Malformed as malformed:
         return _unexpected(call, response, malformed.args, meta, outcome="done")
 
 
@@ -329,8 +319,8 @@ def _read_any_json(call: Call, response: Response, meta: Meta) -> AnyJSON | Loan
     if _is_empty(response):
         return Body()
     try:
-        return masked(_decode(response, decode_any))
-    except Malformed as malformed:
+        return masked(_decode(response, json.decode_any))
+    except json.Malformed as malformed:
         return _unexpected(call, response, malformed.args, meta)
 
 
@@ -344,7 +334,7 @@ _ANY_JSON: Mapping[int, Reader] = {**dict.fromkeys(range(200, 300), _read_any_js
 
 
 def _write_payload(payload: Mapping[str, JSON], _: Dialect) -> bytes:
-    return encode(payload)
+    return json.encode(payload)
 
 
 REQUESTS = "/api/shops/{shopId}/requests"

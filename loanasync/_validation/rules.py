@@ -24,19 +24,6 @@ from loanasync._models import (
 from loanasync._results import Problem
 from loanasync._settings import Limits
 from loanasync._validation import validators as values
-from loanasync._validation.validators import (
-    Boolean,
-    Choice,
-    Day,
-    Integer,
-    Number,
-    Optional,
-    Rule,
-    Text,
-    ValueRule,
-    Violation,
-    checker,
-)
 
 
 def normalize_fiscal_code(value: str) -> str:
@@ -61,7 +48,7 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
         code = normalize_fiscal_code(str(value))
         # `upper()` turns some non-ASCII letters, such as the dotless i, into ASCII: check the original text.
         if not str(value).isascii() or not _FISCAL_CODE.fullmatch(code):
-            violation = Violation("format", "must be 16 letters and digits")
+            violation = values.Violation("format", "must be 16 letters and digits")
         elif strict and not _has_right_check_letter(code):
             violation = _WRONG_CHECK_LETTER
     return () if violation is None else (violation.problem("fiscal_code", "fiscalCode"),)
@@ -76,7 +63,7 @@ def check_approval(
     names = dialect.approval_names
     problems = approval_check(limits)(request, names)
     if dialect.order_token_required and _is_blank(request.order_token):
-        required = Violation("required", "is required", "this dialect requires it")
+        required = values.Violation("required", "is required", "this dialect requires it")
         problems.append(required.problem("order_token", names["order_token"]))
     for field, is_sent in (
         ("iban", dialect.sends_iban),
@@ -85,7 +72,7 @@ def check_approval(
         if not is_sent and getattr(request, field) is not None:
             hint = f"omit it, or set sends_{field}=True in the Dialect"
             problems.append(
-                Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
+                values.Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
             )
     if request.additional is not None or additional_data_needed:
         problems += check_additional(request.additional, limits, needed=additional_data_needed)
@@ -100,7 +87,7 @@ def check_scope(scope: object) -> tuple[Problem, ...]:
     if isinstance(scope, str):
         return ()
     hint = f"use a str, not {values.type_name(scope)}"
-    return (Violation("type", "must be text", hint).problem("scope", ""),)
+    return (values.Violation("type", "must be text", hint).problem("scope", ""),)
 
 
 def check_user_data(data: object, limits: Limits = Limits(), **_: object) -> list[Problem]:
@@ -119,9 +106,9 @@ def check_payload(payload: object, *, name: str = "payload", **_: object) -> lis
         json.dumps(dict(payload), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):  # their messages may quote personal values
         hint = "use str, int, finite float, bool, None, list and dict"
-        problems.append(Violation("json", "must contain only JSON values", hint).problem(name, ""))
+        problems.append(values.Violation("json", "must contain only JSON values", hint).problem(name, ""))
     if not all(isinstance(member, str) for member in payload):
-        problems.append(Violation("keys", "must have only texts as keys").problem(name, ""))
+        problems.append(values.Violation("keys", "must have only texts as keys").problem(name, ""))
     return problems
 
 
@@ -142,7 +129,7 @@ def check_extra(extra: object, known: frozenset[str]) -> list[Problem]:
     if isinstance(extra, Mapping):
         for member in sorted(known.intersection(extra)):
             message, hint = f"must not contain {member}", "extra is for members without a field"
-            violation = Violation("known", message, hint, {"member": member})
+            violation = values.Violation("known", message, hint, {"member": member})
             problems.append(violation.problem("extra", member))
     return problems
 
@@ -153,7 +140,7 @@ def _wrong_type(model: type, value: object) -> Problem:
 
 
 def _wrong_object(name: str, message: str, value: object) -> Problem:
-    return Violation("object", message, f"not {values.type_name(value)}").problem(name, "")
+    return values.Violation("object", message, f"not {values.type_name(value)}").problem(name, "")
 
 
 def _is_blank(value: object) -> bool:
@@ -179,30 +166,32 @@ def _postal_code_hint(value: object) -> str:
 
 
 def _rules_by_field(
-    model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, ValueRule]
-) -> dict[str, Rule]:
+    model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, values.ValueRule]
+) -> dict[str, values.Rule]:
     """Return a rule for each field that is sent: the special one, or else the rule for its type."""
-    text = Text(single_line=limits.single_line)
-    by_type: Mapping[object, ValueRule] = {
+    text = values.Text(single_line=limits.single_line)
+    by_type: Mapping[object, values.ValueRule] = {
         str: text,
         str | None: evolve(text, may_be_blank=True),
-        bool | None: Boolean(),
-        date | None: Day(),
+        bool | None: values.Boolean(),
+        date | None: values.Day(),
     }
-    rules: dict[str, Rule] = {}
+    rules: dict[str, values.Rule] = {}
     for each in attrs.fields(model):
         if each.name in names:
             rule = special[each.name] if each.name in special else by_type[each.type]
-            rules[each.name] = Optional(rule) if each.default is None else rule
+            rules[each.name] = values.Optional(rule) if each.default is None else rule
     return rules
 
 
-def approval_rules(limits: Limits) -> Mapping[str, Rule]:
+def approval_rules(limits: Limits) -> Mapping[str, values.Rule]:
     """Return the rules of an approval by field, without those of a dialect or of several fields."""
-    text = partial(Text, single_line=limits.single_line)
-    special: dict[str, ValueRule] = {
-        "amount": Number(limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"),
-        "instalments": Number(limits.instalments_min, limits.instalments_max),
+    text = partial(values.Text, single_line=limits.single_line)
+    special: dict[str, values.ValueRule] = {
+        "amount": values.Number(
+            limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"
+        ),
+        "instalments": values.Number(limits.instalments_min, limits.instalments_max),
         # spec §2.1: a valid e-mail address; only the service can check that it exists
         "email": text(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"),
         "mobile_phone": text(
@@ -229,33 +218,33 @@ def approval_rules(limits: Limits) -> Mapping[str, Rule]:
         "street_number": text(
             limits.street_number, "a valid street number", "it does not match limits.street_number"
         ),
-        "citizenship": Choice((*Citizenship, "Italian")),
+        "citizenship": values.Choice((*Citizenship, "Italian")),
         "payment_day_of_month": _DAY_OF_MONTH,
     }
     return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special)
 
 
-def additional_rules(limits: Limits) -> Mapping[str, Rule]:
+def additional_rules(limits: Limits) -> Mapping[str, values.Rule]:
     """Return the rules of the additional data by field."""
     no_cents = "cents are not sent"
-    special: dict[str, ValueRule] = {
-        "residence": Choice(Residence),
-        "educational_qualification": Choice(EducationalQualification),
+    special: dict[str, values.ValueRule] = {
+        "residence": values.Choice(Residence),
+        "educational_qualification": values.Choice(EducationalQualification),
         # The specification's examples do not include "0", but customers without children exist.
-        "children": Choice(("0", "1", "2", "3", "4", "5+")),
-        "salary_type": Choice(SalaryType),
-        "salary": Integer("euros", no_cents)
+        "children": values.Choice(("0", "1", "2", "3", "4", "5+")),
+        "salary_type": values.Choice(SalaryType),
+        "salary": values.Integer("euros", no_cents)
         if limits.salary_max is None
-        else Number(0, limits.salary_max, "euros", no_cents),
+        else values.Number(0, limits.salary_max, "euros", no_cents),
     }
     return _rules_by_field(AdditionalData, APPROVAL_NAMES, limits, special)
 
 
-def user_data_rules(limits: Limits) -> Mapping[str, Rule]:
+def user_data_rules(limits: Limits) -> Mapping[str, values.Rule]:
     """Return the rules of the user data by field."""
-    text = Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
-    special: dict[str, ValueRule] = {
-        "document_type": Choice(DocumentType),
+    text = values.Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
+    special: dict[str, values.ValueRule] = {
+        "document_type": values.Choice(DocumentType),
         "document_code": text,
         "document_city": text,
         "payment_day_of_month": _DAY_OF_MONTH,
@@ -264,17 +253,21 @@ def user_data_rules(limits: Limits) -> Mapping[str, Rule]:
 
 
 # Not decorators, because mutation testing skips decorated functions.
-approval_check = lru_cache(maxsize=32)(lambda limits: checker(approval_rules(limits)))
-additional_check = lru_cache(maxsize=32)(lambda limits: checker(additional_rules(limits)))
-user_data_check = lru_cache(maxsize=32)(lambda limits: checker(user_data_rules(limits)))
+approval_check = lru_cache(maxsize=32)(lambda limits: values.checker(approval_rules(limits)))
+additional_check = lru_cache(maxsize=32)(lambda limits: values.checker(additional_rules(limits)))
+user_data_check = lru_cache(maxsize=32)(lambda limits: values.checker(user_data_rules(limits)))
 
-_DAY_OF_MONTH = Number(1, 31)
-_PREFIX = Violation("prefix", "must not contain the international prefix", "put it into country_calling_code")
-_COMMA = Violation("comma", "must be the street name without commas", "put the number into street_number")
-_WRONG_CHECK_LETTER = Violation(
+_DAY_OF_MONTH = values.Number(1, 31)
+_PREFIX = values.Violation(
+    "prefix", "must not contain the international prefix", "put it into country_calling_code"
+)
+_COMMA = values.Violation(
+    "comma", "must be the street name without commas", "put the number into street_number"
+)
+_WRONG_CHECK_LETTER = values.Violation(
     "check_letter", "has a wrong check letter", "ask the customer to type it again"
 )
-_ASKED_FOR = Violation("required", "is required", "the service asked for additional data")
+_ASKED_FOR = values.Violation("required", "is required", "the service asked for additional data")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
 
 APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
