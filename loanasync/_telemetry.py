@@ -27,7 +27,7 @@ from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Cal
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
 from loanasync._version import __version__
-from loanasync.errors import CircuitReason, ConfigurationError, LoanError, Outcome
+from loanasync.errors import CIRCUIT_CAUSES, CircuitReason, ConfigurationError, LoanError, Outcome
 
 T = TypeVar("T")
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
@@ -189,10 +189,6 @@ _CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
 
 
 _OPENED = "circuit breaker: open, because %s; after %g s, one approval at a time tries again"
-_FAILURES: dict[CircuitReason, str] = {
-    "unknown": "approvals end with a 5xx or without a response",
-    "denied": "the service denies approvals of a shop; check its id and its token",
-}
 
 
 class Instruments:
@@ -249,7 +245,7 @@ class Instruments:
             attributes = {"loanasync.reason": reason}
             _safe(span.add_event, f"loanasync.circuit.{event}", attributes, default=None)
             if pause:
-                log(logging.WARNING, _OPENED, _FAILURES[reason], pause)
+                log(logging.WARNING, _OPENED, CIRCUIT_CAUSES[reason], pause)
             else:
                 log(logging.WARNING, "circuit breaker: closed, because the service has decided")
 

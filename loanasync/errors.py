@@ -56,6 +56,10 @@ from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, p
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 CircuitReason: TypeAlias = Literal["unknown", "denied"]
+CIRCUIT_CAUSES: dict[CircuitReason, str] = {
+    "unknown": "recent approvals ended without a response or with a 5xx",
+    "denied": "the service denied recent approvals of this shop; check shop_id and auth_token",
+}
 
 
 class LoanError(Exception):
@@ -178,12 +182,9 @@ class CircuitOpenError(LoanError):
     repeatable = True
 
     def __str__(self) -> str:
-        cause = {
-            "unknown": "recent approvals ended without a response or with a 5xx",
-            "denied": "the service denied recent approvals of this shop; check shop_id and auth_token",
-        }[self.reason]
         return (
-            f"{self.operation}: request not sent; the circuit breaker is open, because {cause}; "
+            f"{self.operation}: request not sent; the circuit breaker is open, because "
+            f"{CIRCUIT_CAUSES[self.reason]}; "
             f"after {math.ceil(self.retry_after)} s the call may be repeated"
         )
 

@@ -238,7 +238,7 @@ async def test_opening_and_closing_are_logged_counted_and_traced(caplog: pytest.
     shop.script.clock.time += 30
     await shop.approve(OTHER)
     opened = (
-        "circuit breaker: open, because approvals end with a 5xx or without a response; "
+        "circuit breaker: open, because recent approvals ended without a response or with a 5xx; "
         "after 30 s, one approval at a time tries again"
     )
     closed = "circuit breaker: closed, because the service has decided"
