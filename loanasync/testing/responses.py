@@ -147,8 +147,7 @@ def _decided(status: int, kind: type[Approved | Refused], fields: Mapping[str, J
 
 
 def _names(kind: type[Approved | Refused]) -> Mapping[str, str]:
-    fields = [each.name for each in attrs.fields(kind)]
-    return {name: APPROVAL_NAMES[name] for name in fields if name in APPROVAL_NAMES}
+    return {name: wire for name, wire in APPROVAL_NAMES.items() if name in attrs.fields_dict(kind)}
 
 
 @frozen
