@@ -396,10 +396,7 @@ READ_ALIASES: Mapping[str, str] = MappingProxyType(
     {"civicNumber": "streetNumber", "installments": "instalments"}
 )
 
-_FIELD_NAMES = {
-    **{wire: name for name, wire in USER_DATA_NAMES.items()},
-    **{wire: name for name, wire in APPROVAL_NAMES.items()},
-}
+_FIELD_NAMES = {wire: name for name, wire in {**USER_DATA_NAMES, **APPROVAL_NAMES}.items()}
 
 
 def field_name(wire_name: str) -> str:

@@ -41,11 +41,9 @@ def masked_value(name: str, value: object) -> object:
 
 def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a body with all field names and with personal values masked."""
-    return (
-        None
-        if body is None
-        else {_masked_name(name): masked_value(name, value) for name, value in body.items()}
-    )
+    if body is None:
+        return None
+    return {_masked_name(name): masked_value(name, value) for name, value in body.items()}
 
 
 def _masked_name(name: str) -> str:
