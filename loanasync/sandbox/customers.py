@@ -9,8 +9,6 @@ from attrs import asdict, define, field
 
 from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 
-# The last result of `approve` that the shop received; the linter needs it.
-LastResult = Literal["", "approved", "refused", "already", "nothing", "unclear", "other"]
 _NOT_STORED = ("rule_faults", "was_removed")
 
 
@@ -23,14 +21,15 @@ class Order:
         request: Body of the approval that was evaluated.
         page: Last part of the path of the customer's page.
         application: The customer's choice on that page.
-        last_result: The last result of `approve` that the shop received.
+        repeat_breaks: Protocol rule that another approval breaks, given the last response that the shop
+            received; empty if it breaks none.
     """
 
     approved: bool | None = None
     request: dict[str, Any] = field(factory=dict, repr=False)
     page: str = field(default="", repr=False)
     application: Literal["open", "accepted", "cancelled"] = "open"
-    last_result: LastResult = ""
+    repeat_breaks: str = ""
 
 
 @define(kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox.customers import Customer, Customers, LastResult
+from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
 from loanasync.sandbox.outcomes import (
@@ -143,7 +143,7 @@ class Engine:
             call.findings += tuple(self.linter.check_call(call.operation, customer))
             delivery = self._fault_before(call, customer) or self._processed(call, customer)
             if call.operation == "approve":
-                customer.order.last_result = _last_result(delivery)
+                customer.order.repeat_breaks = _rule_of_repeat(delivery)
             self.customers.save(call.code, customer)
             return delivery
 
@@ -152,7 +152,7 @@ class Engine:
         with self.lock:
             if call.operation == "approve" and call.customer is not None:
                 self._select_order(call, call.customer)
-                call.customer.order.last_result = "nothing"
+                call.customer.order.repeat_breaks = _AFTER_LOST_RESPONSE
                 self.customers.save(call.code, call.customer)
 
     def _fault_before(self, call: Call, customer: Customer) -> Delivery | None:
@@ -255,17 +255,19 @@ def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) 
 # After these statuses a call may be repeated: most of them mean "not processed" in HTTP (RFC 9110 §15).
 _REPEATABLE = {301, 307, 308, 400, 401, 403, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429}
 _REPEATABLE |= {431, 500}
+_AFTER_LOST_RESPONSE = "repeat-after-lost-response"
 
 
-def _last_result(delivery: Delivery) -> LastResult:
+def _rule_of_repeat(delivery: Delivery) -> str:
+    """Return the protocol rule that a repeat of an approval with this response breaks, or an empty string."""
     status = delivery.response.status
     fault = FAULTS.get(delivery.fault)
     if (fault is not None and fault.response is None) or status > 500:  # noqa: PLR2004  (spec §7 lists no other 5xx)
-        return "nothing"
+        return _AFTER_LOST_RESPONSE
     body = delivery.response.body
     approved = body.get("approved") if isinstance(body, Mapping) else None
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
-        return "approved" if approved else "refused"
+        return "post-after-201" if approved else "post-after-422"
     if is_already_evaluated(delivery.response):
-        return "already"
-    return "other" if status in _REPEATABLE else "unclear"
+        return "repeat-after-already-evaluated"
+    return "" if status in _REPEATABLE else "repeat-after-unclear-response"

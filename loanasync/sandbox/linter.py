@@ -48,13 +48,6 @@ RULES = {
     ),
 }
 
-_RULE_BY_LAST_RESULT = {
-    "refused": "post-after-422",
-    "approved": "post-after-201",
-    "already": "repeat-after-already-evaluated",
-    "nothing": "repeat-after-lost-response",
-    "unclear": "repeat-after-unclear-response",
-}
 _MAX_FINDINGS = 1000
 # A fiscal code: six letters of the name, year, month, day, municipality and check letter. Letters can replace
 # digits; with a typing error, too, it is personal data.
@@ -122,8 +115,8 @@ class Linter:
         if operation == "approve":
             if not customer.created:
                 yield "approve-before-create"
-            if rule := _RULE_BY_LAST_RESULT.get(customer.order.last_result):
-                yield rule
+            if customer.order.repeat_breaks:
+                yield customer.order.repeat_breaks
         elif operation == "complete" and not customer.documents:
             yield "patch-before-documents"
 
