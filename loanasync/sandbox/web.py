@@ -229,10 +229,8 @@ class Web:
 
     def _forget_customer(self, handle: str) -> bool:
         customers = self._engine.customers
-        for code in customers.codes():
-            if code and pseudonym(code) == handle:
-                return customers.forget(code)
-        return False
+        codes = [code for code in customers.codes() if code and pseudonym(code) == handle]
+        return any(map(customers.forget, codes))
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
         text = (await read_form(request, "rule")).get("rule", "").strip()
