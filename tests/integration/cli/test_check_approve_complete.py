@@ -38,10 +38,7 @@ REQUIRED = "instalments: is required: a whole number between 3 and 60"
         ({}, ()),
         ({"amount": "€ 450,50"}, ()),
         ({"order_token": "o", "payment_day_of_month": 5}, ()),
-        (
-            {"amount": 450.5, "province": None},
-            ("amount: must be whole euro cents", "province: is required"),
-        ),
+        ({"amount": 450.5, "province": None}, ("amount: must be whole euro cents", "province: is required")),
         (
             {"instalments": None, "installments": "x"},
             ("member 'installments': instalments: must be a whole number, digits only",),

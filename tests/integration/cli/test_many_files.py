@@ -121,11 +121,7 @@ def test_rows_from_closed_standard_input_are_refused(
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_run_that_cannot_write_a_file_sends_nothing_and_leaves_no_file(
-    tmp_path: Path,
-    served: Sandbox,
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    message: str,
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("folder", "taken.ledger"):

@@ -12,12 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from loanasync import (
-    Approved,
-    ClientClosedError,
-    LoanClient,
-    Timeout,
-)
+from loanasync import Approved, ClientClosedError, LoanClient, Timeout
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
@@ -62,9 +57,7 @@ async def open_connection(client: LoanClient, sandbox: Sandbox) -> None:
     assert connections(sandbox) == 1
 
 
-def test_unclosed_client_in_a_running_loop_warns_with_its_line(
-    served: Sandbox,
-) -> None:
+def test_unclosed_client_in_a_running_loop_warns_with_its_line(served: Sandbox) -> None:
     async def leave_unclosed() -> None:
         client = LoanClient(served.base_url, shop_id=served.shop_id, auth_token=served.auth_token)
         line = sys._getframe().f_lineno - 1

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    ConfigurationError,
-    DecisionNotRecordedError,
-    LedgerUnavailableError,
-    Refused,
-)
+from loanasync import ConfigurationError, DecisionNotRecordedError, LedgerUnavailableError, Refused
 from loanasync.ledger import PostgresLedger, RedisLedger, State, import_orphans
 from loanasync.testing import approved, refused
 from support.ledger_clients import Shop, create, held_response

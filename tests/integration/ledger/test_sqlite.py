@@ -240,11 +240,7 @@ async def test_missing_file_that_must_exist_is_not_created(file: Path) -> None:
     ],
 )
 async def test_file_that_cannot_be_created_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    folder: str,
-    error: type[OSError] | None,
-    advice: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, error: type[OSError] | None, advice: str
 ) -> None:
     if error is not None:
         refused = mock.Mock(side_effect=error)

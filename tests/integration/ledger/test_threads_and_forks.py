@@ -104,9 +104,7 @@ def is_won_by_another(file: Path, key: str) -> bool:
     return output == "True\n"
 
 
-async def test_two_ledgers_on_one_file_keep_their_locks(
-    tmp_path: Path,
-) -> None:
+async def test_two_ledgers_on_one_file_keep_their_locks(tmp_path: Path) -> None:
     file = tmp_path / "decisions.db"
     await create(SqliteLedger(file))
     async with SqliteLedger(file) as one, SqliteLedger(file) as other:

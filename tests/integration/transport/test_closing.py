@@ -51,20 +51,14 @@ async def test_aclose_during_upload_to_stalled_server_ends_the_call(session: str
 @each_session
 async def test_aclose_while_connecting_ends_the_call(session: str) -> None:
     server = RawServer()
-    async with (
-        running(server, RawServer.overfill),
-        client_of(server.base_url, session) as client,
-    ):
+    async with running(server, RawServer.overfill), client_of(server.base_url, session) as client:
         assert await ended_by_aclose(client, approve(client, timeout=PATIENT)) == [UNSENT]
 
 
 @each_session
 async def test_aclose_while_waiting_for_responses_and_slots_ends_the_calls(session: str) -> None:
     server = RawServer((Play.READ, Play.SILENCE))
-    async with (
-        running(server),
-        client_of(server.base_url, session, max_concurrency=1) as client,
-    ):
+    async with running(server), client_of(server.base_url, session, max_concurrency=1) as client:
         first = asyncio.create_task(approve(client, timeout=PATIENT))
         await until(lambda: len(server.requests) == 1)
         assert await ended_by_aclose(client, first, approve(client, timeout=PATIENT)) == [LOST, UNSENT]

@@ -96,9 +96,7 @@ CHUNKS = (MAX_BODY_SIZE // 10) * b"a\r\n          \r\n" + b"5\r\n     \r\n"
         (UNFINISHED, False),
         # Its data is just below the limit; only the direct path counts the framing too.
         pytest.param(
-            b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
-            True,
-            marks=needs_direct_path,
+            b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS, True, marks=needs_direct_path
         ),
         (response_bytes(201, gzip.compress(b" " * 60_000_000), "Content-Encoding: gzip"), True),
     ],

@@ -30,10 +30,7 @@ async def test_large_upload_arrives_whole(scheme: str, session: str) -> None:
 
 @pytest.mark.parametrize("end", [Play.FIN, Play.RST])
 async def test_large_upload_on_a_lost_connection_is_unknown(end: Play) -> None:
-    async with (
-        running(RawServer((Play.READ_HALF, end))) as server,
-        client_of(server.base_url) as client,
-    ):
+    async with running(RawServer((Play.READ_HALF, end))) as server, client_of(server.base_url) as client:
         with pytest.raises(ConnectionLostError) as caught:
             await client.upload_documents(FISCAL_CODE, UPLOAD)
     assert (caught.value.outcome, server.requests) == ("unknown", [])
