@@ -12,8 +12,6 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from support.cli import create, make_row, meanwhile, run, service, start, wait_for, write
-from support.ledger_clients import KEY
-from support.ledger_file import create_at
 
 DATA: dict[str, Any] = {
     "documentOfType": "identity_card",
@@ -82,29 +80,6 @@ def test_approve_prints_the_result_as_json(tmp_path: Path, served: Sandbox) -> N
     assert (done.returncode, output["status"], output["id"], done.stderr) == (3, "unknown", row["id"], "")
     again = run(served, "approve", write(tmp_path / "one_line.json", [row]))
     assert "line" not in output | json.loads(again.stdout)
-
-
-def test_approve_with_a_ledger_sends_the_request_once(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = tmp_path / "decisions.db"
-    create_at(name, served.base_url, key=KEY)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
-    file = pretty(tmp_path, row := make_row("approved"))
-    create(served, [row])
-    outputs = [json.loads(run(served, "approve", file, "--ledger", name).stdout) for _ in range(2)]
-    assert [each["status"] for each in outputs] == ["approved", "approved"]
-    assert len(served.journal.calls(operation="approve")) == 1
-    done = run(served, "approve", file, "--ledger", name, "--sandbox")
-    assert (done.returncode, "with --sandbox the ledger is not used" in done.stderr) == (0, True)
-
-
-@pytest.mark.parametrize(("tag", "code"), [("refused", 0), ("forbidden", 1), ("conflict", 3)])
-def test_exit_code_of_approve_is_that_of_the_outcome(
-    tmp_path: Path, served: Sandbox, tag: str, code: int
-) -> None:
-    create(served, [row := make_row(tag)])
-    assert run(served, "approve", pretty(tmp_path, row)).returncode == code
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,9 @@ def test_sandbox_that_cannot_start_prints_one_line(start: Callable[..., Complete
             ("--fault=nonsense", "did you mean"),
             ("--host=0.0.0.0", "--allow-remote"),
             ("--state=/nowhere/at/all", "cannot be used"),
+            ("--reading=refusl=201", "unknown reading 'refusl': choose one of refusal, validation,"),
+            ("--reading=refusal=200", "reading refusal='200' must be one of '422', '201'"),
+            ("--reading=refusal", "reading refusal needs a value, for example refusal=422"),
         ):
             done = start(option)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -18,7 +18,6 @@ import pytest
 from loanasync import LoanClient, Refused, RetryPolicy, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox, SandboxProcess, serve
 from loanasync.testing import approval_request, fiscal_code
-from support.cli import run, run_sandbox
 from support.raw_shop import CODE, Raw
 
 
@@ -218,22 +217,6 @@ def ipv6_is_there() -> bool:
 async def test_ipv6_is_served(raw: Raw) -> None:
     async with Sandbox(host="::1") as sandbox, raw.session.get(f"{sandbox.base_url}/_sandbox/health") as page:
         assert (page.status, sandbox.base_url[:13]) == (200, "http://[::1]:")
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["refusl=201"], "unknown reading 'refusl': choose one of refusal, validation, conflict,"),
-        (["refusal=200"], "reading refusal='200' must be one of '422', '201'"),
-        (["refusal"], "reading refusal needs a value, for example refusal=422"),
-    ],
-)
-def test_invalid_reading_on_the_command_line_is_named(texts: list[str], message: str) -> None:
-    options = [f"--reading={text}" for text in texts]
-    for done in (run(None, "sandbox", *options), run_sandbox(*options)):
-        assert done.returncode == 2
-        assert done.stderr.startswith("the sandbox cannot start: ")
-        assert message in done.stderr
 
 
 async def test_open_option_opens_the_inspector_without_blocking(
