@@ -167,6 +167,10 @@ def test_job_of_another_service_or_ledger_is_refused(tmp_path: Path, served: San
     ):
         code, output = bulk.run(*options, out=out)
         assert (code, message in output) == (2, True), output
+    job, again = f"{other}.ledger", tmp_path / "again.jsonl"
+    done = run(None, "export", job, "-o", again, "--ledger", bulk.job)
+    assert (done.returncode, again.exists()) == (2, False)
+    assert done.stderr.startswith(f"{job} was begun with another ledger: use the same --ledger")
 
 
 def test_job_is_continued_after_its_service_has_moved(
@@ -385,13 +389,12 @@ def test_creation_is_not_repeated_after_a_release(tmp_path: Path, served: Sandbo
     assert [call.operation for call in served.journal.calls()] == ["create_request", "approve", "approve"]
 
 
-def test_new_customer_on_the_line_of_a_created_request_is_created_first(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    for tag in ("forbidden", "approved"):
-        [row] = rows = [make_row(tag)]
-        file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-        run(served, "approve-many", file, "-o", out, "--create")
+def test_each_customer_on_the_line_of_another_one_is_created_once(tmp_path: Path, served: Sandbox) -> None:
+    """A customer who is not known after the creation is not created again."""
+    for tag, code in (("nouser", 1), ("forbidden", 1), ("approved", 0)):
+        row = make_row(tag)
+        file, out = write(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
+        assert run(served, "approve-many", file, "-o", out, "--create").returncode == code
         calls = [call.operation for call in served.journal.calls(fiscal_code=row["fiscal_code"])]
         assert calls == ["create_request", "approve"]
 
@@ -436,17 +439,19 @@ def test_resolution_in_a_ledger_of_orders_is_exported(tmp_path: Path, served: Sa
     assert (bulk.export()[0], bulk.statuses) == (0, ["refused"])
 
 
-@pytest.mark.parametrize("state", ["unknown", "held", "released"])
-def test_withdrawn_resolution_leaves_the_results(tmp_path: Path, served: Sandbox, state: str) -> None:
-    bulk = Bulk(tmp_path, served, "resetafter")
+@pytest.mark.parametrize("state", ["refused", "unknown", "held", "released"])
+def test_corrected_or_withdrawn_resolution_leaves_the_results(
+    tmp_path: Path, served: Sandbox, ledger: Path | None, state: str
+) -> None:
+    bulk = Bulk(tmp_path, served, "resetafter", ledger=ledger)
     assert bulk.run()[0] == 3
-    [entry] = listed(bulk.job)
-    for stated, code in (("approved", 0), (state, 1 if state == "released" else 3)):
-        run_ledger("resolve", bulk.job, entry["key"], "--as", stated, "--note", "x")
-        assert bulk.export()[0] == code
-        assert bulk.statuses == {"approved": ["approved"], "released": []}.get(stated, ["unknown"])
+    entry = read(bulk.out)[0]["entry"]
+    for stated, code in (("approved", 0), (state, {"refused": 0, "released": 1}.get(state, 3))):
+        run_ledger("resolve", bulk.ledger, entry, "--as", stated, "--note", "x")
+        shown = [] if stated == "released" else ["unknown" if code else stated]
+        assert (bulk.export()[0], bulk.statuses) == (code, shown)
         if stated != "released":  # it would be sent
-            assert (bulk.run()[0], bulk.statuses) == (code, [stated if code == 0 else "unknown"])
+            assert (bulk.run()[0], bulk.statuses, bulk.calls) == (code, shown, 1)
 
 
 def test_rows_of_two_inputs_with_the_same_lines_and_ids_are_kept(tmp_path: Path, served: Sandbox) -> None:
@@ -472,18 +477,6 @@ def test_export_from_another_folder_finds_the_input(
     assert (bulk.export()[0], bulk.out.read_bytes()) == (0, written)
 
 
-def test_corrected_resolution_replaces_that_of_an_earlier_run(
-    tmp_path: Path, served: Sandbox, ledger: Path | None
-) -> None:
-    bulk = Bulk(tmp_path, served, "reset", ledger=ledger)
-    bulk.run()
-    entry = read(bulk.out)[0]["entry"]
-    for decision in ("approved", "refused"):
-        run_ledger("resolve", bulk.ledger, entry, "--as", decision, "--note", "ticket 17")
-        for action in (bulk.export, bulk.run):
-            assert (action()[0], bulk.statuses, bulk.calls) == (0, [decision], 1)
-
-
 def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, served: Sandbox) -> None:
     """In the same file or in the file of rejected rows. A decision stays, also if its row is removed."""
     bulk = Bulk(tmp_path, served, "approved", "invalid.city", "forbidden", make_row("approved", amount=1))
@@ -503,16 +496,6 @@ def test_corrected_rows_replace_those_that_were_not_evaluated(tmp_path: Path, se
     write(bulk.file, [other_spelling])  # all others are removed
     assert (bulk.run()[0], bulk.statuses) == (0, ["approved"] * 3)
     assert len(bulk.requests) == 3 + 2 + 0
-
-
-def test_row_that_names_another_customer_gets_another_decision(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "forbidden")
-    assert (bulk.run()[0], bulk.statuses) == (1, ["error"])
-    other = Bulk(tmp_path, served, "approved")
-    for _ in range(2):
-        assert (other.run()[0], other.statuses) == (0, ["approved"])
-        assert [line["fiscal_code"] for line in read(other.out)] == other.codes
-    assert other.requests == bulk.codes + other.codes
 
 
 @pytest.mark.parametrize("first", ["forbidden", "refused"])
@@ -626,15 +609,6 @@ def test_export_without_its_ledger_writes_nothing(tmp_path: Path, served: Sandbo
     code, errors = bulk.export("-o", tmp_path / "again.jsonl")
     assert (code, (tmp_path / "again.jsonl").exists()) == (2, False)
     assert errors.startswith("the ledger is not available (OperationalError): check --ledger")
-
-
-def test_export_with_another_ledger_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "approved", ledger=make_shared(tmp_path, served))
-    bulk.run()
-    create_at(tmp_path / "other.db", served.base_url)
-    done = run(None, "export", bulk.job, "-o", tmp_path / "again.jsonl", "--ledger", tmp_path / "other.db")
-    assert (done.returncode, (tmp_path / "again.jsonl").exists()) == (2, False)
-    assert done.stderr.startswith(f"{bulk.job} was begun with another ledger: use the same --ledger")
 
 
 def test_configuration_error_of_a_row_stops_the_run(

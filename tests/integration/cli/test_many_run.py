@@ -300,14 +300,6 @@ def test_causes_beyond_the_first_ones_are_counted(
     assert f"and 2 other causes in {bulk.out}\n" in bulk.run()[1]
 
 
-def test_customer_who_is_not_known_after_the_creation_is_not_created_again(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    file = write(tmp_path / "rows.jsonl", [make_row("nouser")])
-    assert run(served, "approve-many", file, "-o", tmp_path / "out.jsonl", "--create").returncode == 1
-    assert [call.operation for call in served.journal.calls()] == ["create_request", "approve"]
-
-
 @pytest.mark.parametrize("created", [False, True])
 def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox, *, created: bool) -> None:
     rows = [make_row("approved", note=note) for note in (*[True] * 5, "")]
