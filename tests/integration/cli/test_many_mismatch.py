@@ -1,4 +1,4 @@
-"""Commands with a ledger that does not fit or is missing: nothing is sent, the message says what to do."""
+"""Commands with a ledger on a server, or one that does not fit or is missing: the message says what to do."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from loanasync.ledger import State
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk, run, statuses
+from support.cli import Bulk, read, run, statuses
 from support.ledger_clients import KEY
 from support.ledger_file import change, create_at, key, listed, name_on, put, run_ledger, using
 
@@ -25,6 +25,12 @@ def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the name of a ledger that does not exist yet."""
     if request.param == "file":
         return str(tmp_path / "decisions.db")
+    return name_on(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(params=["valkey", "postgres"])
+def on_server(request: pytest.FixtureRequest) -> str:
+    """Return the name of a ledger on a server that does not exist yet."""
     return name_on(request.getfixturevalue(request.param))
 
 
@@ -204,3 +210,38 @@ def test_commands_without_their_ledger_fail_and_create_nothing(
     assert not exists(name)
     create_at(name)
     assert exists(name)
+
+
+def test_approve_many_resumes_from_a_ledger_on_a_server(
+    tmp_path: Path, on_server: str, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_at(on_server, served.base_url)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    # Both servers accept any password of this user.
+    scheme, _, rest = on_server.partition("://")
+    user = "default" if scheme == "redis" else "postgres"
+    secret = f"{scheme}://{user}:s3cret@{rest.rpartition('@')[2]}"
+    bulk = Bulk(tmp_path, served, "approved", "refused", "resetafter", ledger=secret)
+    code, output = bulk.run()
+    assert (code, "s3cret" in output, b"s3cret" in bulk.job.read_bytes()) == (3, False, False)
+    unknown = read(bulk.out)[2]["entry"]
+    run_ledger("resolve", on_server, unknown, "--as", "approved", "--note", "ticket 17")
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    assert bulk.run(out=elsewhere)[0] == 0
+    assert [*statuses(elsewhere).values()] == ["approved", "refused", "approved"]
+    assert bulk.calls == 3
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_unreachable_server_is_reported_without_its_password(
+    tmp_path: Path, served: Sandbox, scheme: str
+) -> None:
+    url = f"{scheme}://shop:SECRET@127.0.0.1:1/0"
+    done = run_ledger("ls", url)
+    code, output = Bulk(tmp_path, served, "approved", ledger=url).run()
+    for exit_code, text in ((done.exit_code, done.output), (code, output)):
+        assert exit_code == 2
+        assert text.startswith("the ledger is not available (")
+        assert "SECRET" not in text
+    assert served.journal.calls(operation="approve") == []
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
