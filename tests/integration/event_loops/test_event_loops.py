@@ -1,12 +1,13 @@
-"""One client in several event loops, threads and forked processes, and unclosed clients."""
+"""One client in several event loops of each kind, threads and forked processes, and unclosed clients."""
 
 import asyncio
 import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -16,33 +17,15 @@ from loanasync import Approved, ClientClosedError, LoanClient, Timeout
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.sandbox import Sandbox
 from loanasync.testing import approved, scripted_client
-from support.canned_server import approve
+from support.builders import FISCAL_CODE, approval_request, user_data
+from support.canned_server import APPROVAL, approve, serving
+from support.direct_path import client_of
+from support.faults.row import SESSIONS
 from support.processes import credentials, run_script
+from support.raw_server import Certificate, Play, RawServer, certificate, running
 from support.unclosed_clients import approval, warned
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 HERE = Path(__file__).name
-
-
-def test_unclosed_client_in_several_loops_leaves_no_connection_open(
-    served: Sandbox, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = served.client()
-
-    async def use() -> None:
-        await open_connection(client, served)
-
-    def loops() -> None:
-        nonlocal client
-        for _ in range(3):
-            asyncio.run(use())
-            assert connections(served) == 0, "they ended with the loop"
-        del client
-
-    assert warned(loops) == []
-    assert not caplog.records
 
 
 def connections(sandbox: Sandbox) -> int:
@@ -55,6 +38,86 @@ def connections(sandbox: Sandbox) -> int:
 async def open_connection(client: LoanClient, sandbox: Sandbox) -> None:
     assert isinstance(await approval(client), Approved)
     assert connections(sandbox) == 1
+
+
+def _loops() -> list[Any]:
+    found = [pytest.param(asyncio.new_event_loop, id="asyncio")]
+    try:
+        import uvloop  # noqa: PLC0415  (not on every platform)
+    except ImportError:
+        return found
+    return [*found, pytest.param(uvloop.new_event_loop, id="uvloop")]
+
+
+@pytest.mark.parametrize("new_loop", _loops())
+class TestUnderEachEventLoop:
+    """Tests that each event loop runs."""
+
+    def run(self, new_loop: Callable[[], asyncio.AbstractEventLoop], main: Any) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main)
+
+    def test_loan_request_is_created_approved_and_completed(self, new_loop: Any, served: Sandbox) -> None:
+        async def travel() -> None:
+            async with served.client() as client:
+                await client.create_request({"fiscalCode": FISCAL_CODE})
+                assert isinstance(await client.approve(FISCAL_CODE, approval_request()), Approved)
+                await client.upload_documents(FISCAL_CODE, {"front": "..."})
+                assert await client.complete(FISCAL_CODE, user_data()) == user_data()
+
+        self.run(new_loop, travel())
+
+    @pytest.mark.parametrize("session", SESSIONS)
+    def test_response_over_tls_is_read_whole(self, new_loop: Any, session: str) -> None:
+        async def approve_twice() -> None:
+            server = RawServer(((Play.READ, APPROVAL) * 2), tls=certificate(Certificate.GOOD), scheme="https")
+            async with running(server), client_of(server.base_url, session) as client:
+                for _ in range(2):
+                    decision = await approve(client)
+                    assert isinstance(decision, Approved)
+                    assert (decision.redirect_url, decision.meta.unread) == ("https://example.com/#t", ())
+                assert server.accepted == 1 or "through aiohttp" in session
+
+        self.run(new_loop, approve_twice())
+
+    def test_cancelled_call_closes_its_connection(self, new_loop: Any) -> None:
+        async def give_up() -> None:
+            async with serving(None) as server, server.client(timeout=Timeout(attempt=1)) as client:
+                call = asyncio.create_task(approve(client))
+                await server.arrived.wait()
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                await server.all_closed.wait()
+
+        self.run(new_loop, give_up())
+
+    def test_five_hundred_calls_share_a_few_slots(self, new_loop: Any) -> None:
+        async def crowd() -> None:
+            async with serving(APPROVAL) as server, server.client(max_concurrency=10) as client:
+                decisions = await asyncio.gather(*(approve(client) for _ in range(500)))
+                assert {type(decision) for decision in decisions} == {Approved}
+                assert (server.requests, server.most_open) == (500, 10)
+
+        self.run(new_loop, crowd())
+
+    def test_unclosed_client_is_closed_with_its_loop(
+        self, new_loop: Any, served: Sandbox, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = served.client()
+
+        async def use() -> None:
+            await open_connection(client, served)
+
+        def loops() -> None:
+            nonlocal client
+            for _ in range(3):
+                self.run(new_loop, use())
+                assert connections(served) == 0
+            del client
+
+        assert warned(loops) == []
+        assert not caplog.records
 
 
 def test_unclosed_client_in_a_running_loop_warns_with_its_line(served: Sandbox) -> None:
