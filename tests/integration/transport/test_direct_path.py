@@ -22,7 +22,7 @@ from aioresponses import aioresponses
 from loanasync import Approved, ConnectError, ConnectionLostError, Refused, TransportError, _log
 from loanasync._transport.aiohttp_internals import is_direct_possible, is_direct_tested
 from loanasync.testing import repaired_aioresponses
-from support.builders import FISCAL_CODE
+from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.direct_path import client_of, each_session, is_direct, needs_direct_path
 from support.raw_server import PATIENCE, Play, RawServer, running
@@ -98,6 +98,38 @@ async def test_write_error_has_no_frame_with_the_request(
     variables = repr([dict(frame.f_locals) for frame in frames])
     assert "secret-token" not in variables
     assert FISCAL_CODE not in variables
+
+
+WRITE = SOCKET.write
+ANY_REFUSAL = response_bytes(422, b'{"approved":false}')  # of any customer
+CODES = ("TSTXYZ00A00A000B", "TSTXYZ00A00A000C", "TSTXYZ00A00A000D")  # the first call is not queued
+
+
+@needs_direct_path
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_error_in_the_write_of_a_queued_request_repeats_none(error: type[BaseException]) -> None:
+    errors = [error]
+
+    def write(self: object, data: bytes) -> None:
+        WRITE(self, data)
+        if CODES[1].encode() in data and errors:
+            raise errors.pop()
+
+    async def calls() -> tuple[int, list[type]]:
+        async with serving(ANY_REFUSAL) as server, server.client() as client:
+            with mock.patch.object(SOCKET, "write", write):
+                made = (client.approve(code, approval_request()) for code in CODES)
+                results = await asyncio.gather(*made, return_exceptions=True)
+            return server.requests, [type(each) for each in results]
+
+    with asyncio.Runner() as runner:
+        task = runner.get_loop().create_task(calls())
+        if error is not RuntimeError:
+            with pytest.raises(error):
+                runner.get_loop().run_until_complete(task)
+        requests, results = runner.get_loop().run_until_complete(task)
+    assert requests == 3
+    assert results == [Refused, ConnectionLostError if error is RuntimeError else Refused, Refused]
 
 
 async def test_mocked_session_receives_the_request() -> None:
