@@ -304,13 +304,6 @@ async def test_change_of_the_header_does_not_wait_for_a_lock_without_end(
         assert (await claim(ledger)).is_claimed_by("t")
 
 
-async def test_missing_ledger_is_refused_and_not_created(postgres: Postgres, connection: Any) -> None:
-    table = f"t{token_hex(4)}"
-    reason = await refusal(PostgresLedger(postgres.url, table=table))
-    assert f"{table} does not exist: check the name, or run loanasync ledger create" in reason
-    assert await connection.fetchval(f"SELECT to_regclass('{table}')") is None
-
-
 @pytest.mark.parametrize(
     "statements",
     [

@@ -96,20 +96,16 @@ async def test_unsafe_server_is_refused_with_the_setting_to_change(
 
 
 @pytest.mark.usefixtures("every_use")
-@pytest.mark.parametrize("is_writable", [True, False])
-async def test_replica_that_accepts_writes_is_refused(*, is_writable: bool) -> None:
-    """The primary does not see its claims. A read-only replica is used for lists."""
+async def test_replica_that_accepts_writes_is_refused() -> None:
+    """The primary does not see its claims."""
     with server_with() as server:
         async with ledger_on(server) as ledger:
-            await run(server, "CONFIG", "SET", "replica-read-only", "no" if is_writable else "yes")
+            await run(server, "CONFIG", "SET", "replica-read-only", "no")
             await run(server, "REPLICAOF", "127.0.0.1", "1")
             shop = Shop(approved(), ledger=ledger)
-            reason = "is on a replica that accepts writes" if is_writable else "the server is a replica"
-            with pytest.raises((LedgerMismatchError, LedgerUnavailableError), match=reason):
+            with pytest.raises(LedgerMismatchError, match="is on a replica that accepts writes"):
                 await shop.approve()
             assert shop.script.left == 1
-            if not is_writable:
-                assert await shop.entries() == []
 
 
 @pytest.mark.usefixtures("every_use")
@@ -207,6 +203,7 @@ async def test_server_out_of_memory_writes_all_or_nothing(tmp_path: Path) -> Non
 
 
 async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
+    """A read-only replica is used for lists."""
     prefix = f"{token_hex(4)}:"
     await run(valkey, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
     async with ledger_on(valkey, prefix=prefix) as first:
@@ -215,8 +212,8 @@ async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
             while not await names_of(replica, prefix):  # noqa: ASYNC110  (until the replica has it)
                 await asyncio.sleep(0.01)
             async with RedisLedger(replica.url, prefix=prefix) as ledger:
-                assert await ledger.get("k") == await first.get("k")
                 shop = Shop(approved(), ledger=ledger)
+                assert await shop.entries() == [await first.get("k")]
                 with pytest.raises(LedgerUnavailableError, match="ReadOnlyError: the server is a replica"):
                     await shop.approve()
                 assert shop.script.left == 1
