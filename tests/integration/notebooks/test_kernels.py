@@ -190,12 +190,6 @@ def test_client_works_in_event_loops_of_other_threads(jupyter: Kernel) -> None:
         assert shown.of("text/plain") == "False"
 
 
-def test_closed_client_error_names_the_fix(jupyter: Kernel) -> None:
-    closed = jupyter.run("await client.aclose()\nawait approve()")
-    assert closed.error == "ClientClosedError"
-    assert "client is closed; create a new LoanClient" in str(closed.outputs[-1]["evalue"])
-
-
 def test_progress_uses_a_notebook_widget(jupyter: Kernel) -> None:
     shown = jupyter.good("""
 async with client.approve_many(await created(*[None] * 5), progress=True) as results:

@@ -1,6 +1,5 @@
 """Rules from Python and from text: matching, random choice, responses, and rejected rules."""
 
-import asyncio
 from typing import Any
 
 import aiohttp
@@ -185,24 +184,6 @@ def test_rate_depends_on_the_seed_the_rule_and_the_call_only() -> None:
     assert outcomes(7, one_by_one) == outcomes(7, mixed) == outcomes(7, mixed, resets=1)
     assert outcomes(7, one_by_one) != outcomes(8, one_by_one)
     assert 250 < sum(outcomes(7, one_by_one).values()) < 350, "rules of one rate draw independently"
-
-
-async def test_rate_does_not_depend_on_concurrency() -> None:
-    codes = [f"TSTXYZ00A00A{number:03d}A" for number in range(60)]
-    found = []
-    for concurrency in (1, 30):
-        slots = asyncio.Semaphore(concurrency)
-        faults = ["create_request=500:0.3"]
-        async with Sandbox(faults=faults, seed=3) as sandbox, aiohttp.ClientSession() as session:
-            shop = Raw(sandbox, session)
-
-            async def one(code: str, slots: Any = slots, shop: Any = shop) -> int:
-                async with slots:
-                    return int((await shop("POST", "", {"fiscalCode": code}))[0])
-
-            found.append(await asyncio.gather(*map(one, codes)))
-    assert found[0] == found[1]
-    assert {*found[0]} == {201, 500}
 
 
 @pytest.mark.parametrize(
