@@ -1,93 +1,146 @@
-"""``loanasync ledger show`` and ``resolve`` with ``--customer``: the fiscal code is read, not an argument."""
+"""``loanasync ledger show`` and ``resolve`` find customers: one with ``--customer``, many with ``--from``."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
-from loanasync.ledger import SqliteLedger
+from loanasync.ledger import Entry, Settlement, SqliteLedger, State, Subject
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approval_request, connection_lost
-from support.builders import FISCAL_CODE
+from loanasync.testing import (
+    ScriptedResponse,
+    SentRequest,
+    approval_request,
+    approved,
+    computed,
+    connection_lost,
+    refused,
+)
 from support.cli import Bulk, environment, run
 from support.ledger_clients import KEY, Shop
-from support.ledger_file import run_ledger
+from support.ledger_file import left_orphan, run_ledger
 
-OTHER = "TSTXYZ00A00A000B"
-SETTINGS = {
-    "BASE_URL": "https://loans.example.com",
-    "SHOP_ID": "shop",
-    "AUTH_TOKEN": "token",
-    "LEDGER_KEY": KEY.decode(),
-}
+BASE_URL = "https://loans.example.com"
+CIPHER = Fernet(Fernet.generate_key())
 AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
+
+
+def code(number: int) -> str:
+    return f"TSTX{number:012d}"
 
 
 @pytest.fixture(autouse=True)
 def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(f"LOANASYNC_{name}", value)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOANASYNC_BASE_URL", BASE_URL)
+    monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
+    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
+    monkeypatch.setenv("LOANASYNC_LEDGER", "decisions.db")
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def file_of(tmp_path: Path, *approvals: tuple[str, str | None], **policy: str) -> Path:
-    """Create a ledger with an unknown entry for each scope and order token."""
-    file = tmp_path / "decisions.db"
+class Simulation:
+    """Approvals of customers by number, in the ledger file ``decisions.db``.
 
-    async def fill() -> None:
-        async with SqliteLedger(file) as ledger:
-            options = {"auth_token": "token", "shop_id": "shop", "base_url": "https://loans.example.com"}
-            shop = Shop(*[connection_lost()] * len(approvals), ledger=ledger, options=options, **policy)
-            for scope, order in approvals:
-                await shop.result(request=approval_request(order_token=order), scope=scope)
+    Even customers are approved and odd ones refused, unless the response is lost.
+    """
 
-    asyncio.run(fill())
-    return file
+    def __init__(self, lost: Iterable[int] = (), **policy: Any) -> None:
+        self.lost = frozenset(lost)
+        self.policy = policy
+
+    def _respond(self, sent: SentRequest) -> ScriptedResponse:
+        number = int(str(sent.fiscal_code)[4:])
+        if number in self.lost:
+            return connection_lost()
+        return refused() if number % 2 else approved()
+
+    async def _approve(self, customers: Iterable[int], scope: str, order: str | None) -> None:
+        numbers = [*customers]
+        async with SqliteLedger("decisions.db") as ledger:
+            options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
+            shop = Shop(
+                *[computed(self._respond)] * len(numbers), ledger=ledger, options=options, **self.policy
+            )
+            request = approval_request(order_token=order)
+            for begin in range(0, len(numbers), 500):
+                chunk = numbers[begin : begin + 500]
+                await asyncio.gather(
+                    *(shop.result(code=code(each), request=request, scope=scope) for each in chunk)
+                )
+
+    def approve(self, customers: Iterable[int], scope: str = "", order: str | None = None) -> None:
+        asyncio.run(self._approve(customers, scope, order))
 
 
-def states(file: Path) -> dict[str, str]:
-    """Return the states by scope."""
-
-    async def read() -> dict[str, str]:
-        async with SqliteLedger(file) as ledger:
-            return {entry.scope: entry.state.value async for entry in ledger.scan()}
+def entries() -> list[Entry]:
+    async def read() -> list[Entry]:
+        async with SqliteLedger("decisions.db") as ledger:
+            return [entry async for entry in ledger.scan()]
 
     return asyncio.run(read())
 
 
-def resolve(file: Path, *options: str, stdin: str = f"{FISCAL_CODE.lower()}\n") -> tuple[int, str]:
-    done = run_ledger("resolve", file, "--customer", *options, stdin=stdin)
-    assert FISCAL_CODE not in done.output
-    return done.exit_code, done.stderr
+def states() -> list[str]:
+    return sorted(entry.state.value for entry in entries())
+
+
+def states_by_scope() -> dict[str, str]:
+    return {entry.scope: entry.state.value for entry in entries()}
+
+
+def resolve_customer(*options: str, stdin: str = f"{code(1).lower()}\n") -> tuple[int, str]:
+    done = run(None, "ledger", "resolve", "--customer", *options, stdin=stdin)
+    assert code(1) not in done.stdout + done.stderr
+    return done.returncode, done.stderr
+
+
+def resolve(text: str | bytes, *options: str) -> CompletedProcess[str]:
+    content = text.encode() if isinstance(text, str) else text
+    Path("outcomes.csv").write_bytes(content)
+    done = run(None, "ledger", "resolve", "--from", "outcomes.csv", *options)
+    assert "TSTX" not in done.stdout + done.stderr
+    return done
+
+
+# One customer
 
 
 @pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
-def test_customer_with_several_entries_lists_them(tmp_path: Path, policy: dict[str, Any]) -> None:
-    file = file_of(tmp_path, ("", "A1"), ("spring", "A2"), **policy)
-    code, message = resolve(file, *AS_REFUSED)
-    assert (code, states(file)) == (2, {"": "unknown", "spring": "unknown"})
+def test_customer_with_several_entries_lists_them(policy: dict[str, Any]) -> None:
+    simulation = Simulation(lost=[1], **policy)
+    simulation.approve([1], order="A1")
+    simulation.approve([1], "spring", "A2")
+    exit_code, message = resolve_customer(*AS_REFUSED)
+    assert (exit_code, states_by_scope()) == (2, {"": "unknown", "spring": "unknown"})
     title, first, second = message.splitlines()
     assert title == "the customer has several entries, name one by its key:"
     assert (first.endswith("Error"), second.endswith("Error  scope spring")) == (True, True)
-    assert run_ledger("resolve", file, second[:12], *AS_REFUSED).exit_code == 0
-    assert states(file) == {"": "unknown", "spring": "refused"}
-    assert run_ledger("show", file, "--customer", stdin=f"{FISCAL_CODE}\n").exit_code == 2
+    assert run(None, "ledger", "resolve", second[:12], *AS_REFUSED).returncode == 0
+    assert states_by_scope() == {"": "unknown", "spring": "refused"}
+    assert run(None, "ledger", "show", "--customer", stdin=f"{code(1)}\n").returncode == 2
 
 
-def test_resolve_customer_without_an_outcome_asks_for_it(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("", None))
-    code, _ = resolve(file, stdin=f"{FISCAL_CODE}\na\nticket 17\n")
-    assert (code, states(file)) == (0, {"": "approved"})
+def test_resolve_customer_without_an_outcome_asks_for_it() -> None:
+    Simulation(lost=[1]).approve([1])
+    exit_code, _ = resolve_customer(stdin=f"{code(1)}\na\nticket 17\n")
+    assert (exit_code, states()) == (0, ["approved"])
 
 
-def test_prompt_for_a_fiscal_code_does_not_echo_it(tmp_path: Path) -> None:
-    file = file_of(tmp_path, ("", None))
+def test_prompt_for_a_fiscal_code_does_not_echo_it() -> None:
+    Simulation(lost=[1]).approve([1])
     keyboard, terminal = os.openpty()
-    command = (sys.executable, "-m", "loanasync", "ledger", "show", "--customer", "--ledger", file)
+    command = (sys.executable, "-m", "loanasync", "ledger", "show", "--customer")
     with subprocess.Popen(
         command, env=environment(None), stdin=terminal, stdout=terminal, stderr=terminal,
         start_new_session=True,  # there is no other terminal that it could read from
@@ -95,9 +148,9 @@ def test_prompt_for_a_fiscal_code_does_not_echo_it(tmp_path: Path) -> None:
         screen = b""
         while b"Fiscal code: " not in screen:
             screen += os.read(keyboard, 1_000)
-        os.write(keyboard, f"{FISCAL_CODE}\n".encode())
+        os.write(keyboard, f"{code(1)}\n".encode())
     shown = os.read(keyboard, 10_000).decode()
-    assert (process.returncode, "unknown since" in shown, FISCAL_CODE in shown) == (0, True, False)
+    assert (process.returncode, "unknown since" in shown, code(1) in shown) == (0, True, False)
     os.close(terminal)
     os.close(keyboard)
 
@@ -105,19 +158,19 @@ def test_prompt_for_a_fiscal_code_does_not_echo_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
-        (AS_REFUSED, f"{OTHER}\n", "no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID"),
-        (("--as", "held", "--note", "x"), f"{OTHER}\n", "no entry of this customer found"),
+        (AS_REFUSED, f"{code(2)}\n", "no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID"),
+        (("--as", "held", "--note", "x"), f"{code(2)}\n", "no entry of this customer found"),
         (AS_REFUSED, "RSSMRA\n", "the fiscal code must be 16 letters and digits"),
         (("--as", "refused"), "", 'ledger resolve --customer --as refused --note "ticket 17"'),
         ((*AS_REFUSED, "0123abcd"), "", "give only one of KEY, --customer and --from"),
     ],
 )
 def test_resolve_customer_with_wrong_input_writes_nothing(
-    tmp_path: Path, options: tuple[str, ...], stdin: str, message: str
+    options: tuple[str, ...], stdin: str, message: str
 ) -> None:
-    file = file_of(tmp_path, ("", None))
-    code, printed = resolve(file, *options, stdin=stdin)
-    assert (code, states(file)) == (2, {"": "unknown"})
+    Simulation(lost=[1]).approve([1])
+    exit_code, printed = resolve_customer(*options, stdin=stdin)
+    assert (exit_code, states()) == (2, ["unknown"])
     assert message in " ".join(printed.replace("│", " ").split())
 
 
@@ -131,30 +184,18 @@ def test_resolve_customer_with_wrong_input_writes_nothing(
     ],
 )
 def test_show_with_wrong_settings_or_arguments_says_so(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: str,
-    value: str,
-    arguments: tuple[str, ...],
-    message: str,
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    file = file_of(tmp_path, ("", None))
+    Simulation(lost=[1]).approve([1])
     monkeypatch.setenv(f"LOANASYNC_{setting}", value)
-    done = run_ledger("show", file, *arguments, stdin=f"{FISCAL_CODE}\n")
-    assert (done.exit_code, message in done.stderr, FISCAL_CODE in done.output) == (2, True, False)
-
-
-def test_customer_is_found_under_an_old_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = file_of(tmp_path, ("", None))
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "the new key of the shop")
-    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
-    assert run_ledger("rotate-key", file).exit_code == 0
-    assert (resolve(file, *AS_REFUSED)[0], states(file)) == (0, {"": "refused"})
+    done = run(None, "ledger", "show", *arguments, stdin=f"{code(1)}\n")
+    assert (done.returncode, message in done.stderr, code(1) in done.stdout + done.stderr) == (2, True, False)
 
 
 def test_commands_find_customers_of_a_ledger_beside_results(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("LOANASYNC_LEDGER")
     bulk = Bulk(tmp_path, served, "resetafter")
     assert bulk.run()[0] == 3
     show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.job}")
@@ -168,3 +209,429 @@ def test_commands_find_customers_of_a_ledger_beside_results(
     assert (done.returncode, done.stderr) == (0, "1 row settled\n")
     correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.job)
     assert "is refused: corrected" in run(served, *correct, stdin=f"{bulk.codes[0]}\n").stderr
+
+
+# A file
+
+
+def test_file_settles_the_customers_of_the_file_once() -> None:
+    Simulation(lost=range(4)).approve(range(6))
+    text = f"fiscal_code,outcome,amount\n{code(0)},approved,45000\n{code(1).lower()},refused,\n"
+    done = resolve(text)
+    assert done.stderr.startswith("2 rows settled\nin the ledger and not in the file: 1 approved: ")
+    rest = "still unknown or lost in the ledger: 2 entries; list them with loanasync ledger sweep\n"
+    assert (done.returncode, done.stderr.endswith(rest)) == (3, True)
+    settled = entries()
+    assert sorted((each.state.value, each.note) for each in settled if each.source == "file") == [
+        ("approved", "line 2 of outcomes.csv"), ("refused", "line 3 of outcomes.csv")
+    ]  # fmt: skip
+    assert resolve(text).stderr.startswith("2 rows already had this outcome\n")
+    assert entries() == settled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Codice Fiscale;Esito\n{};Rifiutata\n",
+        "codice_fiscale\tNota\tESITO\n{}\tè vero\tRIFIUTATO\n",
+        '{{"fiscalCode": "{}", "outcome": "refused"}}\n',
+        '{{"fiscal_code": " {} ", "outcome": "refused", "scope": null, "note": "ticket 17"}}\n',
+        "cf,outcome\n{},NOT_EVALUATED\n",
+        "cf,outcome\n{}, not evaluated\n",
+        "cf,outcome\n{},notEvaluated\n",
+        "cf,outcome\n{},Non-valutato\n",
+    ],
+)
+def test_file_reads_each_kind_of_file(text: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    done = run(None, "ledger", "resolve", "--from", "-", stdin=text.format(code(1)))
+    assert (done.returncode, states()) == (0, ["released" if text.startswith("cf") else "refused"])
+
+
+@pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
+def test_file_with_a_scope_settles_only_that_approval(policy: dict[str, Any]) -> None:
+    """In a ledger with an entry for each order, the scope is the order token."""
+    simulation = Simulation(lost=[1], **policy)
+    for scope, order in (("", "A0"), ("spring", "A1"), ("autumn", "A2")):
+        simulation.approve([1], scope, order)
+    named = "A1" if policy else "spring"
+    assert resolve(f"cf,outcome,scope\n{code(1)},refused,{named}\n").returncode == 3
+    assert states_by_scope() == {"": "unknown", "spring": "refused", "autumn": "unknown"}
+
+
+@pytest.mark.parametrize("policy", [{}, {"encrypt": CIPHER}], ids=["plain", "encrypted"])
+def test_file_lists_what_each_side_lacks_and_other_amounts(
+    policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if policy:
+        monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    Simulation(lost=[1], **policy).approve(range(4))
+    rows = f"{code(0)};approved;€ 450,00\n{code(2)};approved;46000\n{code(9)};refused;\n"
+    done = resolve(f"fiscal_code;outcome;amount\n{rows}", "--json")
+    begins = [
+        "2 rows already had this outcome",
+        "1 row with another amount than the ledger: line 3; ",
+        "1 row without entry: line 4; check the fiscal code",
+        *(f"in the ledger and not in the file: 1 {state}: " for state in ("refused", "unknown")),
+        "still unknown or lost",
+    ]
+    lines = done.stderr.splitlines()
+    assert [line[: len(each)] for line, each in zip(lines, begins, strict=True)] == begins
+    lacking = {each.state.value: [each.key] for each in entries() if each.state in ("refused", "unknown")}
+    assert (done.returncode, json.loads(done.stdout)["not_in_file"]) == (3, lacking)
+
+
+def test_file_keeps_the_decisions_of_the_service() -> None:
+    Simulation().approve(range(14))
+    rows = "".join(f"{code(each)},{'approved' if each % 2 else 'refused'}\n" for each in range(14))
+    before = entries()
+    done = resolve("fiscal_code,outcome\n" + rows)
+    message = "14 rows contradicting the ledger: lines 2, 3, 4,"
+    assert (done.returncode, message in done.stderr, entries()) == (1, True, before)
+    assert "11 and 4 " in done.stderr
+    assert "; nothing was changed" in done.stderr
+
+
+def request_again() -> Entry:
+    """Claim the one entry of the ledger, as a client does before it repeats an unknown request."""
+
+    async def claim() -> Entry:
+        async with SqliteLedger("decisions.db") as ledger:
+            [entry] = [each async for each in ledger.scan()]
+            return await ledger.claim(entry.key, token="t", payload="p", lease=3600, over=entry.token)
+
+    return asyncio.run(claim())
+
+
+def test_file_during_a_request_leaves_the_row_for_later() -> None:
+    Simulation(lost=[1]).approve([1])
+    request_again()
+    done = resolve(f"cf,outcome\n{code(1)},refused\n")
+    message = "1 row with a request in progress: line 2; run the command again later\n"
+    assert (done.returncode, done.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("outcome", ["approved", "refused"])
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_file_imports_the_response_in_a_file_first(
+    outcome: str, tmp_path: Path, *, is_in_flight: bool
+) -> None:
+    Simulation(lost=[1]).approve([1])
+    [entry] = [request_again()] if is_in_flight else entries()
+    settlement = Settlement(state=State.APPROVED, status=201, body=b'{"approved": true}')
+    file = left_orphan(tmp_path / "state" / "loanasync" / "orphans", Path("decisions.db"), entry, settlement)
+    text = f"cf,outcome\n{code(1)},{outcome}\n"
+    assert (resolve(text, "--dry-run").returncode, file.exists()) == (int(is_in_flight), True)
+    done = resolve(text)
+    result = (0, "1 row already had this outcome") if outcome == "approved" else (1, "contradicting")
+    assert (done.returncode, result[1] in done.stderr) == (result[0], True), done.stderr
+    [entry] = entries()
+    assert (entry.state, entry.source, entry.body) == (State.APPROVED, "service", settlement.body)
+    assert not file.exists()
+
+
+def test_file_with_a_fiscal_code_in_its_name_is_not_named_in_a_note() -> None:
+    Simulation(lost=[1]).approve([1])
+    Path(f"{code(1)}.csv").write_text(f"cf,outcome\n{code(1)},refused\n", encoding="utf-8")
+    assert run(None, "ledger", "resolve", "--from", f"{code(1)}.csv").returncode == 0
+    assert [entry.note for entry in entries()] == ["line 2 of the file"]
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_entry_under_an_old_key_is_found(monkeypatch: pytest.MonkeyPatch, *, is_in_file: bool) -> None:
+    Simulation(lost=[1]).approve([1])
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", "the new key of the shop")
+    monkeypatch.setenv("LOANASYNC_LEDGER_OLD_KEYS", KEY.decode())
+    assert run_ledger("rotate-key", "decisions.db").exit_code == 0
+    if is_in_file:
+        assert resolve(f"cf,outcome\n{code(1)},refused\n").returncode == 0
+    else:
+        assert resolve_customer(*AS_REFUSED)[0] == 0
+    assert states() == ["refused"]
+
+
+def test_file_releases_a_request_only_once() -> None:
+    simulation = Simulation(lost=[1])
+    simulation.approve([1])
+    text = f"cf,outcome\n{code(1)},not_evaluated\n"
+    assert (resolve(text).returncode, states()) == (0, ["released"])
+    simulation.approve([2])
+    assert "not in the file" not in resolve(f"cf,outcome\n{code(2)},approved\n").stderr
+    simulation.approve([1])  # the next request, whose outcome is unknown, too
+    for line, export in (  # the next export has other rows above the same one, or a note
+        (2, text),
+        (3, f"cf,outcome\n{code(9)},refused\n{code(1)},not_evaluated\n"),
+        (3, f"cf,outcome,note\n{code(9)},refused,ticket 17\n{code(1)},not_evaluated,ticket 18\n"),
+    ):
+        done = resolve(export, "--note", "back office")
+        assert f"may be about an earlier request of the customer: line {line}; if" in done.stderr
+        assert states() == ["approved", "unknown"]
+
+
+def test_file_with_dry_run_writes_nothing() -> None:
+    Simulation(lost=range(2)).approve(range(3))
+    before = entries()
+    done = resolve(f"cf,outcome\n{code(0)},approved\n{code(2)},approved\n", "--dry-run")
+    begin = "1 row to settle\n1 row already had this outcome\nin the ledger and not in the file: 1 unknown: "
+    assert (done.returncode, done.stderr.startswith(begin), entries()) == (3, True, before)
+    assert "still unknown or lost in the ledger: 1 entry" in done.stderr
+
+
+def test_file_with_json_prints_line_numbers() -> None:
+    Simulation(lost=range(2)).approve(range(3))
+    rows = [(0, "approved"), (0, "approved"), (2, "refused"), (9, "refused"), (1, "yes")]
+    text = "cf,outcome\n" + "".join(f"{code(each)},{outcome}\n" for each, outcome in rows)
+    done = resolve(text, "--json")
+    [unknown] = [entry.key for entry in entries() if entry.state is State.UNKNOWN]
+    assert done.returncode == 3
+    assert json.loads(done.stdout) == {
+        "dry_run": False,
+        "results": {"settled": 1, "repeats": 1, "contradicts": 1, "missing": 1, "invalid": 1},
+        "lines": {"contradicts": [4], "missing": [5], "invalid": [6]},
+        "disagreeing": [],
+        "problems": {OUTCOME: [6]},
+        "not_in_file": {"unknown": [unknown]},
+        "still_unknown": 1,
+    }
+
+
+OUTCOME = "outcome: must be approved, refused, not_evaluated or held"
+INVALID = {
+    "RSSMRA,refused,,": "fiscal_code: must be 16 letters and digits",
+    ",refused,,": "fiscal_code: is missing",
+    f"{code(1)},,,": OUTCOME,
+    f"{code(1)},refused,anna@example.com,": "note: must not contain personal data",
+    f"{code(1)},refused,,450,00": "has 5 cells, but the header has 4",
+    f"{code(1)},refused,,a lot": "amount: must be whole euro cents, or an amount such as € 450,00",
+    f"{code(1)},refused,,450.00": "amount: must be whole euro cents",
+}
+DOUBTFUL = ("approved?", "≠ approved", "¬approved", "(approved)", "-approved", "approved*", "not approved")
+
+
+def test_file_of_invalid_rows_names_line_and_field() -> None:
+    Simulation(lost=[1, 3]).approve([1, 3])
+    rows = (f"{code(3)},refused,,", *INVALID, *(f"{code(1)},{outcome},," for outcome in DOUBTFUL))
+    done = resolve("cf,outcome,note,amount\n" + "".join(f"{row}\n" for row in rows), "--json")
+    assert (done.returncode, states()) == (3, ["refused", "unknown"])
+    assert "1 row settled" in done.stderr
+    found = {line: text for text, lines in json.loads(done.stdout)["problems"].items() for line in lines}
+    for line, message in enumerate((*INVALID.values(), *[OUTCOME] * len(DOUBTFUL)), 3):
+        assert found[line].startswith(message)
+    assert f"  1 row: {INVALID['RSSMRA,refused,,']}: line 3\n" in done.stderr
+
+
+HIDDEN = "a member, not printed because its name may be a value, is unknown"
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"scope": 7}, "scope: must be text"),
+        ({"note": 7}, "note: must be text"),
+        ({"amount": True}, "amount: must be whole euro cents"),
+        ({"outcome": True}, "outcome: must be approved"),
+        ({"ambto": "a"}, "ambto is unknown; the members are"),
+        ({"cf": code(3)}, "fiscal_code: appears twice, under two names"),
+        ({"anna@example.com": 1}, HIDDEN),
+        ({code(1): "approved"}, HIDDEN),
+        (None, HIDDEN),  # all names may be values
+    ],
+)
+def test_file_of_an_invalid_member_writes_nothing(members: dict[str, Any] | None, message: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    row = {"Anna": 1} if members is None else {"fiscal_code": code(1), "outcome": "refused", **members}
+    done = resolve(json.dumps(row) + "\n", "--json")
+    assert (done.returncode, states(), message in done.stderr) == (2, ["unknown"], True), done.stderr
+    assert "1 row invalid: line 1" in done.stderr
+    assert not [name for name in ("anna@", "Anna") if name in done.stderr + done.stdout]
+
+
+COLUMNS = "line 1: the columns are fiscal_code, outcome, scope, amount and note: "
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", (), "outcomes.csv: contains no rows"),
+        (f"{code(1)};rifiutato\n", (), "line 1: "),
+        ("Anna;Prova\n", (), "line 1: no column name is known"),
+        ("Anna;x@y;esito\n", (), "line 1: this is not a header"),
+        ("cf,outcome\n", (), "the file has a header, but no rows"),
+        ("cf,scope\na,b\n", (), f"{COLUMNS}there is no column outcome"),
+        ("cf,outcome,ambto\na,b,c\n", (), f"{COLUMNS}remove 'ambto'"),
+        ("cf,codice_fiscale,esito\na,b,c\n", (), ": remove 'cf', 'codice_fiscale'"),
+        ("cf,esito,esito\na,b,c\n", (), ": remove a repeated name"),
+        ("cf,outcome\n", ("--ledger", "other.db"), "other.db does not exist"),
+        ("cf,outcome\n", ("--as", "refused"), "the file of --from has the outcomes"),
+        ("cf,outcome\n", ("--customer",), "give only one of KEY, --customer and --from"),
+        ("cf,outcome\n", ("--note", "anna@example.com"), "must not contain personal data"),
+    ],
+)
+def test_file_with_wrong_input_writes_nothing(text: str, options: tuple[str, ...], message: str) -> None:
+    Simulation(lost=[1]).approve([1])
+    done = resolve(text, *options)
+    assert (done.returncode, states()) == (2, ["unknown"])
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert not [cell for cell in ("Anna", "x@y", "rifiutato") if cell in done.stderr]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("SHOP_ID", "other", "no entry of any customer in the file: check --ledger and LOANASYNC_SHOP_ID"),
+        (
+            "BASE_URL",
+            "https://other.example.com",
+            f"belongs to {BASE_URL}, and the client uses https://other",
+        ),
+        ("LEDGER_KEY", "another key of the shop", "the ledger decisions.db has another key: set"),
+    ],
+)
+def test_file_with_settings_of_another_shop_says_so(
+    setting: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Simulation(lost=[1]).approve([1])
+    monkeypatch.setenv(f"LOANASYNC_{setting}", value)
+    done = resolve(f"cf,outcome\n{code(1)},refused\n")
+    assert (done.returncode, states(), message in done.stderr) == (2, ["unknown"], True)
+
+
+HELD_FILE = f"cf,outcome\n{code(1)},held\n"
+
+
+@pytest.mark.parametrize(("policy", "row"), [({}, ""), ({}, "spring"), ({"scope": "order_token"}, "A1")])
+def test_file_holds_customers_without_entry(policy: dict[str, Any], row: str) -> None:
+    simulation = Simulation(**policy)
+    simulation.approve([2], order="A2")
+    if policy:
+        assert resolve(HELD_FILE).returncode == 2, "needs the order"
+    text = f"cf,outcome,scope,note\n{code(1)},held,{row},not in the copy\n"
+    before = entries()
+    created = (
+        "1 row without an entry, so a new one blocks the customer: line 2; if you expected entries, "
+        "check LOANASYNC_SHOP_ID and the scope of the rows"
+    )
+    assert resolve(text, "--dry-run").stderr.splitlines()[0] == created
+    assert entries() == before
+    for message in (created, "1 row already had this outcome"):
+        done = resolve(text)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (0, message)
+        [held] = [entry for entry in entries() if entry.state is State.HELD]
+        assert (held.note, held.source) == ("not in the copy", "file")
+    order = {"order": row} if policy else {"scope": row}
+    simulation.approve([1], **order)  # blocked
+    assert states() == ["approved", "held"]
+    decided = resolve(text.replace("held", "refused"))
+    assert (decided.returncode, states()) == (0, ["approved", "refused"])
+
+
+@pytest.mark.parametrize("state", ["unknown", "lost", "released", "held"])
+def test_file_holds_entries_without_decision(state: str) -> None:
+    async def reset() -> None:
+        """Give the only entry a state, as a client would have settled it."""
+        async with SqliteLedger("decisions.db") as ledger:
+            [entry] = [entry async for entry in ledger.scan()]
+            settlement = Settlement(state=State(state), note="Error")
+            await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+
+    Simulation(lost=[1]).approve([1])
+    asyncio.run(reset())
+    assert (resolve(HELD_FILE).returncode, states()) == (0, ["held"])
+    Simulation().approve([1])  # blocked
+    assert states() == ["held"]
+
+
+def test_file_leaves_decided_entries_that_are_to_be_held() -> None:
+    Simulation().approve([1])
+    done = resolve(HELD_FILE)
+    message = "1 row to be held already decided, so no request is sent\n"
+    assert (done.returncode, done.stderr, states()) == (0, message, ["refused"])
+
+
+@pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.scheduled)])
+def test_file_settles_every_named_approval_and_none_wrongly(number: int) -> None:
+    """3 % of the approvals are unknown. Plant rows and events that could settle an entry wrongly."""
+    lost = [each for each in range(number) if each % 33 == 0]
+    asyncio.run(record(range(number), lost))
+    asyncio.run(record(lost[::5], lost, "spring"))  # other approvals of the same customers
+    groups: dict[str, list[int]] = {name: [] for name in ("named", "twice", "disagreeing", "late", "unnamed")}
+    for position, each in enumerate(lost):
+        groups[[*groups][(0, 0, 0, 0, 0, 1, 2, 3, 4)[position % 9]]].append(each)
+    truth = {each: "refused" if each % 2 else "approved" for each in range(number)}
+    other = {"approved": "refused", "refused": "approved"}
+    rows = [(code(each), truth[each]) for name in groups for each in groups[name] if name != "unnamed"]
+    rows += [(code(each).lower(), truth[each]) for each in groups["twice"]]
+    rows += [(code(each), other[truth[each]]) for each in groups["disagreeing"]]
+    decided = [each for each in range(number) if each % 33]
+    rows += [(code(each), truth[each]) for each in decided[::10]]
+    rows += [(code(each), other[truth[each]]) for each in decided[1::100]]  # the ledger knows better
+    rows += [(code(number + each), "approved") for each in range(50)]  # customers of another shop
+    text = "codice fiscale;esito\n" + "".join(f"{customer};{outcome}\n" for customer, outcome in rows)
+    asyncio.run(late_responses([code(each) for each in groups["late"]], truth, other))
+
+    expected: dict[tuple[str, str], str] = {(code(each), ""): truth[each] for each in range(number)}
+    expected |= {(code(each), ""): "unknown" for each in groups["unnamed"] + groups["disagreeing"]}
+    expected |= {(code(each), ""): other[truth[each]] for each in groups["late"]}
+    expected |= {(code(each), "spring"): "unknown" for each in lost[::5]}
+    started = time.monotonic()
+    done = resolve(text, "--json")
+    print(f"{len(rows):,} rows in {time.monotonic() - started:.1f} s")  # noqa: T201  (shown with -s)
+    assert asyncio.run(states_by_customer([*expected])) == expected
+    results: dict[str, Any] = json.loads(done.stdout)["results"]
+    assert results == {
+        "settled": len(groups["named"]) + len(groups["twice"]),
+        "repeats": len(groups["twice"]),
+        "disagrees": 2 * len(groups["disagreeing"]),
+        "contradicts": len(groups["late"]) + len(decided[1::100]),
+        "unchanged": len(decided[::10]),
+        "missing": 50,
+    }
+    assert done.returncode == 3
+
+
+async def record(customers: Iterable[int], lost: Iterable[int], scope: str = "") -> None:
+    """Write what clients write, without 100,000 requests: unknown if the response was lost."""
+    numbers, unknown = [*customers], frozenset(lost)
+    async with SqliteLedger("decisions.db") as ledger:
+        keys = await key_maker(ledger)
+
+        async def write(number: int) -> None:
+            state = State.UNKNOWN if number in unknown else State.REFUSED if number % 2 else State.APPROVED
+            key = await keys(code(number), scope=scope)
+            await ledger.claim(key, token=key, payload="p", lease=3600, subject=Subject(scope=scope))
+            settlement = Settlement(state=state, body=b"{}")
+            await ledger.settle(key, token=key, payload="p", settlement=settlement)
+
+        for begin in range(0, len(numbers), 2000):
+            await asyncio.gather(*(write(number) for number in numbers[begin : begin + 2000]))
+
+
+async def late_responses(customers: Iterable[str], truth: dict[int, str], other: dict[str, str]) -> None:
+    """Write responses of the service that arrive after the file was made, and decide otherwise."""
+    async with SqliteLedger("decisions.db") as ledger:
+        keys = await key_maker(ledger)
+        for customer in customers:
+            entry = await ledger.get(await keys(customer, scope=""))
+            assert entry is not None
+            state = State(other[truth[int(customer[4:])]])
+            await ledger.settle(
+                entry.key,
+                token=entry.token,
+                payload=entry.payload,
+                settlement=Settlement(state=state, status=422, fault="cut off"),
+            )
+
+
+async def key_maker(ledger: SqliteLedger) -> Any:
+    options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
+    shop = Shop(ledger=ledger, options=options)
+    await shop.open_ledger()
+    return shop.client.entry_key
+
+
+async def states_by_customer(sought: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the state of each customer and scope."""
+    async with SqliteLedger("decisions.db") as ledger:
+        keys = await key_maker(ledger)
+        found = {entry.key: entry.state.value async for entry in ledger.scan()}
+        return {each: found[await keys(each[0], scope=each[1])] for each in sought}
