@@ -1,4 +1,4 @@
-"""``approve-many`` pauses while the circuit breaker is open."""
+"""Runs of ``approve-many`` that a signal ends, or that pause while the circuit breaker is open."""
 
 import os
 import signal
@@ -11,8 +11,11 @@ from loanasync import CircuitBreaker
 from loanasync._runtime.breaker import Breaker
 from loanasync.cli.console import print_message
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk
+from support.cli import Bulk, start, statuses, wait_for
+from support.ledger_file import listed
 
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+WAITING = "no further row is sent; waiting for the calls in progress. Press Ctrl-C again to cancel them"
 SHOP_DENIED = "the service denies this shop; check LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN"
 PAUSED = "paused because the service responds only with errors or not at all; one row at a time tries again"
 PAUSED_SHOP = f"paused because {SHOP_DENIED}; one row at a time tries again"
@@ -82,3 +85,51 @@ def test_run_of_a_shop_that_is_denied_later_pauses(
     when_printed(PAUSED_SHOP, interrupt)
     code, output = bulk.run("--concurrency", "1")
     assert (code, f"{PAUSED_SHOP}\n" in output) == (130, True)
+
+
+@pytest.mark.parametrize(
+    "ending", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.scheduled) for name in ("SIGINT", "SIGHUP"))]
+)
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_first_signal_waits_for_calls_and_the_same_command_resumes(
+    tmp_path: Path, served: Sandbox, ending: str, *, has_terminal: bool
+) -> None:
+    bulk = Bulk(tmp_path, served, *["slow300after"] * 20)
+    process = start(served, *bulk.command("--concurrency", "4"))
+    for pipe in () if has_terminal else (process.stdin, process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    wait_for(lambda: bulk.calls >= 6)
+    process.send_signal(signal.Signals[ending])
+    if has_terminal:
+        errors = process.communicate(timeout=60)[1]
+        assert [text in errors for text in (WAITING, "interrupted; run the same command to resume")] == [
+            True
+        ] * 2
+    assert process.wait(60) == 130
+    assert bulk.statuses == ["approved"] * bulk.calls
+    assert bulk.calls < 20
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"] * 20, 20)
+
+
+def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, *["approved"] * 3, "hangafter", "hangafter", "approved", "approved")
+    process = start(served, *bulk.command("--concurrency", "2"))
+    wait_for(lambda: bulk.calls == 5)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "requesting 7 of 7 rows" in process.stderr.readline()
+    assert WAITING in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, "Traceback" in errors) == (130, False)
+    assert "2 outcomes are unknown: run the same command first, it may find their decisions; then" in errors
+    assert "ask the service, then run: loanasync ledger resolve --ledger" in errors
+    assert sorted(statuses(bulk.out).values()) == ["approved"] * 3 + ["unknown"] * 2
+    entries = sorted((each["state"], each["note"]) for each in listed(bulk.job))
+    assert entries == [("approved", "")] * 3 + [("unknown", "ConnectionLostError")] * 2, (
+        "unknown at once, before timeouts and leases expire"
+    )
+    assert bulk.run()[0] == 3
+    assert sorted(statuses(bulk.out).values()) == ["approved"] * 5 + ["unknown"] * 2
+    assert bulk.calls == 7
