@@ -268,8 +268,10 @@ def test_results_on_a_full_disk_are_exported_later(tmp_path: Path, served: Sandb
 
 # At 100,000 bytes, the run has begun; a process shows that nothing fails when it ends.
 @full
-@pytest.mark.parametrize("most", [0, 20_000, 100_000, 200_000])
-@pytest.mark.parametrize("has_folder", [False, True])
+@pytest.mark.parametrize(
+    ("most", "has_folder"),
+    [(0, False), (20_000, False), *((most, each) for most in (100_000, 200_000) for each in (False, True))],
+)
 def test_job_on_a_full_disk_loses_no_decision(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, most: int, *, has_folder: bool
 ) -> None:
