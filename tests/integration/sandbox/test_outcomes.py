@@ -192,27 +192,6 @@ async def test_tag_or_amount_chooses_the_decision(raw: Raw, tag: str, amount: in
     assert customer_of(raw).order.approved is (status == 201)
 
 
-BLANK = "This value should not be blank."
-
-
-@pytest.mark.parametrize(
-    ("tag", "status", "body"),
-    [
-        ("already", 400, EVALUATED),
-        ("nouser", 400, {"errors": {"domain": ["User not found"]}}),
-        ("noshop", 400, {"errors": {"domain": ["This sales point cannot apply for a loan"]}}),
-        ("conflict", 409, {"errors": "The request cannot be completed"}),
-        ("forbidden", 403, {"error": "Access denied"}),
-        ("invalid.city.invalid.streetnumber", 400, {"errors": {"city": [BLANK], "streetNumber": [BLANK]}}),
-    ],
-)
-async def test_tag_with_an_error_decides_nothing(raw: Raw, tag: str, status: int, body: object) -> None:
-    await raw.create()
-    received = await approve(raw, tag)
-    assert (received.status, received.json) == (status, body)
-    assert customer_of(raw).order.approved is None
-
-
 ADDITIONAL: dict[str, Any] = {
     "residence": "rent",
     "residenceStartDate": "05/2015",

@@ -125,6 +125,22 @@ async def test_rule_error_applies_in_any_state(raw: Raw, operation: Any, respons
     assert await call(raw, operation) == ERRORS[response]  # after the completion
 
 
+BLANK = ["This value should not be blank."]
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        *((tag, error) for tag, error in ERRORS.items() if isinstance(tag, str)),
+        ("invalid.city.invalid.streetnumber", (400, {"errors": {"city": BLANK, "streetNumber": BLANK}})),
+    ],
+)
+async def test_tag_with_an_error_decides_nothing(raw: Raw, tag: str, expected: object) -> None:
+    await raw.create()
+    assert await raw.approve(email=f"anna+{tag}@example.com") == expected
+    assert (await raw.approve())[0] == 201
+
+
 async def test_invalid_fields_of_a_rule_apply_to_the_calls_that_have_them(raw: Raw) -> None:
     raw.sandbox.on().respond("invalid.city.invalid.documentcity.invalid.privacy")
     found = {
