@@ -11,7 +11,6 @@ import pytest
 
 from loanasync import Approved, ConfigurationError, LoanClient, Meta, TransportError
 from loanasync.bulk import Approvals, Row, RowResult
-from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 from support.builders import approval_request
@@ -122,27 +121,6 @@ async def test_frame_after_a_loop_or_without_pandas_is_refused(monkeypatch: pyte
     with pytest.raises(ConfigurationError, match="to_frame: needs pandas: pip install pandas"):
         await results.to_frame()
     assert [result.index async for result in results] == [1, 2], "nothing is lost"
-
-
-async def test_cell_that_runs_again_shows_already_decided(client: LoanClient, sandbox: Sandbox) -> None:
-    """The same client repeats its decisions; a new client without a ledger gets no decision."""
-    made = await created(client, "approved", "refused")
-    for _ in range(2):
-        assert list((await client.approve_many(made).to_frame())["status"]) == ["approved", "refused"]
-    async with sandbox.client() as restarted:
-        results = restarted.approve_many(made)
-        assert list((await results.to_frame())["status"]) == ["already decided"] * 2
-        assert "2 of them already decided" in repr(results.summary)
-
-
-async def test_corrected_cell_with_a_ledger_shows_already_decided(sandbox: Sandbox) -> None:
-    async with sandbox.client(ledger=MemoryLedger()) as client:
-        made = await created(client, "approved", "refused")
-        await client.approve_many(made).to_frame()
-        made = [attrs.evolve(row, request=attrs.evolve(row.request, amount=70_000)) for row in made]
-        again = await client.approve_many(made).to_frame()
-    assert list(again["status"]) == ["already decided"] * 2
-    assert list(again["outcome"]) == ["approved", "refused"]
 
 
 async def test_data_frame_as_rows_fails_once_with_the_line_to_use(
