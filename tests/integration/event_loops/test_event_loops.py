@@ -131,11 +131,8 @@ def test_unclosed_client_in_a_running_loop_warns_with_its_line(served: Sandbox) 
             warnings.simplefilter("always")
             del copy
         [warning] = caught
-        assert (warning.category, Path(warning.filename).name, warning.lineno) == (
-            ResourceWarning,
-            HERE,
-            line,
-        )
+        place = (Path(warning.filename).name, warning.lineno)
+        assert (warning.category, place) == (ResourceWarning, (HERE, line))
         assert "unclosed LoanClient, created here; close it with aclose()" in str(warning.message)
         while connections(served):  # noqa: ASYNC110  (the loop closes it all the same)
             await asyncio.sleep(0)

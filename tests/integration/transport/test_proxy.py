@@ -152,13 +152,9 @@ async def test_host_that_the_environment_excludes_is_called_without_the_proxy(
 
 HTTPS, LOCAL = "https://loans.example.com", "http://127.0.0.1:8000"
 INVALID = [
-    "",
-    "proxy:3128",
+    *("", "proxy:3128", "http://", "http://h\n", 1),
     "socks5://shop:hidden@proxy",
-    "http://",
     "http://hidden:x@h:0x1",
-    "http://h\n",
-    1,
 ]
 MESSAGE = 'proxy: must be a URL such as http://proxy.example.com:3128, or "env"'
 
