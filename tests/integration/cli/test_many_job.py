@@ -5,10 +5,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -40,6 +42,14 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def make_shared(folder: Path, sandbox: Sandbox) -> Path:
     create_at(folder / "decisions.db", sandbox.base_url)
     return folder / "decisions.db"
+
+
+@contextmanager
+def setting(sandbox: Sandbox, **changed: str) -> Iterator[None]:
+    """Change variables of the service for the commands of a block."""
+    variables = service(sandbox) | {f"LOANASYNC_{name}": value for name, value in changed.items()}
+    with mock.patch("support.cli.service", return_value=variables):
+        yield
 
 
 @pytest.fixture(params=["own ledger", "shared ledger"])
@@ -173,27 +183,20 @@ def test_job_of_another_service_or_ledger_is_refused(tmp_path: Path, served: San
     assert done.stderr.startswith(f"{job} was begun with another ledger: use the same --ledger")
 
 
-def test_job_is_continued_after_its_service_has_moved(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_is_continued_after_its_service_has_moved(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, "approved", "forbidden")
     assert bulk.run()[0] == 1
     address = served.base_url.replace("127.0.0.1", "localhost")
-    moved = {**service(served), "LOANASYNC_BASE_URL": address}
-    monkeypatch.setattr("support.cli.service", lambda _: moved)
-    code, output = bulk.run()
-    assert (code, "If the service has moved, run loanasync ledger move-service" in output) == (2, True)
-    assert run_ledger("move-service", bulk.job, address).exit_code == 0
-    assert (bulk.run()[0], sorted(bulk.requests)) == (1, sorted([*bulk.codes, bulk.codes[1]]))
+    with setting(served, BASE_URL=address):
+        code, output = bulk.run()
+        assert (code, "If the service has moved, run loanasync ledger move-service" in output) == (2, True)
+        assert run_ledger("move-service", bulk.job, address).exit_code == 0
+        assert (bulk.run()[0], sorted(bulk.requests)) == (1, sorted([*bulk.codes, bulk.codes[1]]))
 
 
-def test_dry_run_does_not_move_the_service_of_a_job(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_does_not_move_the_service_of_a_job(tmp_path: Path, served: Sandbox) -> None:
     bulk, nowhere = Bulk(tmp_path, served, "approved"), "http://127.0.0.1:9"
-    with monkeypatch.context() as patch:
-        wrong = {**service(served), "LOANASYNC_BASE_URL": nowhere}
-        patch.setattr("support.cli.service", lambda _: wrong)
+    with setting(served, BASE_URL=nowhere):
         assert bulk.run()[0] == 1
     assert bulk.run("--dry-run")[0] == 0
     assert using(bulk.job, lambda ledger: ledger.header()).service == nowhere
@@ -202,7 +205,7 @@ def test_dry_run_does_not_move_the_service_of_a_job(
 
 @pytest.mark.parametrize("is_written", [True, False])
 def test_job_with_a_decision_is_not_continued_for_another_shop(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+    tmp_path: Path, served: Sandbox, *, is_written: bool
 ) -> None:
     """A killed run may have written a decision to the ledger, and not to the row."""
     bulk = Bulk(tmp_path, served, "approved")
@@ -210,21 +213,16 @@ def test_job_with_a_decision_is_not_continued_for_another_shop(
     if not is_written:
         with closing(sqlite3.connect(bulk.job)) as job, job:
             job.execute("UPDATE rows SET kind = 'to be sent', state = '', record = NULL")
-    other = {**service(served), "LOANASYNC_SHOP_ID": "other"}
-    monkeypatch.setattr("support.cli.service", lambda _: other)
-    code, output = bulk.run()
+    with setting(served, SHOP_ID="other"):
+        code, output = bulk.run()
     assert (code, "contains results of another shop, or of a sandbox" in output, bulk.calls) == (2, True, 1)
 
 
-def test_wrong_address_and_token_may_be_corrected(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_address_and_token_may_be_corrected(tmp_path: Path, served: Sandbox) -> None:
     """As long as no customer was evaluated, the job belongs to no service."""
     bulk = Bulk(tmp_path, served, *["approved"] * 40)
-    for name, value in (("BASE_URL", "http://127.0.0.1:9"), ("AUTH_TOKEN", "wrong")):
-        wrong = {**service(served), f"LOANASYNC_{name}": value}
-        with monkeypatch.context() as patch:
-            patch.setattr("support.cli.service", lambda _, wrong=wrong: wrong)
+    for wrong in ({"BASE_URL": "http://127.0.0.1:9"}, {"AUTH_TOKEN": "wrong"}):
+        with setting(served, **wrong):
             code, output = bulk.run()
         assert (code, "run the same command to resume" in output) == (1, True), output
     assert "the service denies this shop; check LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN" in output
@@ -346,14 +344,12 @@ def test_kill_at_any_point_repeats_no_request(
 
 @posix
 def test_resumed_run_approves_before_it_creates_only_rows_that_had_begun(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, served: Sandbox
 ) -> None:
     rows = [make_row(tag) for tag in ("forbidden", "approved", "approved")]
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     command = ("approve-many", file, "-o", out, "--create", "--concurrency", "1")
-    wrong = {**service(served), "LOANASYNC_AUTH_TOKEN": "wrong"}
-    with monkeypatch.context() as patch:
-        patch.setattr("support.cli.service", lambda _: wrong)
+    with setting(served, AUTH_TOKEN="wrong"):
         assert run(served, *command).returncode == 1
     served.journal.clear()
 
@@ -542,16 +538,12 @@ def test_rows_of_one_customer_are_distinguished_by_their_scope(
     assert len(bulk.requests) == 2
 
 
-def test_job_without_a_decision_may_change_its_shop_beside_others(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_without_a_decision_may_change_its_shop_beside_others(tmp_path: Path, served: Sandbox) -> None:
     ledger, other = make_shared(tmp_path, served), tmp_path / "other"
     other.mkdir()
     assert Bulk(other, served, "approved", ledger=ledger).run()[0] == 0
     bulk = Bulk(tmp_path, served, "approved", ledger=ledger)
-    with monkeypatch.context() as patch:
-        wrong = {**service(served), "LOANASYNC_SHOP_ID": "another-shop"}
-        patch.setattr("support.cli.service", lambda _: wrong)
+    with setting(served, SHOP_ID="another-shop"):
         assert bulk.run()[0] == 1
     assert (bulk.run()[0], bulk.statuses) == (0, ["approved"])
 
