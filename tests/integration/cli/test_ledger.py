@@ -175,25 +175,13 @@ def test_show_says_how_often_an_entry_was_taken_over(file: Path) -> None:
     assert ", taken over 1 time; the lease ends " in dict(shown(file, "unknown"))["claimed"]
 
 
-def test_ls_without_redirect_lists_approvals_without_a_redirect(file: Path) -> None:
-    whole = b'{"approved": true, "redirectUrl": "https://loans.example.com/SECRET"}'
-    bodies = {
-        "whole": whole, "cut off": b'{"approved": true, "amount": 45000}', "by a person": None,
-        "empty": b'{"approved": true, "redirectUrl": ""}', "encrypted": b"gAAAAAB",
-    }  # fmt: skip
-
-    async def fill(ledger: SqliteLedger) -> None:
-        for name, body in bodies.items():
-            note = "no redirect" if name in {"cut off", "empty"} else ""
-            await put(ledger, name, State.APPROVED, status=201, body=body, note=note)
-
-    using(file, fill)
-    done = run_ledger("ls", file, "--without-redirect", "--json")
-    wanted = {key(name) for name in ("cut off", "empty", "by a person")}
-    assert {json.loads(line)["key"] for line in done.stdout.splitlines()} == wanted
-    assert run_ledger("ls", file, "--without-redirect").stderr == "3 approved\n"
+def test_ls_and_show_name_a_missing_redirect(file: Path) -> None:
+    cut = {"status": 201, "body": b'{"approved": true, "amount": 45000}', "note": "no redirect"}
+    using(file, lambda ledger: put(ledger, "cut off", State.APPROVED, **cut))
+    done = run_ledger("ls", file, "--without-redirect")
+    assert (done.stdout[:12], done.stderr) == (key("cut off")[:12], "1 approved\n")
     assert dict(shown(file, "cut off"))["redirect"] == "missing: ask the service where to send the customer"
-    assert "redirect" not in dict(shown(file, "whole"))
+    assert "redirect" not in dict(shown(file, "approved"))
 
 
 @pytest.mark.parametrize(

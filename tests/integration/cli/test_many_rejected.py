@@ -13,7 +13,7 @@ import pytest
 from loanasync.bulk import read as rows_of
 from loanasync.cli.approve_many.rejected import write_invalid
 from loanasync.sandbox import Sandbox
-from support.cli import create, make_row, read, run, write
+from support.cli import Bulk, create, make_row, read, run, write
 
 NOT_CREATED = "UserNotFoundError: fiscal_code: User not found"
 AMOUNT = "amount: must be a whole number between 5000 and 1500000 (euro cents)"
@@ -158,48 +158,39 @@ def test_rejected_rows_do_not_replace_another_file(tmp_path: Path, served: Sandb
 def test_resume_writes_each_rejected_row_once_and_keeps_the_earlier_file(
     tmp_path: Path, served: Sandbox
 ) -> None:
-    rows = [make_row("forbidden"), make_row("approved", amount=1), make_row("approved")]
-    create(served, rows)
-    file, dead, old = (
-        write(tmp_path / "rows.jsonl", rows),
-        tmp_path / "dead.jsonl.gz",
-        tmp_path / "dead.jsonl.gz.old",
-    )
-    command = ("approve-many", file, "-o", tmp_path / "out.jsonl", "--skip-invalid", "--rejected", dead)
+    bulk = Bulk(tmp_path, served, "forbidden", make_row("approved", amount=1), "approved")
+    dead, old = tmp_path / "dead.jsonl.gz", tmp_path / "dead.jsonl.gz.old"
+    options = ("--skip-invalid", "--rejected", dead)
     for _ in range(3):
         before = dead.read_bytes() if dead.exists() else None
-        assert run(served, *command).returncode == 1
+        assert bulk.run(*options)[0] == 1
         assert before == (old.read_bytes() if old.exists() else None), "a person may have corrected it"
     letters = [(letter[OWN[0]], letter[OWN[1]]) for letter in parsed(content(dead))]
     assert letters == [(1, "AccessDeniedError: Access denied"), (2, AMOUNT)]
-    refused = run(served, "approve-many", old, *command[2:])
+    refused = run(served, "approve-many", old, "-o", bulk.out, *options)
     assert (refused.returncode, old.read_bytes()) == (2, before), "the input would be replaced"
 
 
 def test_invalid_row_of_the_first_file_comes_back_until_it_is_corrected(
     tmp_path: Path, served: Sandbox
 ) -> None:
-    rows = [make_row("approved"), make_row("approved", amount=1)]
-    create(served, rows)
-    file, dead, out = (tmp_path / name for name in ("rows.jsonl", "dead.jsonl", "out.jsonl"))
-    write(file, rows)
-    other, exported = tmp_path / "other.jsonl", tmp_path / "exported.jsonl"
-    options = ("-o", out, "--skip-invalid", "--rejected")
-    assert run(served, "approve-many", file, *options, dead).returncode == 1
+    bulk = Bulk(tmp_path, served, "approved", make_row("approved", amount=1))
+    dead, other, exported = (tmp_path / f"{name}.jsonl" for name in ("dead", "other", "exported"))
+    options = ("-o", bulk.out, "--skip-invalid", "--rejected")
+    assert bulk.run("--skip-invalid", "--rejected", dead)[0] == 1
     write(dead, [{**row, "amount": 45_000} for row in read(dead)])
     for source, amount, expected in (
         (dead, 1, ["approved", "approved"]),
-        (file, 1, ["approved", "approved", "rejected"]),
-        (file, 45_000, ["approved", "approved"]),
+        (bulk.file, 1, ["approved", "approved", "rejected"]),
+        (bulk.file, 45_000, ["approved", "approved"]),
     ):
-        write(file, [rows[0], {**rows[1], "amount": amount}])
+        write(bulk.file, [bulk.rows[0], {**bulk.rows[1], "amount": amount}])
         done = run(served, "approve-many", source, *options, other)
-        assert [line["status"] for line in read(out)] == expected
-        assert done.returncode == ("rejected" in expected)
-        run(None, "export", f"{out}.ledger", "--rejected", exported)
+        assert (done.returncode, bulk.statuses) == ("rejected" in expected, expected)
+        bulk.export("--rejected", exported)
         assert exported.read_bytes() == other.read_bytes()
     assert [row[OWN[0]] for row in read(tmp_path / "exported.jsonl.old")] == [2]
-    assert len(served.journal.calls(operation="approve")) == 2
+    assert bulk.calls == 2
 
 
 def test_each_earlier_file_of_rejected_rows_is_kept(tmp_path: Path) -> None:
