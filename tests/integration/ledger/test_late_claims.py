@@ -10,7 +10,7 @@ import pytest
 
 from loanasync import Approved, InFlightError, LedgerUnavailableError, OutcomeUnknownError, Timeout
 from loanasync.ledger import Entry, Ledger, SqliteLedger, State
-from loanasync.testing import approved, not_connected, timed_out
+from loanasync.testing import approved, not_connected
 from support.ledger_clients import FailingLedger, Shop, create, held_response
 from support.server_ledgers import PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
@@ -107,19 +107,6 @@ def test_unsent_claim_is_undone_in_the_next_event_loop() -> None:
     ledger.is_down = False
     asyncio.run(shop.client.aclose())
     assert asyncio.run(shop.entry()).state is State.RELEASED
-
-
-async def test_unsent_claim_over_an_unknown_outcome_stays_unknown() -> None:
-    ledger = LosingLedger()
-    ledger.is_down = False
-    shop = Shop(timed_out(), ledger=ledger)
-    await shop.result()
-    ledger.is_down = True
-    assert isinstance(await shop.result(repeat_unknown=True), LedgerUnavailableError)
-    assert (await shop.entry()).state is State.INFLIGHT
-    ledger.is_down = False
-    await shop.client.aclose()
-    assert (await shop.entry()).state is State.UNKNOWN
 
 
 async def test_release_that_fails_is_repeated_when_the_client_is_closed() -> None:

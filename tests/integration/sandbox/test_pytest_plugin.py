@@ -169,21 +169,6 @@ def test_tests_with_own_event_loops_leave_nothing_open(run: Run) -> None:
     run(LOOPS, "-p", "no:asyncio", apart=True).assert_outcomes(passed=5)
 
 
-def test_blocking_client_needs_no_event_loop(run: Run) -> None:
-    run(
-        """
-import json, urllib.request
-
-def test_blocking(loan_sandbox):
-    url = f"{loan_sandbox.base_url}/api/shops/{loan_sandbox.shop_id}/requests"
-    headers = {"X-Auth-Token": loan_sandbox.auth_token, "Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps({"fiscalCode": CODE}).encode(), headers)
-    with urllib.request.urlopen(request) as response:
-        assert response.status == loan_sandbox.journal.assert_once().status == 201
-"""
-    ).assert_outcomes(passed=1)
-
-
 def test_protocol_misuse_fails_a_passing_test_unless_a_mark_allows_it(run: Run) -> None:
     marks = ["()", "(allow=['patch-before-documents'])", "(allow='post-after-201')", "(allow='all')"]
     tests = [
