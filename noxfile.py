@@ -127,7 +127,7 @@ def require_installed(session: nox.Session, versions: dict[str, str]) -> None:
 def tests_of_dependencies(session: nox.Session, *others: str) -> list[str]:
     """Return pytest's arguments: tests that a version of a dependency may break, or those of the command."""
     # Versions of our dependencies do not concern browsers, frameworks, pytest, benchmarks and the dashboard.
-    others += ("package/test_network_guard.py", "queues/test_recipes.py", "sandbox/test_browser.py")
+    others += ("package/test_run_plugins.py", "queues/test_recipes.py", "sandbox/test_browser.py")
     others += ("sandbox/test_pytest_plugin.py", "shops")
     chosen = session.posargs or [*DEPENDENT, *GATE]
     return [*chosen, *PARALLEL, *ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]

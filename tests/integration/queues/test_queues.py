@@ -1,4 +1,4 @@
-"""Queues on real servers: dead workers, restarted servers, deleted messages and cancellation."""
+"""Queues on real servers: killed workers, restarted servers, deleted messages and cancellation."""
 
 import asyncio
 import re
@@ -21,8 +21,8 @@ from taskiq.message import BrokerMessage
 from loanasync.sandbox import Sandbox
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
-from support.fleet.worker_process import broker_of
-from support.fleet.workers import Fleet, evaluated, posts, until
+from support.fleet.worker_process import SHORT, broker_of
+from support.fleet.workers import Fleet, evaluated, kill, posts, until
 from support.servers import Nats, Server, Valkey
 from support.servers.fixtures import skip_missing_server
 from support.servers.process import free_port
@@ -285,3 +285,44 @@ async def test_cancellation_swallowed_by_the_client_ends_listening(
 def test_each_broker_imports_only_its_own_package(broker: str, other: str) -> None:
     script = f"import sys; sys.modules[{other!r}] = None; import loanasync.worker.{broker}"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# Before the request, after it, after the response and after the settlement; each queue and each ledger.
+@pytest.mark.parametrize(
+    ("point", "broker", "ledger", "status", "requests"),
+    [
+        ("after claim", "valkey", "postgres", "unknown", 0),
+        ("after send", "nats", "sqlite", "unknown", 1),
+        ("before commit", "nats", "valkey", "unknown", 1),
+        ("before ack", "valkey", "sqlite", "approved", 1),
+    ],
+)
+async def test_message_of_a_killed_worker_gets_a_result_and_no_request(
+    point: str,
+    broker: str,
+    ledger: str,
+    status: str,
+    requests: int,
+    served: Sandbox,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    queue = request.getfixturevalue(broker).url
+    decisions = tmp_path / "decisions.db" if ledger == "sqlite" else request.getfixturevalue(ledger).url
+    fleet = Fleet(served, queue, str(decisions), tmp_path)
+    await fleet.create_ledger()
+    is_sent = point == "after send"
+    customer = await fleet.customer("+hangafter" if is_sent else "")
+    (task,) = await fleet.put(customer)
+    with fleet.worker(point="" if is_sent else point, times=SHORT) as killed:
+        await until(lambda: bool(evaluated(served)) if is_sent else fleet.reached(point))
+        kill(killed)
+    earlier = fleet.results_of(task)
+    assert len(earlier) == (point == "before ack"), "a message is acknowledged after its result was saved"
+    with fleet.worker():
+        first = await fleet.result(task, times=len(earlier) + 1)  # no new message arrives
+        (again,) = await fleet.put(customer)
+        second = await fleet.result(again)
+    assert {each["status"] for each in (first, second, *earlier)} == {status}
+    assert first["decision"] == second["decision"]
+    assert len(posts(served)) == len(evaluated(served)) == requests
