@@ -92,15 +92,6 @@ class TestUnderEachEventLoop:
 
         self.run(new_loop, give_up())
 
-    def test_five_hundred_calls_share_a_few_slots(self, new_loop: Any) -> None:
-        async def crowd() -> None:
-            async with serving(APPROVAL) as server, server.client(max_concurrency=10) as client:
-                decisions = await asyncio.gather(*(approve(client) for _ in range(500)))
-                assert {type(decision) for decision in decisions} == {Approved}
-                assert (server.requests, server.most_open) == (500, 10)
-
-        self.run(new_loop, crowd())
-
     def test_unclosed_client_is_closed_with_its_loop(
         self, new_loop: Any, served: Sandbox, caplog: pytest.LogCaptureFixture
     ) -> None:

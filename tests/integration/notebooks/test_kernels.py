@@ -151,14 +151,6 @@ connections()
     assert jupyter.good(count).of("text/plain") == "1"
 
 
-def test_unclosed_client_emits_resource_warning(jupyter: Kernel) -> None:
-    enable = "import warnings; warnings.simplefilter('always', ResourceWarning)"
-    warned = jupyter.run(f"{enable}\nawait approve()\n{MAKE}").stream("stderr")
-    jupyter.good("warnings.simplefilter('ignore', ResourceWarning)")
-    message = "unclosed LoanClient, created here; close it with aclose(), or use it in an async with block"
-    assert message in warned
-
-
 def test_interrupted_cells_keep_the_client_and_received_results(jupyter: Kernel) -> None:
     interrupt = (
         "import os, signal; asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)"
@@ -181,13 +173,6 @@ async with client.approve_many(rows) as results:
 
 
 INTERRUPTED = ("CancelledError", "KeyboardInterrupt")
-
-
-def test_client_works_in_event_loops_of_other_threads(jupyter: Kernel) -> None:
-    for _ in range(2):
-        assert jupyter.good("(await approve()).approved").of("text/plain") == "True"
-        shown = jupyter.good("(await asyncio.to_thread(asyncio.run, approve('refused'))).approved")
-        assert shown.of("text/plain") == "False"
 
 
 def test_progress_uses_a_notebook_widget(jupyter: Kernel) -> None:
