@@ -107,6 +107,12 @@ class Queue:
             await working
             await self.broker.shutdown()
 
+    async def deliver(self, **labels: Any) -> None:
+        """Send a message, and work until its request is approved."""
+        async with self.open():
+            await self.put(FISCAL_CODE, **labels)
+            await until(lambda: self.statuses() == ["approved"])
+
     def statuses(self) -> list[str]:
         return [each["status"] for each in results(self.file)]
 
@@ -198,9 +204,7 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
     @queue.broker.task("the shop's own")  # so that a paused task does not end the worker
     async def _own() -> None: ...
 
-    async with queue.open():
-        await queue.put(FISCAL_CODE)
-        await until(lambda: queue.statuses() == ["approved"])
+    await queue.deliver()
     assert len(queue.shop.script.sent) == 2
     assert (" again in 0.1 s" in caplog.text) == isinstance(error, CircuitOpenError)
 
@@ -220,9 +224,7 @@ async def test_message_is_delivered_again_after_its_delay(
         return computed(respond)
 
     queue = Queue(url, tmp_path, timed(step), timed(approved()), base=1.5, cap=1.5)
-    async with queue.open():
-        await queue.put(FISCAL_CODE)
-        await until(lambda: queue.statuses() == ["approved"])
+    await queue.deliver()
     first, second = times
     assert second - first >= 1.5
 
@@ -255,9 +257,7 @@ async def test_worker_with_another_ledger_or_shop_is_paused(
     folder = tmp_path / "other"
     folder.mkdir()
     first = Queue(url, tmp_path, approved(), approved())
-    async with first.open():
-        await first.put(FISCAL_CODE)
-        await until(lambda: first.statuses() == ["approved"])
+    await first.deliver()
     options = {"options": {"shop_id": "another"}} if other == "shop" else {}
     second = Queue(url, tmp_path if other == "shop" else folder, approved(), name=first.name, **options)
     async with second.open() as working:
@@ -283,9 +283,7 @@ async def test_worker_that_cannot_compare_its_ledger_waits(
         return await compare(*arguments)
 
     monkeypatch.setattr(queue.broker, "_owner", failing_once)
-    async with queue.open():
-        await queue.put(FISCAL_CODE)
-        await until(lambda: queue.statuses() == ["approved"])
+    await queue.deliver()
 
 
 @pytest.mark.parametrize("wait", ["1", "9999999999"])
@@ -296,9 +294,7 @@ async def test_limited_request_uses_up_no_try(
     monkeypatch.setattr("loanasync.worker.task._LONGEST_WAIT", 1.0)
     limited = response(429, headers={"Retry-After": wait})
     queue = Queue(url, tmp_path, limited, approved(), tries=1)
-    async with queue.open():
-        await queue.put(FISCAL_CODE)
-        await until(lambda: queue.statuses() == ["approved"])
+    await queue.deliver()
     assert "UnexpectedStatusError: trying message" in caplog.text
     assert " again in 1.0 s" in caplog.text
 
@@ -309,9 +305,7 @@ async def test_label_of_taskiq_does_not_cut_off_a_request(url: str, tmp_path: Pa
         return approved()
 
     queue = Queue(url, tmp_path, computed(slow), tries=1)
-    async with queue.open():
-        await queue.put(FISCAL_CODE, timeout=0.01)
-        await until(lambda: queue.statuses() == ["approved"])
+    await queue.deliver(timeout=0.01)
 
 
 async def test_message_of_an_unknown_task_is_kept(url: str, tmp_path: Path) -> None:
