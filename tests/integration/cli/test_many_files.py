@@ -21,6 +21,7 @@ from support.cli import Bulk, make_row, meanwhile, read, run, run_process, small
 from support.ledger_file import create_at
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+has_sys = pytest.mark.skipif(not Path("/sys").is_dir(), reason="nobody can create a file there")
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 
 
@@ -106,15 +107,10 @@ def test_rows_from_closed_standard_input_are_refused(
         (("-o", "fold", "--rejected", "folder"), "folder: this is a directory; name a file"),
         (("-o", "out", "--ledger", "nowhere/l.db"), "ledger: the folder nowhere does not exist"),
         *(
-            pytest.param(
-                ("-o", "out", option, "/sys/file"),
-                message,
-                marks=pytest.mark.skipif(not Path("/sys").is_dir(), reason="nobody can create a file there"),
-            )
+            pytest.param(("-o", "out", option, "/sys/file"), message, marks=has_sys)
             for option, message in (
                 ("-o", "the ledger /sys/file.ledger cannot be created: make its folder writable"),
-                ("--report", "/sys/file: "),
-                ("--rejected", "/sys/file: "),
+                *((option, "/sys/file: ") for option in ("--report", "--rejected")),
             )
         ),
     ],
