@@ -131,6 +131,9 @@ class Body(Mapping[str, JSON]):
         """Return a copy that can be changed, with None in place of objects and arrays below these levels."""
         return {name: _copied(value, levels - 1) for name, value in self._members.items()}
 
+    def __reduce__(self) -> tuple[Callable[[object], object], tuple[object]]:
+        return read_only, (self._members,)
+
     def __repr__(self) -> str:
         return f"<Body of {len(self)} member{'' if len(self) == 1 else 's'}>"
 
@@ -193,7 +196,10 @@ def read_only(value: object) -> object:
     """Copy a mapping into a `Body`. Return other values unchanged; the validation rules report them."""
     if isinstance(value, Body):
         return value
-    return Body(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return Body(value) if value else EMPTY_BODY
+    return value
 
 
 EMPTY_BODY = Body()
+"""The only empty `Body` of the models, so that ``is EMPTY_BODY`` tells whether there are members."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from attrs import evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
-from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, Body, mask, masked
+from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec, json
 from loanasync._protocol.echo import belongs_to_another_customer
@@ -317,7 +317,7 @@ def _read_user_data(call: Call, response: Response, meta: Meta) -> UserData | Lo
 def _read_any_json(call: Call, response: Response, meta: Meta) -> AnyJSON | LoanError:
     # spec §4.3: the shape is not shown, so any JSON value and an empty body are accepted.
     if _is_empty(response):
-        return Body()
+        return EMPTY_BODY
     try:
         return masked(_decode(response, json.decode_any))
     except json.Malformed as malformed:

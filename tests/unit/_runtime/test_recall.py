@@ -1,10 +1,15 @@
 """`LoanClient.recall`: what a client knows of an approval, without a request."""
 
 import asyncio
+import copy
+import pickle
+from collections.abc import Callable
 
 import pytest
+from attrs import evolve
 
 from loanasync import (
+    ApprovalRequest,
     Approved,
     ClientClosedError,
     InvalidRequestError,
@@ -65,6 +70,29 @@ async def test_recall_after_an_unknown_outcome_raises_it(ledger: Ledger | None) 
     with pytest.raises(PayloadMismatchError):
         await client.recall(FISCAL_CODE, approval_request(amount=60_000))
     assert await client.recall(FISCAL_CODE, approval_request(), scope="another order") is None
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda order: pickle.loads(pickle.dumps(order)), copy.deepcopy, lambda order: evolve(order, extra={})],  # noqa: S301  (our own bytes)
+    ids=["pickle", "deepcopy", "empty extra"],
+)
+async def test_copy_of_an_order_has_its_decision(
+    ledger: Ledger | None, copied: Callable[[ApprovalRequest], ApprovalRequest]
+) -> None:
+    step, arrived, leave = held_response(approved())
+    script = ScriptedTransport(step)
+    order = approval_request()
+    async with script.client(ledger=ledger) as client:
+        first = asyncio.create_task(client.approve(FISCAL_CODE, order))
+        await arrived.wait()
+        second = asyncio.create_task(client.approve(FISCAL_CODE, copied(order)))
+        await asyncio.sleep(0)
+        leave.set()
+        assert isinstance(await first, Approved)
+        assert isinstance(await second, Approved)
+        assert isinstance(await client.recall(FISCAL_CODE, copied(order)), Approved)
+    assert len(script.sent) == 1
 
 
 async def test_recall_during_the_approval_waits_for_its_decision(ledger: Ledger | None) -> None:
