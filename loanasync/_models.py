@@ -357,6 +357,10 @@ class UserData(PydanticType):
         return "UserData(***)"
 
 
+# The type of dates in the models. A test that freezes the clock replaces `date` in modules, so another
+# `date | None` is not always the same type.
+DATE_TYPE: object = attrs.fields(UserData).document_issue_date.type
+
 # Names in the JSON body that are not those of the fields in camel case; None: the field is not a member.
 _OTHER_WIRE_NAMES = {
     "last_name": "lastname",

@@ -14,6 +14,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
 from loanasync._models import (
+    DATE_TYPE,
     READ_ALIASES,
     USER_DATA_NAMES,
     AdditionalData,
@@ -120,7 +121,7 @@ _READERS: Mapping[object, tuple[type | None, Convert]] = {
     str | None: (str, _refuse),
     int | None: (int, _refuse),
     bool | None: (bool, _refuse),
-    date | None: (None, _to_day),
+    DATE_TYPE: (None, _to_day),
     Citizenship | str | None: (None, _to_choice(Citizenship, Italian=Citizenship.ITALIAN)),
     DocumentType | str | None: (None, _to_choice(DocumentType)),
 }

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from datetime import date
 from functools import lru_cache, partial
 from typing import SupportsIndex
 
@@ -14,6 +13,7 @@ from loanasync._display.masking import EMPTY_BODY
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._models import (
     APPROVAL_NAMES,
+    DATE_TYPE,
     READ_ALIASES,
     USER_DATA_NAMES,
     AdditionalData,
@@ -174,7 +174,7 @@ def _rules_by_field(
         str: text,
         str | None: evolve(text, may_be_blank=True),
         bool | None: values.Boolean(),
-        date | None: values.Day(),
+        DATE_TYPE: values.Day(),
     }
     rules: dict[str, values.Rule] = {}
     for each in attrs.fields(model):

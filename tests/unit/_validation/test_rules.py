@@ -1,6 +1,7 @@
 """Validation rules of spec §2 and §8: the accepted values, and the exact message for any other."""
 
 import math
+import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from typing import Any
@@ -459,3 +460,18 @@ def test_all_broken_rules_are_reported_without_the_values(value: Any) -> None:
         assert "Zzqmarker" not in f"{problem!r} {problem} {dict(problem.params)} {texts}"
     wrong: dict[str, Any] = {each.name: object() for each in FIELDS}
     assert [each.field for each in problems(ApprovalRequest(**wrong))] == [*wrong]
+
+
+def test_rules_made_while_a_test_freezes_the_clock_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries that freeze the clock replace `date` in all modules."""
+
+    class FrozenDate(date):
+        pass
+
+    limits = Limits(salary_max=1_000_000)
+    expected = [rules.additional_rules(limits), rules.user_data_rules(limits)]
+    modules = [each for name, each in sys.modules.items() if name.startswith("loanasync")]
+    for module in modules:
+        if vars(module).get("date") is date:
+            monkeypatch.setattr(module, "date", FrozenDate)
+    assert [rules.additional_rules(limits), rules.user_data_rules(limits)] == expected
