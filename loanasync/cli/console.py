@@ -116,8 +116,10 @@ def interruptible(stop: Callable[[], object], abort: Callable[[], object]) -> It
         (stop if times == 1 else abort)()
 
     loop = asyncio.get_running_loop()
-    # SIGHUP means that the terminal was closed. Windows does not have it.
-    signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    # SIGHUP means that the terminal was closed. Windows does not have it; nohup ignores it.
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    signals = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
     with suppress(
         NotImplementedError
     ):  # Windows: there Ctrl-C cancels the task, which also waits for the calls

@@ -1,8 +1,12 @@
-"""The texts of numbers on the command line."""
+"""The texts of numbers on the command line, and its signals."""
+
+import asyncio
+import os
+import signal
 
 import pytest
 
-from loanasync.cli.console import duration
+from loanasync.cli.console import duration, interruptible
 
 
 @pytest.mark.parametrize(
@@ -19,3 +23,20 @@ from loanasync.cli.console import duration
 )
 def test_duration_has_the_largest_unit_of_which_there_are_two(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+async def test_ignored_signal_does_not_interrupt() -> None:
+    """``nohup`` ignores SIGHUP, and a shell the SIGINT of its background jobs."""
+    interrupted = asyncio.Event()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible(interrupted.set, interrupted.set):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.01)
+            assert not interrupted.is_set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await interrupted.wait()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
