@@ -1,5 +1,6 @@
 """The options with which commands read rows."""
 
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -27,9 +28,14 @@ def dialect_of(name: DialectName) -> Dialect:
     return Dialect.street_number() if is_street else Dialect.civic_number()
 
 
-def source_of(name: str) -> str:
+def absolute(name: str) -> str:
     """Return the absolute path of an input, or the name of standard input."""
     return name if name in ("-", STANDARD_INPUT) else str(Path(name).absolute())
+
+
+def source_of(name: str) -> str:
+    """Return the name of an input in a job: its absolute path, with other bytes than UTF-8 escaped."""
+    return os.fsencode(absolute(name)).decode(errors="backslashreplace")
 
 
 def offline_client() -> LoanClient:

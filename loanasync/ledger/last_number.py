@@ -69,5 +69,5 @@ class LastNumber:
 def _name(header: Header) -> str:
     # A copy of the ledger has the same id. Relative and absolute paths and links are the same ledger.
     name = os.path.realpath(header.name) if os.path.exists(header.name) else header.name  # noqa: PTH110  (a text)
-    place = sha256(name.encode()).hexdigest()[:8]
+    place = sha256(os.fsencode(name)).hexdigest()[:8]
     return f"ledger-{header.id}-{place}.number"

@@ -37,7 +37,7 @@ from loanasync.cli.approve_many.results import fiscal_codes_in, result_lines
 from loanasync.cli.console import counted, print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, create_private, has_content, is_regular, write_whole
-from loanasync.cli.input import Reading, dialect_of, source_of
+from loanasync.cli.input import Reading, absolute, dialect_of, source_of
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger, State
 from loanasync.ledger.address import name_without_password
@@ -263,7 +263,7 @@ def _check_job(options: RunOptions, job: Job, use: OpenLedger, shop: Shop, *, wr
 def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _Session) -> None:
     """Write the plan to the job. Add the customers of its other inputs to the records."""
     job = session.job
-    paths = {"file": source_of(reading.file), "mapping": reading.mapping and source_of(reading.mapping)}
+    paths = {"file": absolute(reading.file), "mapping": reading.mapping and absolute(reading.mapping)}
     inputs = [each for each in job.members.get("inputs", []) if each["file"] != paths["file"]]
     members = {
         "sandbox": options.sandbox,

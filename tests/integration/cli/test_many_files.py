@@ -294,3 +294,14 @@ def test_job_on_a_full_disk_loses_no_decision(
     assert code == (0 if has_folder else code), output
     assert statuses(bulk.out).keys() == {*bulk.codes}
     assert bulk.calls == 60, "no customer is requested twice"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="any bytes are a file name on Linux")
+def test_folder_whose_name_is_not_utf_8_is_used(tmp_path: Path, served: Sandbox) -> None:
+    folder = tmp_path / os.fsdecode(b"caff\xe9")
+    folder.mkdir()
+    bulk = Bulk(folder, served, "approved", "refused")
+    assert bulk.run()[0] == 0
+    bulk.out.unlink()
+    assert bulk.export()[0] == 0
+    assert [line["fiscal_code"] for line in read(bulk.out)] == bulk.codes

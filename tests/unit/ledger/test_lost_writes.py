@@ -1,6 +1,7 @@
 """Restored copies of ledgers: no client sends until a person confirms."""
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -129,10 +130,11 @@ def test_number_file_on_a_full_disk_leaves_no_part(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["table loanasync_decisions", os.fsdecode(b"caff\xe9.db")])
 def test_number_of_a_server_does_not_depend_on_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    header = evolve(asyncio.run(MemoryLedger().header()), name="table loanasync_decisions")
+    header = evolve(asyncio.run(MemoryLedger().header()), name=name)
     last = LastNumber(lambda: (tmp_path,))
     last.write(header, 7)
     monkeypatch.chdir(tmp_path)
