@@ -95,10 +95,13 @@ class NoResponse:
 
 def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
     """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
-    request_id = next(filter(None, map(headers.get, _REQUEST_IDS)), None)
-    date, retry_after = headers.get("Date"), headers.get("Retry-After")
-    return (
-        request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
-        date if date is not None and _TIME.fullmatch(date) else None,
-        retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
-    )
+    try:
+        request_id = next(filter(None, map(headers.get, _REQUEST_IDS)), None)
+        date, retry_after = headers.get("Date"), headers.get("Retry-After")
+        return (
+            request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
+            date if date is not None and _TIME.fullmatch(date) else None,
+            retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
+        )
+    except (AttributeError, TypeError):  # wrong types of a user's transport must not cost the decision
+        return None, None, None

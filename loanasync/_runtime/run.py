@@ -326,9 +326,8 @@ class Run:
             if isinstance(response, Response):
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
                     _discard_connection(response)
-                body: object = response.body
-                if type(body) is str:  # of a user's transport
-                    response.body = body.encode()
+                if type(response.body) is not bytes:  # of a user's transport
+                    response.body = _as_bytes(response.body)
                 self.last = response  # before any effect that can fail
                 return response
             response = _valid_no_response(response, request)
@@ -430,6 +429,13 @@ def _must_be_raised(error: BaseException, transport: Transport) -> bool:
     if getattr(transport, "raises_errors", False):
         return True
     return was_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, AssertionError)
+
+
+def _as_bytes(body: object) -> bytes:
+    """Return the body of a response as bytes; an empty one for a type that is neither text nor bytes."""
+    if isinstance(body, str):
+        return body.encode()
+    return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else b""
 
 
 def _valid_no_response(response: object, request: Request) -> NoResponse:

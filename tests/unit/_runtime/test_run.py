@@ -210,8 +210,11 @@ def test_aclose_waits_for_the_response_of_an_approval_with_a_longer_limit() -> N
     VirtualTime().run(close_during_a_call())
 
 
-async def test_text_that_a_users_transport_returns_as_body_is_read() -> None:
-    body: Any = '{"approved": true, "redirectUrl": "https://loans.example.com/Niccol\u00f2"}'
-    decision = await Run(Response(status=201, headers={}, body=body)).approve()
+@pytest.mark.parametrize("kind", [str, bytearray, memoryview])
+@pytest.mark.parametrize("headers", [{"Retry-After": 5}, [("Date", "today")], None])
+async def test_response_of_other_types_of_a_users_transport_is_read(kind: Any, headers: Any) -> None:
+    text = '{"approved": true, "redirectUrl": "https://loans.example.com/Niccol\u00f2"}'
+    body: Any = text if kind is str else kind(text.encode())
+    decision = await Run(Response(status=201, headers=headers, body=body)).approve()
     assert isinstance(decision, Approved)
     assert decision.redirect_url == "https://loans.example.com/Niccol\u00f2"
