@@ -5,7 +5,7 @@ import secrets
 import shlex
 import time
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = files("loanasync.sandbox") / "templates"
 _NEWEST = slice(None, -101, -1)  # the last 100 entries, newest first
 # The only files that pages load. Without the script, reload a page to update it.
 ASSETS = {"icon.svg": "image/svg+xml", "live.js": "text/javascript", "style.css": "text/css"}
@@ -44,12 +44,12 @@ _PERSON = {
 @cache
 def _environment() -> "Environment | None":
     try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  (an extra)
+        from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415  (an extra)
     except ImportError:
         return None
 
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FunctionLoader(asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -67,7 +67,7 @@ def _render(template: str, **values: Any) -> str | None:
 
 @cache
 def asset(name: str) -> str:
-    """Return the text of a file in `ASSETS`."""
+    """Return the text of a file in `ASSETS`, or of a template."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 

@@ -143,7 +143,11 @@ class SandboxProcess:
         # A file, because the process would block on a full pipe.
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8")
         self._process = subprocess.Popen(  # noqa: S603  (the running interpreter)
-            self._command, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},  # whatever the console of this process has
         )
         assert self._process.stdout is not None  # noqa: S101  (for the type checkers)
         line = self._process.stdout.readline()

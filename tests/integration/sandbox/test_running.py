@@ -4,17 +4,22 @@ import asyncio
 import gc
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
 import warnings
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import loanasync
 from loanasync import LoanClient, Refused, RetryPolicy, UnexpectedStatusError
 from loanasync.sandbox import Readings, Sandbox, SandboxProcess, serve
 from loanasync.testing import approval_request, fiscal_code
@@ -236,3 +241,24 @@ async def test_open_option_opens_the_inspector_without_blocking(
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
     assert f"inspector    {url}" in capsys.readouterr().out
+
+
+def test_subprocess_error_is_read_on_a_console_that_is_not_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
+    missing = tmp_path / "Niccol\u00f2" / "state"
+    with pytest.raises(RuntimeError, match="Niccol\u00f2"), Sandbox.subprocess(state=str(missing)):
+        pass
+
+
+def test_sandbox_in_a_zip_file_shows_its_pages(tmp_path: Path) -> None:
+    package = Path(loanasync.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", package.parent, package.name)
+    script = (
+        f"import sys; sys.path.insert(0, {archive!r}); from loanasync.sandbox import pages;"
+        "print(pages.__file__, pages.asset('icon.svg')[:4], len(pages.missing()))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    file, asset, size = done.stdout.rsplit(maxsplit=2)
+    assert (file.startswith(archive), asset, int(size) > 100) == (True, "<svg", True)
