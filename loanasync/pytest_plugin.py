@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK_HELP)
 
 
-@pytest.hookimpl(hookwrapper=True)  # works with every version of pytest
+@pytest.hookimpl(hookwrapper=True)  # `wrapper=True` needs pytest 8
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Add the sandbox's calls to the report of a failed test, with personal data masked."""
     report: pytest.TestReport = (yield).get_result()

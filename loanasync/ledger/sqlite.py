@@ -105,6 +105,7 @@ _SYSTEM_CAUSES = {
     ),
     errno.EPERM: _NO_LINKS,
     errno.EOPNOTSUPP: _NO_LINKS,
+    errno.ENOTSUP: _NO_LINKS,  # another number on macOS
 }
 
 
