@@ -46,6 +46,7 @@ Errors can be pickled.
 """
 
 import math
+import re
 from typing import Literal, TypeAlias
 
 from attrs import define, field
@@ -617,8 +618,10 @@ class UnexpectedResponseError(LoanError):
 
 
 _CERTIFICATE = "ClientConnectorCertificateError: "
-# Messages for TLS errors, by `cause_type`.
-_TLS_MESSAGES = {
+# Messages for errors of a new connection, by `cause_type` without a number.
+_CONNECT_MESSAGES = {
+    "ClientHttpProxyError": "the proxy refused the connection; check proxy",
+    "ClientProxyConnectionError": "no connection to the proxy; check proxy and the network",
     "ClientConnectorSSLError": "TLS handshake failed; check base_url and its port",
     _CERTIFICATE + "wrong host": "the server's certificate is for another host; check base_url",
     _CERTIFICATE + "expired": (
@@ -715,8 +718,8 @@ class ConnectError(TransportError):
     def __str__(self) -> str:
         if self.cause_type.startswith(TOKEN_FAILED):
             return self._message("no valid token from the function auth_token")
-        cause = self.cause_type.partition(" errno ")[0]
-        return self._message(_TLS_MESSAGES.get(cause, "no connection; check base_url and the network"))
+        cause = re.split(" (?:errno|status) ", self.cause_type)[0]
+        return self._message(_CONNECT_MESSAGES.get(cause, "no connection; check base_url and the network"))
 
 
 class PoolTimeoutError(TransportError):

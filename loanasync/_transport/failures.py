@@ -132,6 +132,8 @@ def _cause_type(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"{name}: {tls.certificate_problem(error.certificate_error)}"
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"{name} status {error.status}"
     number = getattr(error, "errno", None)
     return f"{name} errno {number}" if isinstance(number, int) else name
 
