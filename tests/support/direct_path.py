@@ -14,8 +14,6 @@ from support.faults.row import SESSIONS
 from support.raw_server import authority
 from support.separate import SeparateClient
 
-__all__ = ["client_of", "each_direct_session", "each_path", "each_session", "is_direct", "needs_direct_path"]
-
 # Not `is_direct_possible()`: with these versions, an unusable direct path is an error.
 needs_direct_path = pytest.mark.skipif(
     not is_direct_tested(aiohttp.__version__),

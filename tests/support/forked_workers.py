@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_runtestloop"]
-
 # Each worker has its own session fixtures. One worker runs all tests of a slow server, first of all.
 SLOW_SERVER = "postgres"
 _SIZE = 4  # bytes of the number of a batch; a pipe holds 64 kB

@@ -11,8 +11,6 @@ from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, 
 from support.builders import FISCAL_CODE, approval_request
 from support.memory_clients import checked
 
-__all__ = ["KEY", "FailingLedger", "Shop", "create", "held_response"]
-
 KEY = b"0123456789abcdef"  # of the ledgers of these shops, so that all of them derive the same entry keys
 
 

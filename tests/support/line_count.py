@@ -5,8 +5,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["lines_run"]
-
 
 def lines_run(function: Callable[[], object]) -> int:
     """Return the number of Python lines that a call of the function runs, in all modules."""

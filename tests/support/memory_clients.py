@@ -10,9 +10,6 @@ from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
 from support.direct_path import client_of
-from support.faults.row import SESSIONS
-
-__all__ = ["SESSIONS", "Shop", "cancelled", "checked", "held_server", "request"]
 
 
 async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MemoryOrder"]
-
 
 class MemoryOrder:
     """An order as `loanasync.checkout` uses it."""

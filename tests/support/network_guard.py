@@ -10,8 +10,6 @@ from ipaddress import ip_address
 
 import pytest
 
-__all__ = ["OutsideError", "attempts", "no_outside_connections"]
-
 _CONNECT_EVENTS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 _LOOKUP_EVENTS = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["run", "steps"]
-
 END = "=== end of a block ==="
 
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["PACKAGES", "PAGES", "ROOT", "fences", "name_of"]
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     "loanasync",

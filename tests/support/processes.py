@@ -15,8 +15,6 @@ from unittest import mock
 
 from loanasync.sandbox import Sandbox
 
-__all__ = ["credentials", "run_script", "start_fork_server", "start_process"]
-
 
 def credentials(sandbox: Sandbox) -> dict[str, str]:
     """Return the environment variables of `LoanClient.from_env` for a sandbox."""

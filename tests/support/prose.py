@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["RULES", "check", "main"]
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "loanasync", "tests")
 SUFFIXES = {"", ".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}

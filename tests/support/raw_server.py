@@ -16,20 +16,6 @@ from typing import TypeAlias
 import trustme
 from attrs import frozen
 
-__all__ = [
-    "PATIENCE",
-    "Certificate",
-    "Drip",
-    "Exchange",
-    "Play",
-    "RawServer",
-    "authority",
-    "certificate",
-    "running",
-    "tls_of",
-    "until",
-]
-
 PATIENCE = 20  # seconds; only a failing test waits that long
 FILLER = "127.0.0.2"  # not the client's address: its connection may get the port of a closed filler
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from attrs import frozen
 
-__all__ = ["Row", "rows"]
-
 NOT_PROCESSED = (301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431)
 STATUSES = (200, 201, 303, 308, 400, 403, 404, 409, 422, 429, 500, 502, 599)
 LATER_STATUSES = (200, 201, 400, 403, 404, 409, 422, 429, 500)  # after a 500

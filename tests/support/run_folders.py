@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["VARIABLES"]
-
 VARIABLES = (
     *("HOME", "MPLCONFIGDIR", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     *("XDG_RUNTIME_DIR", "XDG_STATE_HOME"),

@@ -7,8 +7,6 @@ from loanasync import ApprovalRequest, Decision, LoanClient, RetryPolicy
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 
-__all__ = ["Run", "SeparateClient"]
-
 _NUMBERS = count()
 
 

@@ -11,8 +11,6 @@ from redis.asyncio import Redis
 from loanasync.ledger import Ledger, PostgresLedger, RedisLedger
 from support.servers import Postgres, Server, Valkey
 
-__all__ = ["LedgerStore", "PostgresStore", "ValkeyStore"]
-
 
 class LedgerStore(Protocol):
     """The data of one ledger on a running server."""

@@ -4,19 +4,6 @@ from typing import Any
 
 from loanasync.ledger import Entry, Ledger, Settlement, State
 
-__all__ = [
-    "HELD",
-    "HOUR",
-    "LOST",
-    "REFUSAL",
-    "RELEASED",
-    "UNKNOWN",
-    "approval",
-    "by_person",
-    "claim",
-    "settle",
-]
-
 HOUR = 3600.0
 
 RELEASED = Settlement(state=State.RELEASED, note="ConnectError")

@@ -1,7 +1,5 @@
 """Rows of the tables in the specification, by paragraph."""
 
-__all__ = ["SPECIFICATION"]
-
 _ROWS = {
     "2.1 request": (
         "amount, instalments, loanFinality, email, lastname, firstname, iban, mobilePhone, "

@@ -17,18 +17,6 @@ from loanasync.ledger.header import Header, new_header
 from loanasync.ledger.store import Found, Store, Write
 from support.processes import start_process
 
-__all__ = [
-    "Opener",
-    "Swapped",
-    "created",
-    "draft",
-    "dying_writer",
-    "new",
-    "put",
-    "racing_process",
-    "store_of",
-]
-
 Opener: TypeAlias = Callable[[], Ledger]  # opens the ledger once more, also in another process
 
 HOUR = 3600.0

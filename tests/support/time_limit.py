@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_runtest_call"]
-
 LIMIT = 240.0  # seconds; less than `faulthandler_timeout`, which ends the process
 
 Test = Callable[..., Coroutine[Any, Any, None]]

@@ -21,8 +21,9 @@ from loanasync.testing import approved, computed, fiscal_code, refused
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, serving
 from support.direct_path import needs_direct_path
+from support.faults.row import SESSIONS
 from support.ledger_clients import held_response
-from support.memory_clients import SESSIONS, Shop, cancelled, held_server, request
+from support.memory_clients import Shop, cancelled, held_server, request
 from support.processes import run_script
 from support.raw_server import PATIENCE, until
 from support.virtual_time import turns

@@ -16,8 +16,6 @@ from attrs import define, field
 
 from support.raw_server import Certificate, certificate
 
-__all__ = ["Collector", "collecting", "serving", "unpacked"]
-
 _GZIP, _ZSTD = b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")

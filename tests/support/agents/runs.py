@@ -20,8 +20,6 @@ from support.faults.row import http
 from support.privacy.plants import CODE, ECHO, LIMITS, PAYLOAD, SAVED, TOKEN, found_in, planted
 from support.raw_server import authority
 
-__all__ = ["AGENTS", "SESSIONS", "Agent", "Outcome", "play"]
-
 
 @frozen
 class Agent:

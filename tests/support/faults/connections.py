@@ -15,8 +15,6 @@ from support.faults.row import (
 )
 from support.raw_server import Certificate, Drip, Play, RawServer
 
-__all__ = ["CERTIFICATES", "CONNECTING", "HEADS", "KEEP_ALIVE", "OTHER_CUSTOMER", "SENDING"]
-
 READ, READ_HALF, FIN, RST = Play.READ, Play.READ_HALF, Play.FIN, Play.RST
 SILENCE, AFTER_THE_CALL = Play.SILENCE, Play.AFTER_THE_CALL
 OTHER_CUSTOMER = b"TSTXYZ00A00A000B"

@@ -28,8 +28,6 @@ from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
 from support.raw_server import PATIENCE, Exchange, Play, RawServer, certificate, running, until
 from support.virtual_time import turns
 
-__all__ = ["PATIENT", "Caller", "cases", "ready", "succeeded"]
-
 PATIENT = Timeout(total=2 * PATIENCE, attempt=PATIENCE, connect=PATIENCE / 2)
 SHORT = Timeout(total=PATIENCE, attempt=0.9, connect=0.5)  # for rows that end with a timeout
 # For timeouts of the connection: on a busy machine, too, no other timeout expires first.

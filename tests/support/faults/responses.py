@@ -25,8 +25,6 @@ from support.faults.row import (
 )
 from support.raw_server import Drip, Play
 
-__all__ = ["BODIES", "REDIRECTS", "STATUSES", "SYSTEM_FAULTS"]
-
 READ, FIN, RST, SILENCE = Play.READ, Play.FIN, Play.RST, Play.SILENCE
 SYSTEM_FAULT = http("500 Internal Server Error", b'{"errors": {"system": ["System error"]}}')
 LAST_SYSTEM_FAULT = http("500 Internal Server Error", b"{}", "Connection: close", "Content-Length: 2")

@@ -15,10 +15,6 @@ from loanasync import (
 )
 from support.raw_server import Certificate, Drip, Exchange, Play, RawServer, Step
 
-__all__ = ["BODY_TIMED_OUT", "BODY_TOO_LARGE", "BODY_TRUNCATED", "CONNECTION_LOST", "HALF_BODY", "HALF_HEAD"]
-__all__ += ["HEAD", "NOT_SENT", "PARTIAL", "READ_TIMEOUT", "SESSIONS", "SUCCESS", "UNREADABLE", "WHOLE"]
-__all__ += ["CorrectResponse", "Expected", "Row", "exchanges", "http", "unexpected"]
-
 
 def http(status: str, body: bytes = b"", *headers: str) -> bytes:
     """Return the bytes of a response. A header about the length replaces the correct Content-Length."""

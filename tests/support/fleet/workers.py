@@ -22,8 +22,6 @@ from loanasync.worker import message
 from support.fleet import worker_process
 from support.processes import start_process
 
-__all__ = ["Fleet", "evaluated", "posts"]
-
 HERE = Path(__file__).parents[2]
 WAIT = 60.0  # seconds; usually two are enough
 

@@ -20,22 +20,6 @@ from loanasync import AdditionalData, ApprovalRequest, Approved, Limits, Refused
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from support.faults.connections import OTHER_CUSTOMER
 
-__all__ = [
-    "CODE",
-    "ECHO",
-    "FORMS",
-    "LIMITS",
-    "MODELS",
-    "NOT_PERSONAL",
-    "OTHER",
-    "PAYLOAD",
-    "PLANTS",
-    "REDIRECT",
-    "SAVED",
-    "TOKEN",
-]
-__all__ += ["Plant", "found_in", "planted", "values_of"]
-
 MODELS: tuple[type, ...] = (ApprovalRequest, AdditionalData, UserData, Approved, Refused)
 
 # Fields about the order or the response, with the reason why they are not personal.

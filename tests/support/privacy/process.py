@@ -15,8 +15,6 @@ from loanasync import ApprovalRequest, LoanClient, LoanError, RetryPolicy, UserD
 from loanasync.sandbox import Sandbox
 from support.privacy.plants import CODE, LIMITS, PAYLOAD, TOKEN, planted
 
-__all__ = ["main"]
-
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.truncate", "os.link", "os.symlink", "sqlite3.connect")
 

@@ -23,8 +23,6 @@ from loanasync import Telemetry
 from loanasync._results import printable
 from support.privacy.plants import found_in
 
-__all__ = ["OUTPUT_KINDS", "Captured", "OutputKind", "capturing", "leaks", "searched", "text_of"]
-
 
 @define
 class Captured:

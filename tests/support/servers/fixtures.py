@@ -8,8 +8,6 @@ import pytest
 
 from support.servers import MissingServerError, Nats, PgBouncer, Postgres, Valkey
 
-__all__ = ["nats", "pgbouncer", "postgres", "skip_missing_server", "valkey"]
-
 
 @contextmanager
 def skip_missing_server() -> Iterator[None]:

@@ -5,8 +5,6 @@ import socket
 
 from support.servers.process import Server, find_script
 
-__all__ = ["Nats"]
-
 
 class Nats(Server):
     """A NATS server that stores its streams in files."""

@@ -8,8 +8,6 @@ from typing import Any
 from support.servers.postgres import Postgres
 from support.servers.process import MissingServerError, Server
 
-__all__ = ["PgBouncer"]
-
 
 class PgBouncer(Server):
     """PgBouncer in transaction mode: clients share a few sessions of the server.

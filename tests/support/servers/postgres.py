@@ -10,8 +10,6 @@ from typing import Any
 
 from support.servers.process import MissingServerError, Server, find_in_package
 
-__all__ = ["Postgres", "Standby"]
-
 PROGRAMS = "pginstall18/bin"
 PASSWORD_FILE = "password.txt"
 

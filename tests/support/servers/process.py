@@ -16,8 +16,6 @@ from typing import Any, Self
 
 import psutil
 
-__all__ = ["MissingServerError", "Server", "find_in_package", "find_script"]
-
 PATIENCE = 60.0  # seconds in which a server must start
 
 

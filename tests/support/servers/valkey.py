@@ -4,8 +4,6 @@ import socket
 
 from support.servers.process import Server, find_in_package
 
-__all__ = ["Valkey"]
-
 
 class Valkey(Server):
     """A Valkey server that writes its data to the disk before it responds.
