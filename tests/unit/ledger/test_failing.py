@@ -167,6 +167,10 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
             await hanging()
             raise NotImplementedError
 
+        async def settle(self, key: str, **options: Any) -> Entry:
+            await turns(9)
+            return await super().settle(key, **options)
+
     shop = Shop(approved(), ledger=Slow(), patience=0.01)
     call = asyncio.create_task(shop.approve())
     await claimed.wait()
@@ -217,6 +221,7 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     if faults:
         ledger.faults = dict.fromkeys(("claim", "get", "settle"), broken)
         assert await shop.result() == error  # known while the ledger is down
+        assert isinstance(await shop.result(code=fiscal_code()), LedgerUnavailableError)
         with pytest.raises(OSError, match="No space left"):
             await import_orphans(ledger, tmp_path / "orphans")
         ledger.faults.clear()
@@ -224,6 +229,18 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
         assert isinstance(await shop.approve(), kind)
         assert len(shop.script.sent) == 1
         assert await import_orphans(ledger, tmp_path / "orphans") == 0
+
+
+async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync.ledger.guard._MAX_UNWRITTEN", 1)
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(not_connected(), not_connected(), ledger=ledger)
+    for _ in range(2):
+        assert isinstance(await shop.result(code=fiscal_code()), ConnectError)
+    ledger.faults.clear()
+    await shop.client.aclose()
+    by_age = sorted(await shop.entries(), key=lambda entry: entry.claimed)
+    assert [entry.state for entry in by_age] == [State.INFLIGHT, State.RELEASED]
 
 
 async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
@@ -276,8 +293,11 @@ def test_loop_closed_during_settlement_writes_an_orphan_file(
     for task in {*tasks, call}:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         task.get_coro().close()  # as the garbage collector does
-    assert orphans_in(folder) == is_writable
     assert ("a decision may be lost" in caplog.text) is not is_writable
+    if is_writable:
+        ledger.faults.clear()
+        assert asyncio.run(import_orphans(ledger, folder)) == 1
+        assert asyncio.run(shop.entry()).state is State.APPROVED
 
 
 @pytest.mark.parametrize("is_writable", [True, False])

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from loanasync.ledger import Ledger, MemoryLedger, Settlement, State, Subject
 from loanasync.ledger.store import PAGE_SIZE
@@ -113,9 +114,11 @@ async def test_scan_without_redirect_returns_only_approvals(ledger: Ledger) -> N
     accepted = Settlement(state=State.APPROVED, body=REDIRECT, note="x", source="person")
     some = {"whole": approval(REDIRECT), "encrypted": approval(b"\x00"), "refused": REFUSAL, "cut": cut}
     some |= {"none": none, "stated": by_person(State.APPROVED), "accepted": accepted}
+    without = {"null": b'{"redirectUrl": null}', "blank": b'{"redirectUrl": " "}'}
+    some |= {key: evolve(accepted, body=body) for key, body in without.items()}
     for key, settlement in some.items():
         await settle(ledger, settlement, key=key)
-    assert await keys(ledger, without_redirect=True) == ["cut", "none", "stated"]
+    assert await keys(ledger, without_redirect=True) == ["blank", "cut", "none", "null", "stated"]
     assert await keys(ledger, State.REFUSED, without_redirect=True) == []
 
 
