@@ -49,6 +49,18 @@ async def test_lower_number_stops_all_clients_until_a_person_confirms() -> None:
     assert isinstance(await shop.approve(code=THIRD), Approved)
 
 
+async def test_copy_that_lacks_one_write_is_refused() -> None:
+    """Its next write has the number of the last write that the client saw."""
+    ledger = MemoryLedger()
+    shop = Shop(approved(), approved(), ledger=ledger)
+    await shop.approve()
+    store = ledger._store
+    assert isinstance(store, MemoryStore)
+    store._number -= 1
+    await refused(shop, code=OTHER)
+    assert shop.script.left == 1
+
+
 @pytest.mark.parametrize("is_absolute", [True, False])
 async def test_restarted_process_notices_a_restored_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_absolute: bool
