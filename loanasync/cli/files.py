@@ -76,25 +76,32 @@ def check_distinct_files(written: Sequence[str | None], read: Iterable[str | Non
         written: Names of the files that the command writes.
         read: Names of the files that it only reads.
     """
-    files: dict[str, str] = {}  # the name that the user gave, by path
+    files: dict[object, str] = {}  # the name that the user gave, by file
     for name in read:
         if name is not None and is_regular(name):
-            files[_real_path(name)] = name
+            files[_file_of(name)] = name
     for name in written:
         if name is None or not is_regular(name):
             continue
-        if (path := _real_path(name)) in files:
-            first = files[path]
+        if (file := _file_of(name)) in files:
+            first = files[file]
             named = f"'{name}'" if name == first else f"'{first}' and '{name}' are one file, which"
             raise typer.BadParameter(f"{named} is used for two purposes; name two different files")
-        files[path] = name
+        files[file] = name
     if written.count(STANDARD_OUTPUT) > 1:
         raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
 
 
-def _real_path(name: str) -> str:
-    """Return the path of a file, or of the address of a SQLite ledger, without links."""
-    return str(Path(name.removeprefix("sqlite:///")).resolve())
+def _file_of(name: str) -> object:
+    """Return the device and the number of a file or SQLite ledger; its path without links if it is missing.
+
+    The name of a file may differ in hard links, and in upper and lower case on some systems.
+    """
+    path = Path(name.removeprefix("sqlite:///")).resolve()
+    if not path.exists():
+        return path
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def is_regular(path: str) -> bool:

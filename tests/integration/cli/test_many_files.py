@@ -31,6 +31,7 @@ full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that 
         ("approve-many", "rows.jsonl", "-o", "rows.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "./folder/../rows.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "link.jsonl"),
+        ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--report", "hard.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--rejected", "out.jsonl"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--report", "out.jsonl.ledger"),
         ("approve-many", "rows.jsonl", "-o", "out.jsonl", "--ledger", "out.jsonl.ledger"),
@@ -49,6 +50,7 @@ def test_file_used_for_two_purposes_is_refused_and_unchanged(
     (tmp_path / "folder").mkdir()
     file = write(tmp_path / "rows.jsonl", [make_row("approved")])
     (tmp_path / "link.jsonl").symlink_to(file)
+    (tmp_path / "hard.jsonl").hardlink_to(file)
     before, files = file.read_bytes(), sorted(tmp_path.iterdir())
     done = run(None, *named)
     assert (done.returncode, "is used for two purposes; name" in done.stderr) == (2, True)
