@@ -20,9 +20,9 @@ import pytest
 import loanasync
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
+from support.agents.collector import Collector, collecting
 from support.builders import FISCAL_CODE, approval_request
 from support.memory_order import MemoryOrder
-from support.otlp_collector import Collector, collecting
 from support.pages import PAGES, ROOT, fences, name_of
 from support.specification import SPECIFICATION
 
@@ -39,7 +39,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     logger = logging.getLogger("loanasync")
     handlers, level = logger.handlers.copy(), logger.level
     with mock.patch.dict(os.environ), collecting() as running:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{running.address}")
         yield running
     logger.handlers[:] = handlers
     logger.setLevel(level)
@@ -66,7 +66,9 @@ async def test_code_of_each_page_runs(
     if program.co_flags & CO_COROUTINE:
         await running
     exports = "OTLPSpanExporter()" in fences(page)
-    assert {*collector.paths} == ({"/v1/traces", "/v1/metrics"} if exports else set())
+    assert {path for path, _, _ in collector.received} == (
+        {"/v1/traces", "/v1/metrics"} if exports else set()
+    )
 
 
 async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,11 @@ from taskiq.cli.worker.args import WorkerArgs
 from taskiq.cli.worker.run import start_listen
 
 from loanasync import LoanClient, RetryPolicy, Timeout
-from loanasync.ledger import Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
+from loanasync.ledger import Entry, Ledger, LedgerPolicy, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.worker import register
 from loanasync.worker.delivery import QueueBroker
 from loanasync.worker.nats import JetStream
 from loanasync.worker.redis import RedisStreams
-from support import stopping_worker
 
 SETTINGS = "FLEET_SETTINGS"
 KEY = b"0123456789abcdef"
@@ -27,9 +27,8 @@ KEY = b"0123456789abcdef"
 TIMES = {"total": 10.0, "patience": 5.0, "cap": 0.1, "redelivery": 4.0}
 # For a worker that is killed: its lease expires within a test.
 SHORT = {"total": 2.0, "patience": 1.5}
-_UNCHECKED = (
-    3600.0  # seconds; skips the check of `register`, since an early redelivery does no harm in a test
-)
+# Skips the check of `register`, since an early redelivery does no harm in a test.
+_UNCHECKED = 3600.0
 
 
 class FileResultBackend(AsyncResultBackend[Any]):
@@ -80,9 +79,35 @@ def ledger_of(settings: dict[str, Any], point: str = "") -> Ledger:
     elif where.startswith("postgresql"):
         kind, options = PostgresLedger, {"table": own}
     if point:
-        kind = type(f"Stopping{kind.__name__}", (stopping_worker.StoppingMixin, kind), {"point": point})
+        kind = type(f"Stopping{kind.__name__}", (StoppingMixin, kind), {"point": point})
     ledger: Ledger = kind(where, **options)
     return ledger
+
+
+def stop(point: str) -> None:
+    """Print the point, and block the event loop."""
+    print(point, flush=True)  # noqa: T201  (the test waits for it)
+    time.sleep(3600)
+
+
+class StoppingMixin:
+    """Mixin for ledgers that stops after a claim or before a settlement ("commit")."""
+
+    point = ""
+
+    async def claim(self, key: str, **options: Any) -> Entry:
+        entry: Entry = await super().claim(key, **options)  # type: ignore[misc]  # of the ledger's class
+        self._stop_at("after claim")
+        return entry
+
+    async def settle(self, key: str, **options: Any) -> Entry:
+        self._stop_at("before commit")
+        entry: Entry = await super().settle(key, **options)  # type: ignore[misc]  # see `claim`
+        return entry
+
+    def _stop_at(self, point: str) -> None:
+        if point == self.point:
+            stop(point)
 
 
 def stop_before_ack(broker: AsyncBroker) -> None:
@@ -92,7 +117,7 @@ def stop_before_ack(broker: AsyncBroker) -> None:
     async def listening() -> AsyncGenerator[AckableMessage, None]:
         async for delivery in listen():
             assert isinstance(delivery, AckableMessage)
-            yield AckableMessage(data=delivery.data, ack=partial(stopping_worker.stop, "before ack"))
+            yield AckableMessage(data=delivery.data, ack=partial(stop, "before ack"))
 
     broker.listen = listening  # type: ignore[method-assign]
 
@@ -132,11 +157,5 @@ def main(settings: str) -> None:
     os.environ[SETTINGS] = settings
     logging.basicConfig()
     slots = json.loads(settings).get("slots", 100)
-    start_listen(
-        WorkerArgs(
-            broker="support.fleet.worker_process:make",
-            modules=[],
-            configure_logging=False,
-            max_async_tasks=slots,
-        )
-    )
+    maker = "support.fleet.worker_process:make"
+    start_listen(WorkerArgs(broker=maker, modules=[], configure_logging=False, max_async_tasks=slots))
