@@ -113,7 +113,7 @@ NOT_LOADED = {
     "loanasync.cli.app": {"loanasync.sandbox", "opentelemetry.sdk"},
 }
 NOT_LOADED_BY_PYTEST = {
-    *("aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing"),
+    *("aiohttp.web", "jinja2", "pytest_asyncio", "anyio", "loanasync.sandbox", "loanasync.testing")
 }
 
 

@@ -54,10 +54,7 @@ async def test_refusal_of_either_status_is_refused(status: Any) -> None:
     ],
 )
 async def test_error_releases_only_in_the_words_of_the_specification(
-    switches: dict[str, Any],
-    tag: str,
-    kind: type[LoanError],
-    outcome: str,
+    switches: dict[str, Any], tag: str, kind: type[LoanError], outcome: str
 ) -> None:
     async with reading(**switches) as client:
         with pytest.raises(LoanError) as caught:

@@ -45,11 +45,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     logger.setLevel(level)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if fences(page).strip()],
-    ids=name_of,
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page).strip()], ids=name_of)
 async def test_code_of_each_page_runs(
     page: Path,
     collector: Collector,

@@ -7,13 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import (
-    ConnectError,
-    LoanClient,
-    PoolTimeoutError,
-    Refused,
-    Timeout,
-)
+from loanasync import ConnectError, LoanClient, PoolTimeoutError, Refused, Timeout
 from support.canned_server import REFUSAL, approve, serving
 from support.direct_path import each_path
 
@@ -35,10 +29,7 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files")
 async def test_two_thousand_calls_are_in_flight_with_that_concurrency() -> None:
-    async with (
-        serving(None) as server,
-        server.client(max_concurrency=2000, timeout=PATIENT) as client,
-    ):
+    async with serving(None) as server, server.client(max_concurrency=2000, timeout=PATIENT) as client:
         calls = [asyncio.create_task(approve(client)) for _ in range(2000)]
         await server.wait_for_requests(2000)
         assert server.most_open == 2000

@@ -13,14 +13,7 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import Tracer
 
 from loanasync import LoanClient, LoanError
-from loanasync.testing import (
-    approved,
-    connection_lost,
-    fiscal_code,
-    refused,
-    scripted_client,
-    system_error,
-)
+from loanasync.testing import approved, connection_lost, fiscal_code, refused, scripted_client, system_error
 from support.builders import approval_request
 
 NO_CONTEXT = trace.INVALID_SPAN_CONTEXT

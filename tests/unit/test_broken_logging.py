@@ -12,12 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from attrs import evolve
 
-from loanasync import (
-    Approved,
-    ConnectError,
-    DecisionNotRecordedError,
-    ReadTimeoutError,
-)
+from loanasync import Approved, ConnectError, DecisionNotRecordedError, ReadTimeoutError
 from loanasync.ledger import Entry, MemoryLedger, State, import_orphans
 from loanasync.testing import ScriptedResponse, approved, not_connected, timed_out
 from support import ledger_clients

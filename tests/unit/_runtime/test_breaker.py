@@ -4,13 +4,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    CircuitBreaker,
-    ConnectError,
-    Meta,
-    NoResponse,
-    Response,
-)
+from loanasync import CircuitBreaker, ConnectError, Meta, NoResponse, Response
 from loanasync._protocol.endpoints import CircuitChange
 from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
 from support.builders import FISCAL_CODE
@@ -193,10 +187,7 @@ EVALUATED = b"User already evaluated for approval"
 VERDICTS: dict[Verdict, list[tuple[int, bytes]]] = {
     "decided": [(201, b'{"approved": true}'), (422, b'{"approved": false}')],
     "unknown": [(500, b"{}"), (500, b'{"approved": true}'), (502, b"<html>"), (503, b"")],
-    "denied": [
-        (403, DENIED),
-        (400, b'{"errors": {"domain": ["This sales point cannot apply for a loan"]}}'),
-    ],
+    "denied": [(403, DENIED), (400, b'{"errors": {"domain": ["This sales point cannot apply for a loan"]}}')],
     "other": [
         *((403, body) for body in (b"<html>Request blocked</html>", b'{"error": "Blocked"}', b"")),
         *((status, EVALUATED) for status in (400, 503)),

@@ -16,13 +16,7 @@ from loanasync import (
     Refused,
     Response,
 )
-from loanasync.testing import (
-    ScriptedResponse,
-    approved,
-    domain_error,
-    refused,
-    timed_out,
-)
+from loanasync.testing import ScriptedResponse, approved, domain_error, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, cancelled, request

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import (
-    Approved,
-    LoanError,
-    Refused,
-    RetryPolicy,
-    SystemFaultError,
-    Timeout,
-)
+from loanasync import Approved, LoanError, Refused, RetryPolicy, SystemFaultError, Timeout
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,

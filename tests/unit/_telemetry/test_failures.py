@@ -168,9 +168,7 @@ class EndingHandler(logging.Handler):
     emit = end
 
 
-async def test_call_ended_by_system_exit_is_not_in_flight(
-    metering: MeterProvider,
-) -> None:
+async def test_call_ended_by_system_exit_is_not_in_flight(metering: MeterProvider) -> None:
     tracing = TracerProvider(sampler=EndingSampler())
     client = scripted_client(
         approved(), telemetry=Telemetry(tracer_provider=tracing, meter_provider=metering)

@@ -10,10 +10,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 
 from loanasync import Approved, Telemetry, _log
 from loanasync._telemetry import injector
-from loanasync.testing import (
-    ScriptedTransport,
-    approved,
-)
+from loanasync.testing import ScriptedTransport, approved
 from support.builders import FISCAL_CODE, approval_request
 from support.failing_telemetry import BROKEN, LOCATION, calls, fail, logged_failures
 

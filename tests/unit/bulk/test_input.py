@@ -373,10 +373,7 @@ def test_wrong_cell_is_a_problem_of_its_field(
         ('{"amount": 1, "amount": 2}', "a JSON member appears more than once"),
         ('{"amount": }', "invalid JSON at character 12"),
         ('{"amount": 1' + "0" * 5000 + "}", "cannot be parsed as JSON"),
-        (
-            '{"cell 3330000000": 1, "amount": 1}',
-            "unknown members, not printed because",
-        ),
+        ('{"cell 3330000000": 1, "amount": 1}', "unknown members, not printed because"),
         (json.dumps(order(importo="1")), "member 'importo': amount: appears twice, under two names"),
         (json.dumps(order(additional={"amount": 1})), "amount: appears twice: in the row and"),
         (json.dumps(order(Colore="x")), "Colore: unknown member. Map it: --column FIELD=Colore"),

@@ -10,10 +10,7 @@ from loanasync.cli.causes import CauseTally
     [
         (("line 7 of 9", "line 12 of 9"), "line … of 9"),
         (("try at 2026-11-23T02:17:50 again", "try at 2026-11-24T03:00:00 again"), "try at …:…:… again"),
-        (
-            ("id 0f8fad5b-d9cb-469f-a165-70867728950e!", "id 7c9e6679-7425-40de-944b-e07fc1f90ae7!"),
-            "id …!",
-        ),
+        (("id 0f8fad5b-d9cb-469f-a165-70867728950e!", "id 7c9e6679-7425-40de-944b-e07fc1f90ae7!"), "id …!"),
         (("entry 491687359f07", "entry c7ee1cbfc005", "entry c7ee1cbfc005"), "entry …"),
         (("amount 5", "amount 5"), "amount 5"),
     ],

@@ -21,12 +21,7 @@ REDIRECT = "https://pay.example.com/#t"
 
 def about_another(*, is_approved: bool = True) -> ScriptedResponse:
     """Return a decision that echoes the fiscal code of another customer."""
-    body = {
-        "approved": is_approved,
-        "fiscalCode": ANOTHER,
-        "redirectUrl": REDIRECT,
-        "firstName": "Berta",
-    }
+    body = {"approved": is_approved, "fiscalCode": ANOTHER, "redirectUrl": REDIRECT, "firstName": "Berta"}
     return response(201 if is_approved else 422, json.dumps(body).encode())
 
 

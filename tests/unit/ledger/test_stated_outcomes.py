@@ -23,13 +23,7 @@ from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.keys import Place
 from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
 from loanasync.ledger.resolution import Statement, find_entry, result_without_writing
-from loanasync.testing import (
-    approval_request,
-    approved,
-    connection_lost,
-    refused,
-    scripted_client,
-)
+from loanasync.testing import approval_request, approved, connection_lost, refused, scripted_client
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, FailingLedger, Shop, held_response
 
@@ -188,10 +182,7 @@ async def test_resolve_without_entry_creates_none() -> None:
     ],
 )
 async def test_resolve_finds_the_entry_of_its_scope_or_order(
-    policy: dict[str, Any],
-    approvals: list[tuple[str, str | None]],
-    arguments: dict[str, str],
-    found: str,
+    policy: dict[str, Any], approvals: list[tuple[str, str | None]], arguments: dict[str, str], found: str
 ) -> None:
     shop = Shop(*[connection_lost()] * len(approvals), **policy)
     for scope, order in approvals:

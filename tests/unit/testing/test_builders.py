@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
-from loanasync import (
-    Citizenship,
-    Dialect,
-)
+from loanasync import Citizenship, Dialect
 from loanasync.testing import (
     additional_data,
     approval_request,

@@ -6,11 +6,7 @@ import sys
 import pytest
 from opentelemetry import trace
 
-from loanasync import (
-    ConfigurationError,
-    LoanClient,
-    testing,
-)
+from loanasync import ConfigurationError, LoanClient, testing
 from loanasync.testing import (
     Metric,
     ScriptedResponse,
@@ -26,11 +22,7 @@ CODE = "TSTXYZ50A01X000A"
 
 
 def recorded(recorder: TelemetryRecorder, *responses: ScriptedResponse, **options: object) -> LoanClient:
-    return scripted_client(
-        *responses,
-        telemetry=recorder.telemetry,
-        **options,
-    )
+    return scripted_client(*responses, telemetry=recorder.telemetry, **options)
 
 
 async def test_spans_are_returned_by_name_in_the_order_of_their_ends() -> None:
