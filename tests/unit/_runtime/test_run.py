@@ -218,3 +218,13 @@ async def test_response_of_other_types_of_a_users_transport_is_read(kind: Any, h
     decision = await Run(Response(status=201, headers=headers, body=body)).approve()
     assert isinstance(decision, Approved)
     assert decision.redirect_url == "https://loans.example.com/Niccol\u00f2"
+
+
+async def test_slot_released_to_a_call_that_is_cancelled_then_is_free() -> None:
+    slots = Slots(0)
+    call = asyncio.create_task(slots.wait())
+    await asyncio.sleep(0)
+    slots.release()
+    call.cancel()
+    await asyncio.wait({call})
+    assert (call.cancelled(), slots.free) == (True, 1)
