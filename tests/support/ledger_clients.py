@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attrs import evolve
 
 from loanasync import ApprovalRequest, Decision, LoanClient, LoanError, Timeout
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, Settlement, State, create_ledger
@@ -64,6 +67,22 @@ class FailingLedger(MemoryLedger):
 
     async def aclose(self) -> None:
         await self._call("aclose")
+
+
+class ResolvedLedger(FailingLedger):
+    """A person resolves the entry as refused while the request is in progress."""
+
+    async def settle(self, key: str, **options: Any) -> Entry:
+        return evolve(await super().settle(key, **options), state=State.REFUSED)
+
+
+def broken() -> NoReturn:
+    """Raise the error of a full disk."""
+    raise OSError(28, "No space left on device")
+
+
+def orphans_in(folder: Path) -> int:
+    return len(list(folder.glob("*.json")))
 
 
 class Shop:

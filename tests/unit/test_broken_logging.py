@@ -7,26 +7,16 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
-from attrs import evolve
 
 from loanasync import Approved, ConnectError, DecisionNotRecordedError, ReadTimeoutError
-from loanasync.ledger import Entry, MemoryLedger, State, import_orphans
+from loanasync.ledger import MemoryLedger, import_orphans
 from loanasync.testing import ScriptedResponse, approved, not_connected, timed_out
-from support import ledger_clients
-from support.ledger_clients import FailingLedger, held_response
+from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
 
 pytestmark = pytest.mark.usefixtures("broken_logging")
-
-
-def broken() -> NoReturn:
-    raise OSError(28, "No space left on device")
-
-
-def orphans_in(folder: Path) -> int:
-    return len(list(folder.glob("*.json")))
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
@@ -38,7 +28,7 @@ async def test_late_response_is_kept(
     folder, ledger = tmp_path / "orphans", FailingLedger(**({"settle": settle} if settle else {}))
     if not is_writable:
         folder.write_text("in the way")
-    shop = ledger_clients.Shop(step, ledger=ledger, orphan_folder=folder)
+    shop = Shop(step, ledger=ledger, orphan_folder=folder)
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
     await arrived.wait()
     for call in calls:
@@ -50,13 +40,6 @@ async def test_late_response_is_kept(
     assert isinstance(await shop.approve(), Approved)
     assert len(shop.script.sent) == 1
     assert orphans_in(folder) == (is_writable and settle is not None)
-
-
-class ResolvedLedger(FailingLedger):
-    """A ledger whose entries a person resolves as refused while the request is in progress."""
-
-    async def settle(self, key: str, **options: Any) -> Entry:
-        return evolve(await super().settle(key, **options), state=State.REFUSED)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +55,7 @@ class ResolvedLedger(FailingLedger):
 async def test_result_is_that_of_the_call(
     step: ScriptedResponse, ledger: Callable[[], MemoryLedger], expected: type, tmp_path: Path
 ) -> None:
-    shop = ledger_clients.Shop(step, ledger=ledger(), orphan_folder=tmp_path)
+    shop = Shop(step, ledger=ledger(), orphan_folder=tmp_path)
     result = await shop.result()
     assert type(result) is expected
     assert orphans_in(tmp_path) == (expected in (Approved, DecisionNotRecordedError))
@@ -87,7 +70,7 @@ async def test_policy_that_warns_of_a_folder_keeps_the_decision(
     (tmp_path / "loanasync-orphans").mkdir()
     other_user = (tmp_path / "loanasync-orphans").stat().st_uid + 1
     monkeypatch.setattr(os, "geteuid", lambda: other_user, raising=False)
-    error = await ledger_clients.Shop(approved(), ledger=FailingLedger(settle=broken)).result()
+    error = await Shop(approved(), ledger=FailingLedger(settle=broken)).result()
     assert isinstance(error, DecisionNotRecordedError)
     assert isinstance(error.decision, Approved)
     assert Path(str(error.file)).parent == tmp_path / "state" / "loanasync" / "orphans"

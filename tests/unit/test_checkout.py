@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from traceback import TracebackException
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.builders import FISCAL_CODE, additional_data, approval_request
-from support.ledger_clients import FailingLedger
+from support.ledger_clients import FailingLedger, broken
 from support.memory_order import MemoryOrder
 from support.virtual_time import VirtualTime
 
@@ -334,10 +334,6 @@ async def test_other_data_and_another_customer_send_nothing() -> None:
     assert sent_by(script).count("approve") == 2
     new = {"changes": {"amount": 70_000}, "scope": "1002"}
     assert isinstance(await page_of(client, second, code="TSTABC00A00A000A", **new), Redirect)
-
-
-def broken() -> NoReturn:
-    raise OSError
 
 
 async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.LogCaptureFixture) -> None:

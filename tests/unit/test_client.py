@@ -6,7 +6,7 @@ import inspect
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -29,7 +29,7 @@ from loanasync._client import ClientOptions
 from loanasync.ledger import LedgerPolicy, MemoryLedger, State
 from loanasync.testing import ScriptedTransport, approved, scripted_client
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger
+from support.ledger_clients import FailingLedger, broken
 
 APPROVAL = Response(status=201, headers={}, body=b'{"approved": true}')
 
@@ -119,10 +119,6 @@ async def test_transport_error_before_the_first_byte_is_not_sent(error: BaseExce
     with pytest.raises(ConnectError) as caught:
         await client.approve(FISCAL_CODE, approval_request())
     assert (caught.value.outcome, caught.value.cause_type) == ("not_sent", type(error).__name__)
-
-
-def broken() -> NoReturn:
-    raise OSError
 
 
 async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:

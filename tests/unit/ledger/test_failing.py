@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import pytest
 import redis
-from attrs import evolve
 from cryptography.fernet import Fernet
 
 from loanasync import (
@@ -34,14 +33,10 @@ from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, Sta
 from loanasync.ledger.ledger import HeaderChangedError
 from loanasync.testing import approved, fiscal_code, not_connected, refused, scripted_client, timed_out
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
 from support.memory_clients import cancelled
 from support.raw_server import until
 from support.virtual_time import turns
-
-
-def broken() -> NoReturn:
-    raise OSError(28, "No space left on device")
 
 
 async def hanging() -> None:
@@ -250,10 +245,6 @@ async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None
     assert orphans_in(tmp_path) == 1
 
 
-def orphans_in(folder: Path) -> int:
-    return len(list(folder.glob("*.json")))
-
-
 @pytest.mark.parametrize("later", [hanging, cancelling])
 async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path, later: Any) -> None:
     ledger = FailingLedger(settle=hanging)
@@ -369,13 +360,6 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
-
-
-class ResolvedLedger(FailingLedger):
-    """A person resolves the entry as refused while the request is in progress."""
-
-    async def settle(self, key: str, **options: Any) -> Entry:
-        return evolve(await super().settle(key, **options), state=State.REFUSED)
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -13,7 +13,7 @@ from loanasync._protocol.messages import Response
 from loanasync.ledger import SqliteLedger, State, import_orphans, resolve
 from loanasync.testing import ScriptedResponse, approved, response
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop
+from support.ledger_clients import FailingLedger, Shop, broken
 
 ANOTHER = "TSTXYZ00A00A000Z"
 REDIRECT = "https://pay.example.com/#t"
@@ -23,10 +23,6 @@ def about_another(*, is_approved: bool = True) -> ScriptedResponse:
     """Return a decision that echoes the fiscal code of another customer."""
     body = {"approved": is_approved, "fiscalCode": ANOTHER, "redirectUrl": REDIRECT, "firstName": "Berta"}
     return response(201 if is_approved else 422, json.dumps(body).encode())
-
-
-def broken() -> None:
-    raise OSError(28, "No space left on device")
 
 
 @frozen

@@ -19,7 +19,7 @@ from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approval_request, approved, refused, timed_out
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, held_response, of_another_process
+from support.ledger_clients import FailingLedger, Shop, broken, held_response, of_another_process
 
 OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
 BOTH = LedgerPolicy(key=NEW, old_keys=[OLD])
@@ -190,9 +190,6 @@ async def test_rotation_during_a_request_settles_under_the_old_key() -> None:
 
 
 async def test_failing_lookup_of_an_old_key_sends_nothing() -> None:
-    def broken() -> None:
-        raise ConnectionError
-
     ledger = FailingLedger()
     shop = await shop_after(shop_before(ledger=ledger), approved())
     ledger.faults["get"] = broken

@@ -25,7 +25,7 @@ from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
 from loanasync.ledger.resolution import Statement, find_entry, result_without_writing
 from loanasync.testing import approval_request, approved, connection_lost, refused, scripted_client
 from support.builders import FISCAL_CODE
-from support.ledger_clients import KEY, FailingLedger, Shop, held_response
+from support.ledger_clients import KEY, FailingLedger, Shop, broken, held_response
 
 STATES = {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
 NEW = b"fedcba9876543210"
@@ -244,9 +244,6 @@ async def test_resolve_with_a_failing_ledger_can_be_repeated() -> None:
     shop = Shop(connection_lost(), ledger=ledger, patience=0.05)
     await shop.result()
 
-    def broken() -> None:
-        raise ConnectionError
-
     for name, fault in (
         ("get", broken),
         ("get", asyncio.Event().wait),
@@ -316,9 +313,6 @@ async def unwritten_decision(tmp_path: Path) -> Shop:
     shop = Shop(step, ledger=ledger, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.result())
     await arrived.wait()
-
-    def broken() -> None:
-        raise ConnectionError
 
     ledger.faults = {"settle": broken}
     go.set()

@@ -8,7 +8,7 @@ from opentelemetry.trace import format_trace_id
 from loanasync import DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import approval_request
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import FailingLedger, Shop, broken, held_response
 
 CALL = "loanasync.approve"
 
@@ -22,10 +22,6 @@ def recorded(*steps: object, **options: object) -> tuple[Shop, TelemetryRecorder
 def ledger_results(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
     spans = [recorder.attributes(span) for span in recorder.spans(CALL)]
     return [(span["loanasync.ledger"], span.get("loanasync.outcome")) for span in spans]
-
-
-def broken() -> None:
-    raise OSError("no ledger")
 
 
 async def test_span_has_the_result_of_the_ledger() -> None:

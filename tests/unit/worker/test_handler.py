@@ -39,12 +39,8 @@ from loanasync.testing import (
 from loanasync.worker import handle, message
 from loanasync.worker.handler import next_step
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop
+from support.ledger_clients import FailingLedger, Shop, broken
 from support.virtual_time import VirtualTime
-
-
-def broken() -> None:
-    raise OSError(28, "No space left on device")
 
 
 async def result(shop: Shop, **options: Any) -> dict[str, Any]:
