@@ -6,7 +6,7 @@ import inspect
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import pytest
 
@@ -163,21 +163,6 @@ async def test_entry_key_with_order_token_finds_the_entry() -> None:
         entry = await ledger.get(await client.entry_key(FISCAL_CODE, order_token="A-1"))
         assert client.ledger_policy is policy
     assert entry is not None
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"ledger": "decisions.db"}, "ledger: must be a ledger, such as loanasync.ledger.SqliteLedger"),
-        (
-            {"ledger": MemoryLedger(), "ledger_policy": {}},
-            "ledger_policy: must be a loanasync.ledger.LedgerPolicy",
-        ),
-    ],
-)
-def test_ledger_of_the_wrong_type_is_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        scripted_client(**options)
 
 
 async def test_entry_key_without_a_ledger_raises_configuration_error() -> None:

@@ -23,7 +23,6 @@ from loanasync import (
     DecisionNotRecordedError,
     LedgerMismatchError,
     LedgerUnavailableError,
-    LoanClient,
     OutcomeUnknownError,
     ReadTimeoutError,
     Refused,
@@ -513,17 +512,16 @@ def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "setting"),
+    ("options", "text"),
     [
-        ({"ledger": object()}, "ledger"),
-        ({"ledger": MemoryLedger(), "ledger_policy": object()}, "ledger_policy"),
-        ({"ledger_policy": LedgerPolicy()}, "ledger"),
+        ({"ledger": "decisions.db"}, "ledger: must be a ledger, such as loanasync.ledger.SqliteLedger"),
+        ({"ledger": MemoryLedger(), "ledger_policy": {}}, "ledger_policy: must be a loanasync.ledger.Ledger"),
+        ({"ledger_policy": LedgerPolicy()}, "ledger: "),
     ],
 )
-def test_client_with_an_invalid_ledger_is_rejected(options: Any, setting: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        LoanClient("https://loans.example.com", shop_id="s", auth_token="t", **options)
-    assert caught.value.setting == setting
+def test_client_with_an_invalid_ledger_is_rejected(options: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{text}"):
+        scripted_client(**options)
 
 
 async def test_claim_of_a_cancelled_call_is_undone_after_a_change_of_the_header() -> None:
