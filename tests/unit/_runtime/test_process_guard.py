@@ -16,6 +16,7 @@ from loanasync import (
     Refused,
     Response,
 )
+from loanasync.ledger import Ledger
 from loanasync.testing import ScriptedResponse, approved, domain_error, refused, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response
@@ -85,8 +86,8 @@ async def test_memory_other_payload_later_raises_a_mismatch(step: ScriptedRespon
         assert (other.state, shop.sent) == (state, 1)
 
 
-async def test_memory_order_of_members_does_not_change_the_payload() -> None:
-    shop = Shop(approved())
+async def test_order_of_members_does_not_change_the_payload(ledger: Ledger | None) -> None:
+    shop = Shop(approved(), ledger=ledger)
     await shop.approve(payload=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
     again = await shop.approve(payload=approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}}))
     assert (type(again), shop.sent) == (Approved, 1)

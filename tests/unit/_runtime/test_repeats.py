@@ -17,6 +17,7 @@ from loanasync.testing import (
     approved,
     connection_lost,
     denied,
+    domain_error,
     not_connected,
     rejected,
     response,
@@ -26,7 +27,9 @@ from support.memory_clients import request
 ERRORS = {
     "403": denied(),
     "fields": rejected({"city": ["This value should not be blank."]}),
+    "user not found": domain_error("User not found"),
     "404": response(404),
+    "429": response(429),
     "not connected": not_connected(),
 }
 
