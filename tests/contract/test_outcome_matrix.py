@@ -183,6 +183,10 @@ async def result_of(client: LoanClient) -> Decision | LoanError:
         return error
 
 
+def entry_of(result: Decision | LoanError) -> str | None:
+    return result.entry if isinstance(result, LoanError) else result.meta.entry
+
+
 def check(row: Row, result: Decision | LoanError) -> None:
     assert type(result) is row.result
     if isinstance(result, LoanError):
@@ -198,6 +202,7 @@ async def check_next_call(
     if row.state is State.RELEASED:
         assert isinstance(again, Refused)
         return
+    assert (entry_of(again) or None) == entry_of(result)
     assert script.left == 1
     if isinstance(result, Approved | Refused):
         assert isinstance(again, Approved | Refused)
@@ -216,7 +221,7 @@ async def test_outcome_without_a_ledger_decides_about_the_next_call(row: Row) ->
     client = script.client(retry=RETRY)
     result = await result_of(client)
     check(row, result)
-    assert script.left == 0
+    assert (entry_of(result), script.left) == (None, 0)
     await check_next_call(row, result, client, script)
 
 
@@ -227,7 +232,7 @@ async def test_outcome_in_a_ledger_decides_about_calls_of_other_clients(row: Row
     check(row, result)
     [entry] = [each async for each in ledger.scan()]
     assert entry.state is row.state
-    assert entry.key == (result.entry if isinstance(result, LoanError) else result.meta.entry)
+    assert entry.key == entry_of(result)
     await check_next_call(row, result, script.client(retry=RETRY, ledger=ledger), script)
 
 

@@ -29,47 +29,6 @@ def test_error_after_a_fault_is_unknown_as_the_page_says(row: Row) -> None:
     assert (error.outcome, error.repeatable, error.advice) == ("unknown", False, page)
 
 
-# Documented outcomes. The table is generated from the classes, so this test pins the classes.
-DECIDED_ERRORS = {
-    "PayloadMismatchError",
-    "NotResolvedError",
-    "DecisionForgottenError",
-    "DecisionNotRecordedError",
-}
-DECIDED = {
-    "not_sent, not repeatable": {
-        *("InvalidRequestError", "ConfigurationError", "ClientClosedError", "LedgerMismatchError")
-    },
-    "not_sent, repeatable": {
-        *("PoolTimeoutError", "ConnectError", "DeadlineExceededError", "ReadTimeoutError"),
-        *("CircuitOpenError", "LedgerUnavailableError"),
-    },
-    "not_evaluated, not repeatable": {
-        *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),
-        *("UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError"),
-    },
-    "unknown, not repeatable": {
-        *("RejectedError", "AccessDeniedError", "UnexpectedStatusError"),
-        *("UserNotFoundError", "ShopNotAllowedError", "InvalidFiscalCodeError"),
-        *("AlreadyEvaluatedError", "DomainError", "CannotCompleteError", "SystemFaultError"),
-        *("UnexpectedResponseError", "ConnectError", "PoolTimeoutError", "DeadlineExceededError"),
-        *("ReadTimeoutError", "ConnectionLostError"),
-        *("InFlightError", "OutcomeUnknownError", "PayloadMismatchError", "NotResolvedError"),
-    },
-    "approved, not repeatable": DECIDED_ERRORS,
-    "refused, not repeatable": DECIDED_ERRORS,
-    "done, not repeatable": {"UnexpectedResponseError"},
-}
-
-
-def test_errors_page_has_the_decided_outcomes() -> None:
-    found: dict[str, set[str]] = {}
-    for error in (each for row in ROWS for each in row.examples):
-        repeatable = "repeatable" if error.repeatable else "not repeatable"
-        found.setdefault(f"{error.outcome}, {repeatable}", set()).add(type(error).__name__)
-    assert found == DECIDED
-
-
 BULK_PAGE = (ROOT / "docs" / "howto" / "bulk.md").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The public errors: `outcome`, `repeatable`, `entry`, messages, and copies."""
+"""The public errors: `outcome`, `repeatable`, messages, copies, and the page that a shop shows after each."""
 
 import copy
 import pickle
@@ -9,19 +9,10 @@ import attrs
 import pytest
 
 import loanasync
-from loanasync import LoanError, Meta, Problem, RetryPolicy, errors
+from errors_page import ROWS, for_operation
+from loanasync import LoanError, Meta, Problem, errors
+from loanasync._display.texts import Advice
 from loanasync.errors import Outcome
-from loanasync.ledger import MemoryLedger
-from loanasync.testing import (
-    ScriptedResponse,
-    approved,
-    connection_lost,
-    denied,
-    not_connected,
-    response,
-    scripted_client,
-)
-from support.builders import FISCAL_CODE, approval_request
 
 META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32, request_id="r-1", entry="c0ffee")
 PROBLEMS = (Problem("email", "email", "is taken"),)
@@ -178,6 +169,7 @@ def responded(kind: Any, operation: str, status: int = 400, attempts: int = 1) -
 EVALUATED, STATUS = errors.AlreadyEvaluatedError, errors.UnexpectedStatusError
 EVALUATION = "may have evaluated the customer"
 AFTER_500 = f"an earlier attempt of this call failed with status 500 and {EVALUATION}; "
+OTHER_CALLS = ("create_request", "upload_documents", "complete")
 NOT_AGAIN = "do not request approval again"
 ASK_BEFORE = "for the outcome before repeating the call"
 
@@ -209,7 +201,7 @@ def test_error_message_ends_with_the_next_step(error: errors.LoanError, ending: 
     assert str(error).endswith(ending)
 
 
-@pytest.mark.parametrize("operation", ["create_request", "upload_documents", "complete"])
+@pytest.mark.parametrize("operation", OTHER_CALLS)
 def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -> None:
     """Only `approve` evaluates the customer, so no other call may have."""
     kinds = [getattr(errors, name) for name in errors.__all__]
@@ -228,42 +220,53 @@ def test_error_text_of_other_calls_names_their_possible_effect(operation: str) -
     assert "this customer was evaluated before" in again
 
 
-async def failure(*steps: ScriptedResponse, **options: Any) -> LoanError:
-    client = scripted_client(*steps, **options)
-    with pytest.raises(LoanError) as caught:
-        await client.approve(FISCAL_CODE, approval_request(), retry=RetryPolicy(attempts=2))
-    return caught.value
+# The page that a shop shows after an error: `advice` and `text`.
 
 
-async def test_approve_error_has_its_entry_with_a_ledger_only() -> None:
-    for step in (response(502), denied(), response(201, b""), connection_lost(), not_connected()):
-        assert (await failure(step)).entry is None
-        ledger = MemoryLedger()
-        error = await failure(step, ledger=ledger)
-        assert error.entry is not None
-        found = await ledger.get(error.entry)
-        assert found is not None
-        assert error.entry == found.key
+@pytest.mark.parametrize("operation", OTHER_CALLS)
+def test_lost_response_of_other_calls_is_not_a_lost_decision(operation: str) -> None:
+    lost: list[LoanError] = [
+        errors.ConnectionLostError(operation, "ConnectionLostError", "unknown", 1),
+        errors.ReadTimeoutError(operation, "ConnectionLostError", "unknown", 1),
+        errors.DeadlineExceededError(operation, "ConnectionLostError", "unknown", 1),
+        responded(errors.SystemFaultError, operation, 500),
+        responded(errors.UnexpectedStatusError, operation, 502),
+        errors.UnexpectedResponseError(operation, (), "unknown", Meta(201, 1, 0.1)),
+    ]
+    assert {error.advice for error in lost} == {"try_later"}
+    assert "decision" not in "".join(error.text() for error in lost)
 
 
-async def test_approve_decision_has_its_entry_with_a_ledger_only() -> None:
-    assert (await scripted_client(approved()).approve(FISCAL_CODE, approval_request())).meta.entry is None
-    ledger = MemoryLedger()
-    client = scripted_client(approved(), ledger=ledger)
-    decision = await client.approve(FISCAL_CODE, approval_request())
-    again = await client.approve(FISCAL_CODE, approval_request())
-    assert decision.meta.entry is not None
-    assert await ledger.get(decision.meta.entry) is not None
-    assert again.meta.entry == decision.meta.entry
+CORRECTABLE = (errors.RejectedError, errors.UserNotFoundError)
+MISMATCH, LATE = errors.PayloadMismatchError, ("approve", "TimeoutError", "unknown", 1)
 
 
-async def test_ledger_errors_name_the_entry() -> None:
-    ledger = MemoryLedger()
-    client = scripted_client(connection_lost(), ledger=ledger)
-    with pytest.raises(errors.ConnectionLostError) as lost:
-        await client.approve(FISCAL_CODE, approval_request())
-    with pytest.raises(errors.OutcomeUnknownError) as unknown:
-        await client.approve(FISCAL_CODE, approval_request())
-    with pytest.raises(errors.PayloadMismatchError) as mismatch:
-        await client.approve(FISCAL_CODE, approval_request(amount=70_000))
-    assert lost.value.entry == unknown.value.entry == mismatch.value.entry == unknown.value.key
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        *((MISMATCH(*ENTRY, state), "ask_service") for state in ("unknown", "lost", "held")),
+        *((MISMATCH(*ENTRY, state), "other_data") for state in ("inflight", "approved")),
+        *((responded(kind, "approve"), "correct_form") for kind in CORRECTABLE),
+        *((responded(kind, "approve", attempts=2), "ask_service") for kind in CORRECTABLE),
+        *((responded(kind, "complete", attempts=2), "correct_form") for kind in CORRECTABLE),
+        *((responded(errors.UnexpectedStatusError, "complete", code), "ask_service") for code in (302, 409)),
+        (errors.DeadlineExceededError(*LATE, entry="c0ffee"), "wait"),  # type: ignore[arg-type]
+        (errors.DeadlineExceededError(*LATE), "ask_service"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_advice_depends_on_state_attempts_and_ledger(error: LoanError, advice: str) -> None:
+    assert error.advice == advice
+
+
+def test_every_error_has_a_page_and_a_text_in_each_language() -> None:
+    shown: dict[str, set[str]] = {}
+    for row in ROWS:
+        for operation in ("approve", *OTHER_CALLS):
+            for error in for_operation(row, operation):
+                texts = {error.text("en"), error.text("it-IT")}
+                assert len(texts) == 2
+                assert all(text.endswith(".") and text not in str(error) for text in texts)
+                shown.setdefault(error.advice, set()).add(error.text("en"))
+    assert shown.keys() == set(get_args(Advice))
+    assert sum(map(len, shown.values())) > len(shown)
