@@ -148,14 +148,6 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
             captured.values += [sandbox, rule, sandbox.rules, sandbox.snapshot(), sandbox._engine, client]
 
 
-async def test_sandbox_page_shows_personal_data_on_request() -> None:
-    async with Sandbox(auth_token=TOKEN) as sandbox, sandbox.client() as client:
-        await client.create_request(PAYLOAD)
-        url = f"{sandbox.base_url}/_sandbox/?personal=shown"
-        async with aiohttp.ClientSession() as session, session.get(url) as page:
-            assert CODE in await page.text()
-
-
 def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_ANNA", CODE)
     monkeypatch.setattr(demo, "_BRUNO", CODE[::-1])

@@ -178,10 +178,3 @@ def test_history_keeps_the_last_states() -> None:
         assert after is not None
         found = after
     assert [each.note for each in found.history] == [f"{number}" for number in range(4, HISTORY_LENGTH + 4)]
-
-
-def test_settlement_without_state_or_source_is_rejected() -> None:
-    with pytest.raises(ValueError, match="cannot be INFLIGHT"):
-        Settlement(state=State.INFLIGHT)
-    with pytest.raises(ValueError, match="needs a source"):
-        Settlement(state=State.HELD, source=" ")
