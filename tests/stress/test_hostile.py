@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from loanasync import (
     Approved,
-    Dialect,
     LoanClient,
     LoanError,
     Refused,
@@ -27,23 +26,13 @@ from loanasync import (
     UnexpectedStatusError,
     UserData,
 )
-from loanasync._config import configure
 from loanasync._display.masking import Body, Items
 from loanasync._protocol import endpoints
-from loanasync._protocol.endpoints import Call
-from loanasync._protocol.messages import Response
-from loanasync._results import Meta
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve, serving
+from support.response_reader import APPROVE, SHOP, STREET, read
 
-SHOP = configure("https://loans.example.com", "shop", "secret-token")
-DIALECT = Dialect.street_number()
-APPROVE = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request())
 LARGEST = 1 << 20  # bytes; the transport accepts no larger body
-
-
-def read(call: Call, status: int, body: bytes, headers: dict[str, str] | None = None) -> Any:
-    return call.read(Response(status=status, headers=headers or {}, body=body), Meta(status, 1, 0.1))
 
 
 def assert_outcome(outcome: object) -> None:
@@ -162,7 +151,7 @@ def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int) -
 
 def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
-    call = endpoints.APPROVE.call(SHOP, DIALECT, FISCAL_CODE, approval_request(last_name=last_name))
+    call = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
         text = " " * (pad - 4900) + f"{last_name} " * 300  # 5,000 characters become less than 300 when masked
         outcome = read(call, 400, json.dumps({"errors": {"lastname": text}}).encode())

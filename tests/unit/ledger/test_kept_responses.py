@@ -129,7 +129,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
     cipher = Fernet(Fernet.generate_key())
     shop = Shop(about_another(), encrypt=cipher)
     await shop.open_ledger()
-    cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment, return-value]
+    cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
     assert isinstance(await shop.result(), UnexpectedResponseError)
     entry = await shop.entry()
     assert (entry.state, entry.body) == (State.UNKNOWN, None)
