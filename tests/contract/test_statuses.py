@@ -5,13 +5,13 @@ from http import HTTPStatus
 
 import pytest
 
+from contract.test_states import NOT_PROCESSED
 from loanasync import LoanError
 from loanasync._protocol.endpoints import Call
 from support.response_reader import COMPLETE, CREATE, DOCUMENTS, errors, read
 
-# In HTTP, these statuses mean that the request was not processed; 403 is in spec §7.
-NOT_PROCESSED = {301, 307, 308, 401, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431}
-REFUSING = NOT_PROCESSED | {403}
+# In HTTP, the first statuses mean that the request was not processed; 403 is in spec §7.
+REFUSING = {*NOT_PROCESSED, 403}
 NAMED = sorted({*HTTPStatus} | {edge for start in range(100, 600, 100) for edge in (start, start + 99)})
 STATUSES = [
     pytest.param(NAMED, id="named"),
