@@ -8,26 +8,13 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    AccessDeniedError,
-    AlreadyEvaluatedError,
-    CannotCompleteError,
-    InvalidFiscalCodeError,
-    InvalidRequestError,
-    LoanClient,
-    LoanError,
-    RejectedError,
-    ServiceError,
-    ShopNotAllowedError,
-    SystemFaultError,
-    UserData,
-    UserNotFoundError,
-)
+from loanasync import LoanClient, LoanError, UserData, errors
 from loanasync._protocol.endpoints import Endpoint
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 BLANK = "This value should not be blank."
+NOT_ALLOWED = "This sales point cannot apply for a loan"
 
 
 @pytest.fixture
@@ -35,14 +22,14 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "problems", lambda *_, **__: ())
 
 
-async def rejected(client: LoanClient, code: str = FISCAL_CODE, **changes: Any) -> ServiceError:
+async def rejected(client: LoanClient, code: str = FISCAL_CODE, **changes: Any) -> errors.ServiceError:
     await client.create_request({"fiscalCode": FISCAL_CODE})
-    with pytest.raises(ServiceError) as caught:
+    with pytest.raises(errors.ServiceError) as caught:
         await client.approve(code, approval_request(**changes))
     return caught.value
 
 
-def texts(error: ServiceError) -> list[str]:
+def texts(error: errors.ServiceError) -> list[str]:
     return [each.message for each in error.problems]
 
 
@@ -67,7 +54,7 @@ async def test_validation_message_has_its_field_name(
     client: LoanClient, field: str, value: Any, wire_name: str, message: str
 ) -> None:
     error = await rejected(client, **{field: value})
-    assert type(error) is RejectedError
+    assert type(error) is errors.RejectedError
     [problem] = error.problems
     assert (problem.field, problem.wire_name, problem.message) == (field, wire_name, message)
     assert (error.status, error.attempts, error.operation) == (400, 1, "approve")
@@ -84,7 +71,7 @@ async def test_validation_message_has_its_field_name(
 async def test_validation_message_of_create_request(
     client: LoanClient, payload: dict[str, Any], name: str, message: str
 ) -> None:
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(errors.RejectedError) as caught:
         await client.create_request({"fiscalCode": FISCAL_CODE, **payload})
     assert [(each.field, each.message) for each in caught.value.problems] == [(name, message)]
 
@@ -93,11 +80,11 @@ async def test_validation_message_of_create_request(
 @pytest.mark.parametrize(
     ("tag", "kind", "status", "outcome", "message"),
     [
-        ("nouser", UserNotFoundError, 400, "not_evaluated", "User not found"),
-        ("already", AlreadyEvaluatedError, 400, "unknown", "User already evaluated for approval"),
-        ("noshop", ShopNotAllowedError, 400, "not_evaluated", "This sales point cannot apply for a loan"),
-        ("conflict", CannotCompleteError, 409, "unknown", "The request cannot be completed"),
-        ("500x9", SystemFaultError, 500, "unknown", "System error"),
+        ("nouser", errors.UserNotFoundError, 400, "not_evaluated", "User not found"),
+        ("already", errors.AlreadyEvaluatedError, 400, "unknown", "User already evaluated for approval"),
+        ("noshop", errors.ShopNotAllowedError, 400, "not_evaluated", NOT_ALLOWED),
+        ("conflict", errors.CannotCompleteError, 409, "unknown", "The request cannot be completed"),
+        ("500x9", errors.SystemFaultError, 500, "unknown", "System error"),
     ],
 )
 async def test_each_error_has_its_class_and_outcome(
@@ -113,11 +100,11 @@ async def test_each_error_has_its_class_and_outcome(
 async def test_invalid_fiscal_code_is_a_field_or_a_domain_error(client: LoanClient) -> None:
     error = await rejected(client, "SHORT")
     assert [(each.field, each.message) for each in error.problems] == [("fiscal_code", "Invalid fiscal code")]
-    with pytest.raises(InvalidFiscalCodeError) as caught:
+    with pytest.raises(errors.InvalidFiscalCodeError) as caught:
         await client.complete("SHORT", user_data())
     assert texts(caught.value) == ["Invalid fiscalCode."]
     async with Sandbox(dialect="civic_number") as sandbox, sandbox.client() as other:
-        assert type(await rejected(other, "SHORT")) is InvalidFiscalCodeError
+        assert type(await rejected(other, "SHORT")) is errors.InvalidFiscalCodeError
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -130,7 +117,7 @@ async def test_complete_rejection_in_italian_has_each_field(
 ) -> None:
     await client.create_request({"fiscalCode": FISCAL_CODE})
     await client.upload_documents(FISCAL_CODE, {})
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(errors.RejectedError) as caught:
         await client.complete(FISCAL_CODE, UserData(extra={wire_name: ""}))
     [problem] = caught.value.problems
     assert (problem.field, problem.wire_name) == (field, wire_name)
@@ -149,7 +136,7 @@ async def test_wrong_credentials_are_denied_in_every_call(
         "complete": partial(stranger.complete, FISCAL_CODE, user_data()),
     }
     for operation, call in calls.items():
-        with pytest.raises(AccessDeniedError) as caught:
+        with pytest.raises(errors.AccessDeniedError) as caught:
             await call()
         assert (caught.value.status, caught.value.operation) == (403, operation)
         assert texts(caught.value) == ["Access denied"]
@@ -173,7 +160,7 @@ async def test_limits_equal_those_of_the_service(
         await client.create_request({"fiscalCode": code})
         await client.approve(code, approval_request(**{field: value}))
     for value in outside:
-        with pytest.raises(InvalidRequestError) as caught:
+        with pytest.raises(errors.InvalidRequestError) as caught:
             await client.approve(FISCAL_CODE, approval_request(**{field: value}))
         assert [each.field for each in caught.value.problems] == [field]
         with monkeypatch.context() as patched:

@@ -8,30 +8,7 @@ import attrs
 import pytest
 from attrs import frozen
 
-from loanasync import (
-    AccessDeniedError,
-    AlreadyEvaluatedError,
-    Approved,
-    CannotCompleteError,
-    ConnectError,
-    ConnectionLostError,
-    Decision,
-    DomainError,
-    InvalidFiscalCodeError,
-    LoanClient,
-    LoanError,
-    OutcomeUnknownError,
-    ReadTimeoutError,
-    Refused,
-    RejectedError,
-    Response,
-    RetryPolicy,
-    ShopNotAllowedError,
-    SystemFaultError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
-    UserNotFoundError,
-)
+from loanasync import Approved, Decision, LoanClient, LoanError, Refused, Response, RetryPolicy, errors
 from loanasync.errors import Outcome
 from loanasync.ledger import MemoryLedger, State
 from loanasync.testing import (
@@ -130,43 +107,45 @@ ROWS = {
     "refused, cut off": decided(cut_off(422, b'{"approved": false, "am'), by=Refused),
     # proven not to be evaluated
     "not connected": Row(
-        (not_connected(),), ConnectError, State.RELEASED, "error", outcome="not_sent", is_put_back=True
+        (not_connected(),), errors.ConnectError, State.RELEASED, "error", outcome="not_sent", is_put_back=True
     ),
-    "field refused": Row((BLANK,), RejectedError, State.RELEASED, "rejected"),
-    "user not found": released(domain_error("User not found"), UserNotFoundError),
-    "invalid fiscal code": released(domain_error("Invalid fiscalCode."), InvalidFiscalCodeError),
+    "field refused": Row((BLANK,), errors.RejectedError, State.RELEASED, "rejected"),
+    "user not found": released(domain_error("User not found"), errors.UserNotFoundError),
+    "invalid fiscal code": released(domain_error("Invalid fiscalCode."), errors.InvalidFiscalCodeError),
     "shop not allowed": released(
-        domain_error("This sales point cannot apply for a loan"), ShopNotAllowedError, is_put_back=True
+        domain_error("This sales point cannot apply for a loan"), errors.ShopNotAllowedError, is_put_back=True
     ),
-    "denied": released(denied(), AccessDeniedError, is_put_back=True),
-    "404": released(response(404), UnexpectedStatusError, is_put_back=True),
-    "429": released(response(429), UnexpectedStatusError, is_put_back=True),
+    "denied": released(denied(), errors.AccessDeniedError, is_put_back=True),
+    "404": released(response(404), errors.UnexpectedStatusError, is_put_back=True),
+    "429": released(response(429), errors.UnexpectedStatusError, is_put_back=True),
     # evaluated earlier; the decision is not in this response
-    "already evaluated": unknown(domain_error(EVALUATED), error=AlreadyEvaluatedError, state=State.LOST),
+    "already evaluated": unknown(
+        domain_error(EVALUATED), error=errors.AlreadyEvaluatedError, state=State.LOST
+    ),
     "already evaluated after a 500": unknown(
-        system_error(), domain_error(EVALUATED), error=AlreadyEvaluatedError, state=State.LOST
+        system_error(), domain_error(EVALUATED), error=errors.AlreadyEvaluatedError, state=State.LOST
     ),
     "already evaluated with 409": unknown(
-        response(409, {"error": EVALUATED}), error=AlreadyEvaluatedError, state=State.LOST
+        response(409, {"error": EVALUATED}), error=errors.AlreadyEvaluatedError, state=State.LOST
     ),
     # perhaps evaluated
-    "500 to the last attempt": unknown(system_error(), system_error(), error=SystemFaultError),
-    "denied after a 500": unknown(system_error(), denied(), error=AccessDeniedError),
-    "field refused after a 500": unknown(system_error(), BLANK, error=RejectedError),
-    "not connected after a 500": unknown(system_error(), not_connected(), error=ConnectError),
-    "409": unknown(conflict(), error=CannotCompleteError),
-    "502": unknown(response(502), error=UnexpectedStatusError),
-    "404 with a decision": unknown(response(404, {"approved": True}), error=UnexpectedResponseError),
-    "another domain message": unknown(domain_error("Something new"), error=DomainError),
-    "no response": unknown(timed_out(), error=ReadTimeoutError),
-    "connection lost": unknown(connection_lost(), error=ConnectionLostError),
-    "201 without a body": unknown(response(201, b""), error=UnexpectedResponseError),
-    "422 that is not JSON": unknown(response(422, b"<html>"), error=UnexpectedResponseError),
+    "500 to the last attempt": unknown(system_error(), system_error(), error=errors.SystemFaultError),
+    "denied after a 500": unknown(system_error(), denied(), error=errors.AccessDeniedError),
+    "field refused after a 500": unknown(system_error(), BLANK, error=errors.RejectedError),
+    "not connected after a 500": unknown(system_error(), not_connected(), error=errors.ConnectError),
+    "409": unknown(conflict(), error=errors.CannotCompleteError),
+    "502": unknown(response(502), error=errors.UnexpectedStatusError),
+    "404 with a decision": unknown(response(404, {"approved": True}), error=errors.UnexpectedResponseError),
+    "another domain message": unknown(domain_error("Something new"), error=errors.DomainError),
+    "no response": unknown(timed_out(), error=errors.ReadTimeoutError),
+    "connection lost": unknown(connection_lost(), error=errors.ConnectionLostError),
+    "201 without a body": unknown(response(201, b""), error=errors.UnexpectedResponseError),
+    "422 that is not JSON": unknown(response(422, b"<html>"), error=errors.UnexpectedResponseError),
     "422 with problems": unknown(
-        response(422, {"errors": {"email": ["is taken"]}}), error=UnexpectedResponseError
+        response(422, {"errors": {"email": ["is taken"]}}), error=errors.UnexpectedResponseError
     ),
     "response for another customer": unknown(
-        response(201, {"approved": True, "fiscalCode": OTHER_CODE}), error=UnexpectedResponseError
+        response(201, {"approved": True, "fiscalCode": OTHER_CODE}), error=errors.UnexpectedResponseError
     ),
 }
 each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -210,7 +189,7 @@ async def check_next_call(
         assert (again.meta.status, again.meta.unread) == (result.meta.status, result.meta.unread)
         assert again.meta.attempts == 0
     else:
-        assert isinstance(again, OutcomeUnknownError)
+        assert isinstance(again, errors.OutcomeUnknownError)
         assert (again.state, again.outcome, again.repeatable) == (row.state.value, "unknown", False)
         assert again.note == row.result.__name__
 

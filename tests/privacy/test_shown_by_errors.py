@@ -17,43 +17,15 @@ import pytest
 
 from faults_page import ROWS
 from loanasync import (
-    AccessDeniedError,
     AdditionalData,
-    AlreadyEvaluatedError,
     ApprovalRequest,
-    CannotCompleteError,
     CircuitBreaker,
-    CircuitOpenError,
-    ClientClosedError,
-    ConfigurationError,
-    DeadlineExceededError,
-    DecisionForgottenError,
-    DecisionNotRecordedError,
     Dialect,
-    DomainError,
-    InFlightError,
-    InvalidFiscalCodeError,
-    InvalidRequestError,
-    LedgerError,
-    LedgerMismatchError,
-    LedgerUnavailableError,
     LoanClient,
     LoanError,
-    NotResolvedError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    PoolTimeoutError,
-    RejectedError,
     RetryPolicy,
-    ServiceError,
-    ShopNotAllowedError,
-    SystemFaultError,
     Timeout,
-    TransportError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
     UserData,
-    UserNotFoundError,
     errors,
 )
 from loanasync._protocol.codec import write
@@ -122,31 +94,34 @@ def domain(text: str) -> Callable[[str], bytes]:
 
 
 BODIES: dict[type[LoanError], tuple[int, Callable[[str], bytes]]] = {
-    RejectedError: (400, problems(lastname=["HERE"], city="HERE")),
-    DomainError: (400, domain("No.")),
-    UserNotFoundError: (400, domain("User not found")),
-    AlreadyEvaluatedError: (400, domain("User already evaluated for approval")),
-    ShopNotAllowedError: (400, domain("This sales point cannot apply for a loan")),
-    InvalidFiscalCodeError: (400, domain("Invalid fiscalCode.")),
-    AccessDeniedError: (403, lambda quote: json.dumps({"error": quote}).encode()),
-    CannotCompleteError: (409, lambda quote: json.dumps({"errors": quote}).encode()),
-    SystemFaultError: (500, problems(system="HERE")),
-    UnexpectedStatusError: (418, problems(teapot=["HERE"])),
-    UnexpectedResponseError: (
+    errors.RejectedError: (400, problems(lastname=["HERE"], city="HERE")),
+    errors.DomainError: (400, domain("No.")),
+    errors.UserNotFoundError: (400, domain("User not found")),
+    errors.AlreadyEvaluatedError: (400, domain("User already evaluated for approval")),
+    errors.ShopNotAllowedError: (400, domain("This sales point cannot apply for a loan")),
+    errors.InvalidFiscalCodeError: (400, domain("Invalid fiscalCode.")),
+    errors.AccessDeniedError: (403, lambda quote: json.dumps({"error": quote}).encode()),
+    errors.CannotCompleteError: (409, lambda quote: json.dumps({"errors": quote}).encode()),
+    errors.SystemFaultError: (500, problems(system="HERE")),
+    errors.UnexpectedStatusError: (418, problems(teapot=["HERE"])),
+    errors.UnexpectedResponseError: (
         400,
         lambda quote: json.dumps({"errors": {quote: [quote], "city": quote}}).encode(),
     ),
 }
 EXPECTED: dict[type[LoanError], set[type[LoanError]]] = {
-    UnexpectedResponseError: set(),
-    **{kind: {DomainError} for kind in (UserNotFoundError, ShopNotAllowedError, InvalidFiscalCodeError)},
+    errors.UnexpectedResponseError: set(),
+    **{
+        kind: {errors.DomainError}
+        for kind in (errors.UserNotFoundError, errors.ShopNotAllowedError, errors.InvalidFiscalCodeError)
+    },
 }
 
 
 def kinds_and_operations() -> Iterator[Any]:
     """Yield all pairs; each kind with an approval, and each operation with a rejection, for each commit."""
     for kind, operation in product(BODIES, OPERATIONS):
-        is_common = operation == "approve" or kind is RejectedError
+        is_common = operation == "approve" or kind is errors.RejectedError
         marks = [] if is_common else [pytest.mark.scheduled]
         yield pytest.param(kind, operation, id=f"{kind.__name__}-{operation}", marks=marks)
 
@@ -162,7 +137,7 @@ async def test_messages_that_repeat_personal_values_are_masked(kind: type[LoanEr
             results.add(type(result))
     if operation == "approve":
         # A truncated message proves nothing, and neither does a domain message beside another one.
-        assert results - {UnexpectedResponseError} == EXPECTED.get(kind, {kind})
+        assert results - {errors.UnexpectedResponseError} == EXPECTED.get(kind, {kind})
 
 
 @pytest.mark.parametrize("status", [201, 422])
@@ -287,20 +262,20 @@ async def unavailable_to_resolve(captured: Captured) -> Any:
 
 
 SCENES: list[tuple[Callable[[Captured], Awaitable[Any]], type[LoanError]]] = [
-    (deadline, DeadlineExceededError),
-    (no_slot, PoolTimeoutError),
-    (circuit_open, CircuitOpenError),
-    (closed, ClientClosedError),
-    (forgotten, DecisionForgottenError),
-    (in_flight, InFlightError),
-    (unknown, OutcomeUnknownError),
-    (mismatched, PayloadMismatchError),
-    (contradicted, NotResolvedError),
-    (unavailable_to_resolve, LedgerUnavailableError),
-    (unavailable, LedgerUnavailableError),
-    (of_another_service, LedgerMismatchError),
-    (no_valkey, LedgerUnavailableError),
-    (no_postgres, LedgerUnavailableError),
+    (deadline, errors.DeadlineExceededError),
+    (no_slot, errors.PoolTimeoutError),
+    (circuit_open, errors.CircuitOpenError),
+    (closed, errors.ClientClosedError),
+    (forgotten, errors.DecisionForgottenError),
+    (in_flight, errors.InFlightError),
+    (unknown, errors.OutcomeUnknownError),
+    (mismatched, errors.PayloadMismatchError),
+    (contradicted, errors.NotResolvedError),
+    (unavailable_to_resolve, errors.LedgerUnavailableError),
+    (unavailable, errors.LedgerUnavailableError),
+    (of_another_service, errors.LedgerMismatchError),
+    (no_valkey, errors.LedgerUnavailableError),
+    (no_postgres, errors.LedgerUnavailableError),
 ]
 
 
@@ -320,7 +295,7 @@ async def test_unrecorded_decision_is_shown_only_in_a_pickle(step: ScriptedRespo
         client = client_of(captured, step, ledger=ledger, ledger_policy=LedgerPolicy(orphan_folder=tmp_path))
         captured.add(error := await call(client))
         captured.values += [client, ledger, *[entry async for entry in ledger.scan()]]
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert leaks(captured, tuple(each for each in OUTPUT_KINDS if "pickles" not in each.name)) == []
     assert CODE.encode() in pickle.dumps(error)
     assert CODE not in f"{copy.deepcopy(error)!r} {pickle.loads(pickle.dumps(error))!r}"  # noqa: S301  (our own)
@@ -362,13 +337,13 @@ async def test_function_for_the_token_is_not_shown(operation: str, end: str) -> 
         results: list[object] = await asyncio.gather(task, return_exceptions=True)
         captured.values.append(client)
         captured.add(results[0])
-    assert isinstance(results[0], asyncio.CancelledError if end == "is cancelled" else TransportError)
+    assert isinstance(results[0], asyncio.CancelledError if end == "is cancelled" else errors.TransportError)
 
 
 def test_every_error_class_is_covered() -> None:
     searched_for = {row.expected.error for row in ROWS} | {*BODIES} | {kind for _, kind in SCENES}
-    searched_for |= {InvalidRequestError, ConfigurationError, DecisionNotRecordedError}
-    base_classes = {LoanError, ServiceError, TransportError, LedgerError}
+    searched_for |= {errors.InvalidRequestError, errors.ConfigurationError, errors.DecisionNotRecordedError}
+    base_classes = {LoanError, errors.ServiceError, errors.TransportError, errors.LedgerError}
     assert searched_for - {None} == {getattr(errors, name) for name in errors.__all__} - base_classes
 
 
@@ -403,7 +378,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 def attempt(captured: Captured, act: Callable[..., object], *arguments: Any, **options: Any) -> None:
     """Capture the error of an invalid setting."""
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(errors.ConfigurationError) as caught:
         act(*arguments, **options)
     captured.add(caught.value)
 
@@ -461,7 +436,7 @@ async def test_calls_that_need_a_ledger_show_no_customer() -> None:
             client.entry_key(CODE, order_token=TOKEN),
             client.resolve(CODE, "refused", source="webhook", order_token=TOKEN),
         ):
-            with pytest.raises(ConfigurationError) as caught:
+            with pytest.raises(errors.ConfigurationError) as caught:
                 await missing
             captured.add(caught.value)
 
@@ -514,6 +489,6 @@ async def test_invalid_request_shows_no_personal_data(number: int) -> None:
             for payload in (UNSENDABLE, [UNSENDABLE], CODE, {CODE: {1: float("inf")}}):
                 calls += [client.upload_documents(CODE, payload), client.create_request(payload)]
             for each in calls:
-                with pytest.raises(InvalidRequestError) as caught:
+                with pytest.raises(errors.InvalidRequestError) as caught:
                     await each
                 captured.add(caught.value)

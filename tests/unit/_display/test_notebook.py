@@ -3,19 +3,7 @@
 from html.parser import HTMLParser
 from typing import Any
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    ClientClosedError,
-    ConnectionLostError,
-    DecisionNotRecordedError,
-    InvalidRequestError,
-    Meta,
-    Problem,
-    Refused,
-    RejectedError,
-    UnexpectedResponseError,
-)
+from loanasync import Approved, Meta, Problem, Refused, errors
 from loanasync._display import notebook
 from loanasync._results import Problems
 from loanasync.bulk import Row, RowResult, Summary
@@ -36,10 +24,12 @@ def texts(text: Any) -> list[object]:
     """Return values with this text as the message of a problem."""
     problem = Problem(text, text, text, text, hint=text)
     return [
-        InvalidRequestError((problem,)),
-        RejectedError("approve", (problem, problem), Meta(400, 1, 0.1, text, (text,))),
-        UnexpectedResponseError("approve", (text,), "unknown", META, (problem,)),
-        RowResult(0, (fiscal_code(), approval_request()), "rejected", None, InvalidRequestError((problem,))),
+        errors.InvalidRequestError((problem,)),
+        errors.RejectedError("approve", (problem, problem), Meta(400, 1, 0.1, text, (text,))),
+        errors.UnexpectedResponseError("approve", (text,), "unknown", META, (problem,)),
+        RowResult(
+            0, (fiscal_code(), approval_request()), "rejected", None, errors.InvalidRequestError((problem,))
+        ),
         RowResult(0, (fiscal_code(), approval_request()), "refused", Refused(amount=text, meta=META)),
     ]
 
@@ -83,7 +73,7 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
         Problem("amount", "amount", "must be more", "amount.range", hint="in cents"),
         Problem("last_name", "lastname", "is required"),
     )
-    page = Page(shown(InvalidRequestError(problems)))
+    page = Page(shown(errors.InvalidRequestError(problems)))
     assert page.text == (
         "InvalidRequestError: request not sent; fix these fields"
         "fieldmessagecodeamountmust be more; in centsamount.rangelast_nameis required"
@@ -93,11 +83,11 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
         == "problemsfieldmessagecodeamountmust be more; in centsamount.range"
     )
     assert Page(shown(Problems())).text == "no problemsfieldmessagecode"
-    page = Page(shown(AlreadyEvaluatedError("approve", problems[:1], META)))
+    page = Page(shown(errors.AlreadyEvaluatedError("approve", problems[:1], META)))
     assert "approve failed with status 201 (see below): this customer was evaluated before" in page.text
     assert page.text.count("must be more") == 1
     for value in (
-        ClientClosedError()._repr_html_(),
+        errors.ClientClosedError()._repr_html_(),
         *(hasattr(each, "_repr_html_") for each in (META, *problems)),
     ):
         assert not value, "a notebook shows its `repr`"
@@ -105,7 +95,7 @@ def test_error_html_shows_advice_and_each_problem_once() -> None:
 
 def test_row_result_html_shows_no_personal_data() -> None:
     decision = Approved(redirect_url=SECRET, last_name=SECRET, meta=META)
-    error = DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
+    error = errors.DecisionNotRecordedError("approve", "0f" * 32, "approved", decision, None, "OSError")
     unrecorded = RowResult(3, Row(SECRET, approval_request()), "approved", decision, error)
     foreign = result_of(4, (SECRET, approval_request()), ValueError(SECRET))
     for result, text in (
@@ -117,7 +107,7 @@ def test_row_result_html_shows_no_personal_data() -> None:
 
 
 def test_row_result_html_shows_the_result() -> None:
-    error = ConnectionLostError("approve", "ServerDisconnectedError", "unknown", 1)
+    error = errors.ConnectionLostError("approve", "ServerDisconnectedError", "unknown", 1)
     page = Page(shown(RowResult(0, (SECRET, approval_request()), "unknown", None, error)))
     head = "Result of a rowstatusrowamountnet amounterror"
     assert page.text == f"{head}unknown0ConnectionLostError: {error}"

@@ -5,19 +5,7 @@ from unittest import mock
 import pytest
 from attrs import evolve
 
-from loanasync import (
-    Approved,
-    ConnectionLostError,
-    DeadlineExceededError,
-    LoanError,
-    PoolTimeoutError,
-    ReadTimeoutError,
-    Refused,
-    RetryPolicy,
-    SystemFaultError,
-    Timeout,
-    UnexpectedResponseError,
-)
+from loanasync import Approved, LoanError, Refused, RetryPolicy, Timeout, errors
 from loanasync._protocol.messages import Request, Response
 from loanasync._runtime.pipeline import Slots
 from loanasync.testing import (
@@ -77,7 +65,7 @@ async def test_connection_of_an_error_is_discarded(received: Response, calls: in
 async def test_system_fault_with_a_decision_is_not_retried() -> None:
     run = Run(system_error(), response(500, {"approved": True}), approved())
     error = await failure(run)
-    assert (type(error), error.outcome) == (UnexpectedResponseError, "unknown")
+    assert (type(error), error.outcome) == (errors.UnexpectedResponseError, "unknown")
     assert len(run.transport.sent) == 2
 
 
@@ -85,7 +73,7 @@ async def test_system_fault_with_a_decision_is_not_retried() -> None:
 async def test_retry_that_is_not_made_costs_no_quota(retry_after: int | None, attempts: int) -> None:
     run = Run(system_error(retry_after=retry_after), system_error(), approved(), quota=1)
     timeout, retry = Timeout(total=5, attempt=4, connect=1), RetryPolicy(attempts=attempts, base=1e-9)
-    assert isinstance(await failure(run, timeout=timeout, retry=retry), SystemFaultError)
+    assert isinstance(await failure(run, timeout=timeout, retry=retry), errors.SystemFaultError)
     assert isinstance(await run.approve(), Approved)
 
 
@@ -105,15 +93,15 @@ async def test_ten_calls_with_a_response_return_one_retry(
     )
     await run.approve()
     outcomes = await asyncio.gather(*(run.approve() for _ in range(responses + 5)), return_exceptions=True)
-    assert {type(each) for each in outcomes} == {Refused, ConnectionLostError}
+    assert {type(each) for each in outcomes} == {Refused, errors.ConnectionLostError}
     if enough:
         assert isinstance(await run.approve(), Approved)
     else:
-        assert isinstance(await failure(run), SystemFaultError)
+        assert isinstance(await failure(run), errors.SystemFaultError)
 
 
 async def test_attempt_of_another_call_is_limited_by_the_deadline() -> None:
-    for total, kind in ((10, DeadlineExceededError), (60, ReadTimeoutError)):
+    for total, kind in ((10, errors.DeadlineExceededError), (60, errors.ReadTimeoutError)):
         client = scripted_client(timed_out(), timeout=Timeout(total=total, attempt=30))
         with pytest.raises(kind) as caught:
             await client.create_request({})
@@ -129,7 +117,7 @@ async def test_retry_after_the_deadline_is_not_sent() -> None:
     transport.clock.sleep = oversleep  # type: ignore[method-assign]
     run = Run(transport=transport)
     error = await failure(run, timeout=Timeout(total=10, attempt=9))
-    assert isinstance(error, DeadlineExceededError)
+    assert isinstance(error, errors.DeadlineExceededError)
     assert (error.outcome, error.attempts, len(run.transport.sent)) == ("unknown", 1, 1)
 
 
@@ -139,7 +127,7 @@ async def test_call_without_a_slot_in_time_is_not_sent() -> None:
     first = asyncio.create_task(run.approve())
     await arrived.wait()
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
-    assert isinstance(error, PoolTimeoutError)
+    assert isinstance(error, errors.PoolTimeoutError)
     assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
     go.set()
     assert isinstance(await first, Approved)
@@ -189,7 +177,7 @@ def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
         if end == "cancellation":
             await cancelled(call)
         else:
-            assert isinstance(call.exception(), DeadlineExceededError)
+            assert isinstance(call.exception(), errors.DeadlineExceededError)
 
     VirtualTime().run(close_during_a_call())
 

@@ -5,21 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    ConnectError,
-    ConnectionLostError,
-    DecisionNotRecordedError,
-    DomainError,
-    InvalidRequestError,
-    LoanError,
-    Meta,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    Problem,
-    Refused,
-)
+from loanasync import Approved, LoanError, Meta, Problem, Refused, errors
 from loanasync.bulk import Row, RowResult
 from loanasync.bulk.rows import result_of
 from loanasync.bulk.summary import Tally
@@ -53,11 +39,11 @@ def test_row_of_a_decision_is_flat_and_not_personal() -> None:
 
 def test_error_of_a_row_keeps_no_other_exception() -> None:
     """Exceptions and frames of a user's token function or transport may contain personal data."""
-    error = ConnectError("approve", "OSError", "not_sent", 1)
+    error = errors.ConnectError("approve", "OSError", "not_sent", 1)
     try:
         int("Anna")
     except ValueError as other:
-        with pytest.raises(ConnectError):
+        with pytest.raises(errors.ConnectError):
             raise error from other
     kept = result(error).error
     assert kept is error
@@ -67,16 +53,16 @@ def test_error_of_a_row_keeps_no_other_exception() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ConnectError("approve", "OSError", "not_sent", 1), {"repeatable": True, "attempts": 1}),
-        (ConnectionLostError("approve", "OSError", "unknown", 2, "7" * 32, "c0ffee"), {
+        (errors.ConnectError("approve", "OSError", "not_sent", 1), {"repeatable": True, "attempts": 1}),
+        (errors.ConnectionLostError("approve", "OSError", "unknown", 2, "7" * 32, "c0ffee"), {
             "status": "unknown", "outcome": "unknown", "attempts": 2, "trace_id": "7" * 32, "entry": "c0ffee",
         }),
-        (DomainError("approve", (), META), {"attempts": 2, "elapsed": 0.5, "trace_id": "7" * 32}),
-        (InvalidRequestError((Problem("amount", "amount", "must be less"),)), {
+        (errors.DomainError("approve", (), META), {"attempts": 2, "elapsed": 0.5, "trace_id": "7" * 32}),
+        (errors.InvalidRequestError((Problem("amount", "amount", "must be less"),)), {
             "status": "rejected", "amount": 45_000, "attempts": None, "elapsed": None, "entry": None,
         }),
-        (PayloadMismatchError("approve", "c0ffee", "inflight"), {"entry": "c0ffee", "attempts": None}),
-        (DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError"), {
+        (errors.PayloadMismatchError("approve", "c0ffee", "inflight"), {"entry": "c0ffee", "attempts": None}),
+        (errors.DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError"), {
             "status": "approved", "net_amount": 43_650,
         }),
     ],
@@ -91,44 +77,45 @@ def test_row_of_an_error_has_its_message_and_facts(error: LoanError, expected: d
 
 def test_result_knows_whether_its_call_sent_a_request() -> None:
     sent: list[Approved | LoanError] = [
-        DECISION, ConnectionLostError("approve", "OSError", "unknown", 1), DomainError("approve", (), META),
-        DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError"),
+        DECISION, errors.ConnectionLostError("approve", "OSError", "unknown", 1),
+        errors.DomainError("approve", (), META),
+        errors.DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError"),
     ]  # fmt: skip
     not_sent: list[Approved | LoanError] = [
         attrs.evolve(DECISION, meta=attrs.evolve(META, attempts=0)),
-        InvalidRequestError(()), ConnectError("approve", "OSError", "not_sent", 1),
-        OutcomeUnknownError("approve", "c0ffee", "lost", ""),
+        errors.InvalidRequestError(()), errors.ConnectError("approve", "OSError", "not_sent", 1),
+        errors.OutcomeUnknownError("approve", "c0ffee", "lost", ""),
     ]  # fmt: skip
     assert [result(outcome).sent for outcome in (*sent, *not_sent)] == [True] * 4 + [False] * 4
 
 
 @pytest.mark.parametrize("row", [None, {"fiscal_code": FISCAL_CODE}, (FISCAL_CODE, None)])
 def test_row_that_is_no_row_has_no_amount(row: Any) -> None:
-    flat = result_of(0, row, InvalidRequestError(())).as_row(personal=True)
+    flat = result_of(0, row, errors.InvalidRequestError(())).as_row(personal=True)
     assert (flat["id"], flat["amount"], flat["redirect_url"]) == (None, None, None)
 
 
 def test_amount_that_is_no_int_is_not_in_the_row() -> None:
     for amount in ("450", 450.0, True, None):
-        assert result(InvalidRequestError(()), amount=amount).as_row()["amount"] is None
+        assert result(errors.InvalidRequestError(()), amount=amount).as_row()["amount"] is None
 
 
 DECIDED_BEFORE: list[LoanError] = [
-    AlreadyEvaluatedError("approve", (), META),
-    PayloadMismatchError("approve", "c0ffee", "approved"),
-    PayloadMismatchError("approve", "c0ffee", "refused"),
-    OutcomeUnknownError("approve", "c0ffee", "lost", ""),
+    errors.AlreadyEvaluatedError("approve", (), META),
+    errors.PayloadMismatchError("approve", "c0ffee", "approved"),
+    errors.PayloadMismatchError("approve", "c0ffee", "refused"),
+    errors.OutcomeUnknownError("approve", "c0ffee", "lost", ""),
 ]
 OPEN: list[LoanError] = [
-    DomainError("approve", (), META),
-    PayloadMismatchError("approve", "c0ffee", "inflight"),
-    OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
-    OutcomeUnknownError("approve", "c0ffee", "held", ""),
-    ConnectError("approve", "OSError", "not_sent", 1),
+    errors.DomainError("approve", (), META),
+    errors.PayloadMismatchError("approve", "c0ffee", "inflight"),
+    errors.OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
+    errors.OutcomeUnknownError("approve", "c0ffee", "held", ""),
+    errors.ConnectError("approve", "OSError", "not_sent", 1),
 ]
 
 
-UNRECORDED = DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError")
+UNRECORDED = errors.DecisionNotRecordedError("approve", "c0ffee", "approved", DECISION, None, "OSError")
 
 
 @pytest.mark.parametrize(

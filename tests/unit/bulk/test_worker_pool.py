@@ -9,19 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    ConfigurationError,
-    ConnectError,
-    ConnectionLostError,
-    Decision,
-    InFlightError,
-    InvalidRequestError,
-    LoanError,
-    Meta,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-)
+from loanasync import Decision, LoanError, Meta, errors
 from loanasync.bulk import Row, RowResult
 from loanasync.testing import approved, scripted_client
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
@@ -197,7 +185,7 @@ async def test_row_that_was_read_is_released() -> None:
 )
 def test_invalid_argument_raises_configuration_error(setting: str, value: object) -> None:
     arguments = {"rows": rows(1), setting: value}
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(errors.ConfigurationError) as caught:
         approvals_of(approve_at_once, **arguments)
     assert caught.value.setting == setting
 
@@ -208,7 +196,7 @@ async def test_pool_begins_slowly_and_grows_with_each_decision() -> None:
     reading = asyncio.create_task(anext(approvals))
     await let_tasks_run()
     assert len(calls.in_progress) == 4
-    calls.finish(0, ConnectError("approve", "OSError", "not_sent", 1))
+    calls.finish(0, errors.ConnectError("approve", "OSError", "not_sent", 1))
     await let_tasks_run()
     assert len(calls.in_progress) == 4, "an error permits no further call"
     for decisions in range(1, 10):
@@ -238,19 +226,19 @@ async def run_with(outcomes: list[Decision | LoanError], **options: int | None) 
 
 async def test_rows_in_sequence_without_a_decision_stop_the_pool() -> None:
     failing: list[Decision | LoanError] = [
-        ConnectError("approve", "OSError", "not_sent", 1),
-        AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1)),
-        ConnectionLostError("approve", "OSError", "unknown", 1),
+        errors.ConnectError("approve", "OSError", "not_sent", 1),
+        errors.AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1)),
+        errors.ConnectionLostError("approve", "OSError", "unknown", 1),
     ] * 30
     reason = "stopped after 20 rows without a decision, the last with AlreadyEvaluatedError"
     with pytest.warns(RuntimeWarning, match=rf"{reason}.*None"):
         assert await run_with([*failing[:19], DECISION, *failing]) == (reason, 19 + 1 + 20)
     assert await run_with(failing, stop_after=None) == ("", 90)
     known: list[Decision | LoanError] = [
-        InvalidRequestError(()),
-        OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
-        PayloadMismatchError("approve", "c0ffee", "approved"),
-        InFlightError("approve", "c0ffee"),
+        errors.InvalidRequestError(()),
+        errors.OutcomeUnknownError("approve", "c0ffee", "unknown", ""),
+        errors.PayloadMismatchError("approve", "c0ffee", "approved"),
+        errors.InFlightError("approve", "c0ffee"),
     ]
     assert await run_with(known * 10, stop_after=2) == ("", 40), "they were not sent, and are known"
 

@@ -16,17 +16,7 @@ import pytest
 import redis
 from cryptography.fernet import Fernet
 
-from loanasync import (
-    Approved,
-    ConfigurationError,
-    ConnectError,
-    DecisionNotRecordedError,
-    LedgerMismatchError,
-    LedgerUnavailableError,
-    OutcomeUnknownError,
-    ReadTimeoutError,
-    Refused,
-)
+from loanasync import Approved, Refused, errors
 from loanasync._protocol.messages import Response
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, State, import_orphans
 from loanasync.ledger.ledger import HeaderChangedError
@@ -71,7 +61,7 @@ def wrong_arguments() -> None:
 )
 async def test_failing_claim_sends_nothing(fault: Any, cause: str) -> None:
     shop = Shop(approved(), ledger=FailingLedger(claim=fault, settle=fault), patience=0.05)
-    with pytest.raises(LedgerUnavailableError, match="request not sent") as caught:
+    with pytest.raises(errors.LedgerUnavailableError, match="request not sent") as caught:
         await shop.approve()
     assert caught.value.cause_type == cause
     assert caught.value.__cause__ is caught.value.__context__ is None
@@ -87,7 +77,7 @@ async def test_claim_that_may_still_be_written_is_undone_by_later_calls(
     monkeypatch.setattr("loanasync.ledger.guard.time", clock)
     ledger = FailingLedger(claim=broken)
     shop = Shop(*[approved()] * 3, ledger=ledger, patience=5)
-    assert isinstance(await shop.result(), LedgerUnavailableError)
+    assert isinstance(await shop.result(), errors.LedgerUnavailableError)
     ledger.faults.clear()
     for later, looks in ((0.0, ["get"]), (10.0, ["get"]), (20.0, [])):
         ledger.operations.clear()
@@ -100,7 +90,7 @@ async def test_failed_release_is_written_by_the_next_call_even_after_the_lease(
 ) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(not_connected(), approved(), ledger=ledger)
-    assert isinstance(await shop.result(), ConnectError)
+    assert isinstance(await shop.result(), errors.ConnectError)
     assert ledger.operations == ["claim", "settle"], "the caller does not wait for a second failure"
     ledger.faults.clear()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time=time.time)
@@ -117,10 +107,10 @@ async def test_repeat_whose_claim_fails_leaves_the_outcome_unknown() -> None:
             return entry if options["over"] is None else broken()
 
     shop = Shop(timed_out(), approved(), ledger=Silent())
-    assert isinstance(await shop.result(), ReadTimeoutError)
-    assert isinstance(await shop.result(repeat_unknown=True), LedgerUnavailableError)
+    assert isinstance(await shop.result(), errors.ReadTimeoutError)
+    assert isinstance(await shop.result(repeat_unknown=True), errors.LedgerUnavailableError)
     assert (await shop.entry()).state is State.UNKNOWN
-    assert isinstance(await shop.result(), OutcomeUnknownError)
+    assert isinstance(await shop.result(), errors.OutcomeUnknownError)
     assert shop.script.left == 1
 
 
@@ -137,7 +127,7 @@ async def test_failing_lookup_sends_nothing() -> None:
     shop = Shop(step, ledger=FailingLedger(get=broken), options={"max_concurrency": 1})
     call = asyncio.create_task(shop.approve())
     await arrived.wait()
-    assert isinstance(await shop.result(code="TSTXYZ00A00A000B"), LedgerUnavailableError)
+    assert isinstance(await shop.result(code="TSTXYZ00A00A000B"), errors.LedgerUnavailableError)
     go.set()
     await call
 
@@ -145,7 +135,7 @@ async def test_failing_lookup_sends_nothing() -> None:
 async def test_option_that_the_driver_lacks_names_its_version() -> None:
     shop = Shop(approved(), ledger=RedisLedger("redis://shop:SECRET@127.0.0.1:1/0?driver=1", durable=False))
     expected = rf"redis {redis.__version__} has no option driver: .* pip install -U '\.\[redis\]'"
-    with pytest.raises(ConfigurationError, match=expected) as caught:
+    with pytest.raises(errors.ConfigurationError, match=expected) as caught:
         await shop.approve()
     assert "SECRET" not in str(caught.value)
     assert shop.script.left == 1
@@ -203,7 +193,7 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     faults, ledger = ledger.faults, type(ledger)(**ledger.faults)
     shop = Shop(step, ledger=ledger, orphan_folder=tmp_path / "orphans", patience=0.05)
     error = await shop.result()
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert isinstance(error.decision, kind)
     assert error.outcome == ("approved" if kind is Approved else "refused")
     assert error.entry == (await shop.entry()).key
@@ -240,7 +230,7 @@ async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: py
 async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None:
     shop = Shop(approved(), ledger=FailingLedger(settle=broken), orphan_folder=tmp_path)
     await asyncio.get_running_loop().shutdown_default_executor()
-    assert isinstance(await shop.result(), DecisionNotRecordedError)
+    assert isinstance(await shop.result(), errors.DecisionNotRecordedError)
     assert orphans_in(tmp_path) == 1
 
 
@@ -256,7 +246,7 @@ async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: 
     ledger.faults["settle"] = later  # when the cancelled task writes what was not written
     await asyncio.wait({task, call})
     error = call.exception()
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert (type(error.decision), error.cause_type) == (Approved, "CancelledError")
     assert orphans_in(tmp_path) == 1
 
@@ -336,7 +326,7 @@ async def test_unrecorded_decision_of_a_cancelled_caller_is_logged(
 
 async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(timed_out(), ledger=FailingLedger(settle=broken))
-    assert isinstance(await shop.result(), ReadTimeoutError)
+    assert isinstance(await shop.result(), errors.ReadTimeoutError)
     assert (await shop.entry()).state is State.INFLIGHT
     assert "until its lease expires" in caplog.text
 
@@ -344,7 +334,7 @@ async def test_unwritable_unknown_outcome_expires_with_its_lease(caplog: pytest.
 async def test_aclose_with_a_cancelling_ledger_raises_nothing() -> None:
     """A later call releases the claim."""
     shop = Shop(not_connected(), ledger=FailingLedger(settle=cancelling))
-    assert isinstance(await shop.result(), ConnectError)
+    assert isinstance(await shop.result(), errors.ConnectError)
     await shop.client.aclose()
     assert (await shop.entry()).state is State.INFLIGHT
 
@@ -367,7 +357,7 @@ async def test_error_without_ledger_and_file_has_the_only_copy(
     make: Callable[[], FailingLedger], caplog: pytest.LogCaptureFixture
 ) -> None:
     error = await Shop(approved(), ledger=make()).result()
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
     is_resolved = "stays refused, because a person resolved it" in caplog.text
     assert is_resolved is (make is ResolvedLedger)
@@ -375,7 +365,7 @@ async def test_error_without_ledger_and_file_has_the_only_copy(
     client = scripted_client(approved(), ledger=make(), ledger_policy=LedgerPolicy())
     async with client.approve_many([(FISCAL_CODE, approval_request())]) as results:
         [result] = [result async for result in results]
-    assert isinstance(result.error, DecisionNotRecordedError)
+    assert isinstance(result.error, errors.DecisionNotRecordedError)
     assert result.decision is result.error.decision
     assert (result.status, result.error.file) == ("approved", None)
 
@@ -397,9 +387,9 @@ async def test_decision_that_cannot_be_encrypted_delays_no_other() -> None:
     ledger = FailingLedger()
     shop = Shop(long, *[approved()] * 3, ledger=ledger, encrypt=Cipher())
     first, second, third, fourth = (fiscal_code() for _ in range(4))
-    assert isinstance(await shop.result(code=first), DecisionNotRecordedError)
+    assert isinstance(await shop.result(code=first), errors.DecisionNotRecordedError)
     ledger.faults["settle"] = broken
-    assert isinstance(await shop.result(code=second), DecisionNotRecordedError)
+    assert isinstance(await shop.result(code=second), errors.DecisionNotRecordedError)
     del ledger.faults["settle"]
     for code in (third, fourth):
         assert isinstance(await shop.result(code=code), Approved)
@@ -418,8 +408,8 @@ async def test_orphan_folders_are_the_users_and_a_temporary_one(
     (tmp_path / "state" / "loanasync" / "orphans").rename(tmp_path / "kept")
     (tmp_path / "state" / "loanasync" / "orphans").write_text("in the way")
     second = await shop.result(code="TSTXYZ00A00A000B")
-    assert isinstance(first, DecisionNotRecordedError)
-    assert isinstance(second, DecisionNotRecordedError)
+    assert isinstance(first, errors.DecisionNotRecordedError)
+    assert isinstance(second, errors.DecisionNotRecordedError)
     assert str(first.file).startswith(str(tmp_path / "state" / "loanasync" / "orphans"))
     assert str(second.file).startswith(str(tmp_path / "temporary"))
     shop.ledger.faults.clear()  # type: ignore[attr-defined]
@@ -441,7 +431,7 @@ async def test_folder_of_another_user_is_not_used(
     monkeypatch.setattr("os.geteuid", lambda: other_user)
     assert await import_orphans(ledger) == 0
     error = await Shop(refused(), ledger=FailingLedger(settle=broken)).result()
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert error.file is None
     assert len(list(planted.iterdir())) == 1
     assert "loanasync-orphans belongs to another user" in caplog.text
@@ -463,7 +453,7 @@ async def test_stored_bodies_are_encrypted_and_replayed(tmp_path: Path) -> None:
     assert (await shop.entry()).body == body
     assert (await shop.approve()).redirect_url  # type: ignore[union-attr]
     other = Shop(approved(), ledger=ledger, encrypt=Fernet(Fernet.generate_key()))
-    with pytest.raises(LedgerMismatchError, match="has another cipher"):
+    with pytest.raises(errors.LedgerMismatchError, match="has another cipher"):
         await other.approve()
     assert other.script.left == 1
 
@@ -474,7 +464,7 @@ async def test_failing_cipher_returns_the_decision_and_stores_no_plain_text(tmp_
     await shop.open_ledger()
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
     error = await shop.result()
-    assert isinstance(error, DecisionNotRecordedError)
+    assert isinstance(error, errors.DecisionNotRecordedError)
     assert (error.file, error.cause_type, type(error.decision)) == (None, "OSError", Approved)
     assert list(tmp_path.iterdir()) == []
     assert (await shop.entry()).state is State.INFLIGHT
@@ -507,7 +497,7 @@ OLD_KEYS = [b"0123456789abcdef", "token", [b"short"], [""], [1]]
     ],
 )
 def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=setting):
+    with pytest.raises(errors.ConfigurationError, match=setting):
         LedgerPolicy(**{setting: value})
 
 
@@ -520,7 +510,7 @@ def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> N
     ],
 )
 def test_client_with_an_invalid_ledger_is_rejected(options: Any, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{text}"):
+    with pytest.raises(errors.ConfigurationError, match=f"^{text}"):
         scripted_client(**options)
 
 

@@ -6,21 +6,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    AccessDeniedError,
-    Approved,
-    CannotCompleteError,
-    Dialect,
-    DomainError,
-    LoanError,
-    ReadTimeoutError,
-    Refused,
-    RejectedError,
-    RetryPolicy,
-    SystemFaultError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
-)
+from loanasync import Approved, Dialect, LoanError, Refused, RetryPolicy, errors
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -119,22 +105,22 @@ UNKNOWN, NOT_EVALUATED = "unknown", "not_evaluated"
     [
         (
             rejected({"lastname": "blank", "amount": ["too small", "odd"]}),
-            RejectedError,
+            errors.RejectedError,
             NOT_EVALUATED,
             ["last_name: blank", "amount: too small", "amount: odd"],
         ),
         (
             rejected({"lastname": "blank", "new": ["?"]}),
-            UnexpectedResponseError,
+            errors.UnexpectedResponseError,
             UNKNOWN,
             ["last_name: blank", "new: ?"],
         ),
-        (domain_error("Something new"), DomainError, UNKNOWN, ["Something new"]),
-        (denied("No."), AccessDeniedError, NOT_EVALUATED, ["No."]),
-        (conflict("Later."), CannotCompleteError, UNKNOWN, ["Later."]),
-        (system_error(), SystemFaultError, UNKNOWN, ["System error"]),
-        (response(418), UnexpectedStatusError, UNKNOWN, []),
-        (response(422, b"{"), UnexpectedResponseError, UNKNOWN, []),
+        (domain_error("Something new"), errors.DomainError, UNKNOWN, ["Something new"]),
+        (denied("No."), errors.AccessDeniedError, NOT_EVALUATED, ["No."]),
+        (conflict("Later."), errors.CannotCompleteError, UNKNOWN, ["Later."]),
+        (system_error(), errors.SystemFaultError, UNKNOWN, ["System error"]),
+        (response(418), errors.UnexpectedStatusError, UNKNOWN, []),
+        (response(422, b"{"), errors.UnexpectedResponseError, UNKNOWN, []),
     ],
 )
 async def test_response_has_its_error_outcome_and_problems(
@@ -190,7 +176,10 @@ async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> No
     [
         (approved, "Computed(function=_Decision(status=201))"),
         (denied, "Response(status=403, body=***, fault=None)"),
-        (timed_out, f"NoResponse(error={ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)"),
+        (
+            timed_out,
+            f"NoResponse(error={errors.ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)",
+        ),
     ],
 )
 def test_scripted_response_compares_equal_and_masks_its_body(

@@ -11,18 +11,7 @@ from cryptography.fernet import Fernet
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import format_trace_id
 
-from loanasync import (
-    ClientClosedError,
-    ConfigurationError,
-    ConnectError,
-    InFlightError,
-    LedgerMismatchError,
-    LedgerUnavailableError,
-    LoanError,
-    RetryPolicy,
-    Telemetry,
-    Timeout,
-)
+from loanasync import LoanError, RetryPolicy, Telemetry, Timeout, errors
 from loanasync.ledger import State, resolve
 from loanasync.testing import (
     ScriptedResponse,
@@ -158,24 +147,26 @@ async def test_denial_after_a_system_error_is_a_result() -> None:
 
 
 async def test_error_of_an_unsent_request_is_raised() -> None:
-    assert isinstance(await raised(Shop(not_connected())), ConnectError)
+    assert isinstance(await raised(Shop(not_connected())), errors.ConnectError)
     shop = Shop(ledger=FailingLedger(claim=broken))
-    assert isinstance(await raised(shop), LedgerUnavailableError)
+    assert isinstance(await raised(shop), errors.LedgerUnavailableError)
     await shop.client.aclose()
-    assert isinstance(await raised(shop), ClientClosedError)
+    assert isinstance(await raised(shop), errors.ClientClosedError)
 
 
 async def test_wrong_configuration_is_raised() -> None:
     def later() -> None:
-        raise ConfigurationError("ledger", "has entries of a later version")
+        raise errors.ConfigurationError("ledger", "has entries of a later version")
 
-    assert isinstance(await raised(Shop(ledger=FailingLedger(get=later, claim=later))), ConfigurationError)
+    assert isinstance(
+        await raised(Shop(ledger=FailingLedger(get=later, claim=later))), errors.ConfigurationError
+    )
 
 
 async def test_request_in_flight_elsewhere_is_raised() -> None:
     shop = Shop(options={"timeout": Timeout(total=0.05, attempt=0.04, connect=0.03)})
     await shop.put(State.INFLIGHT)
-    assert isinstance(await raised(shop), InFlightError)
+    assert isinstance(await raised(shop), errors.InFlightError)
 
 
 async def test_result_hides_messages_of_the_service() -> None:
@@ -199,8 +190,8 @@ async def test_result_hides_the_text_of_foreign_exceptions() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ConfigurationError("ledger", "has entries of a later version"),
-        LedgerMismatchError("approve", "", "decisions.db", "has another key"),
+        errors.ConfigurationError("ledger", "has entries of a later version"),
+        errors.LedgerMismatchError("approve", "", "decisions.db", "has another key"),
     ],
 )
 def test_error_of_every_call_pauses_the_task(error: LoanError) -> None:
