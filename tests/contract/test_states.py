@@ -34,11 +34,8 @@ OTHER_STATUSES = (101, 202, 204, 302, 402, 406, 408, 418, 425, 451, 501, 503, 50
 RELEASABLE = ("user not found", "this sales point cannot apply for a loan", "invalid fiscalcode")
 FIELDS = ("lastname", "city", "streetNumber", "fiscalCode", "privacy")  # spec §2.1, §7: those used here
 EVALUATED = (
-    "User already evaluated for approval",
-    "USER ALREADY EVALUATED.",
-    "The user has already been evaluated",
-    "evaluated  already",
-    "Utente già valutato",
+    *("User already evaluated for approval", "USER ALREADY EVALUATED."),
+    *("The user has already been evaluated", "evaluated  already", "Utente già valutato"),
     "L'utente è gia' stato valutato",
 )
 DOMAIN_TEXTS = (

@@ -17,15 +17,10 @@ ONCE = RetryPolicy(attempts=1)
 OPERATIONS = ("create_request", "approve", "upload_documents", "complete")
 # Each message of spec §7, with a text of the service behind it.
 LISTED = (
-    "Invalid date format",
-    "This value should not be blank.",
-    "This value should be between 5000 and 1500000",
-    "User not found",
-    "User already evaluated for approval",
-    "This sales point cannot apply for a loan",
-    "Invalid fiscalCode.",
-    "System error",
-    "Access denied",
+    *("Invalid date format", "This value should not be blank."),
+    *("This value should be between 5000 and 1500000", "User not found"),
+    *("User already evaluated for approval", "This sales point cannot apply for a loan"),
+    *("Invalid fiscalCode.", "System error", "Access denied"),
 )
 LONGER = [f"{text}{between}{TEXT}" for text in LISTED for between in (" ", "\n", ": ", " " * 5_000)]
 

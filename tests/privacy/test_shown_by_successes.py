@@ -23,18 +23,10 @@ if TYPE_CHECKING:
 
 # The sandbox requires provinces of two letters and postal codes of five digits (spec §8).
 VALID: dict[str, Any] = {"province": "RM", "postal_code": "00100"}
-TAGS: tuple[str, ...] = (
-    "approved",
-    "refused",
-    "500x1",
-    "500x9",
-    "already",
-    "nouser",
-    "noshop",
-    "badcode",
-    "conflict",
+TAGS = (
+    *("approved", "refused", "500x1", "500x9", "already", "nouser", "noshop", "badcode", "conflict"),
+    *("forbidden", "invalid.city", "500after", "reset", "empty", "truncated", "html502", "unknown"),
 )
-TAGS += ("forbidden", "invalid.city", "500after", "reset", "empty", "truncated", "html502", "unknown")
 
 
 def tagged(tag: str) -> ApprovalRequest:

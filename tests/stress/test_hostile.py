@@ -50,24 +50,9 @@ def assert_outcome(outcome: object) -> None:
 # All JSON values, and some that JSON does not allow: NaN, lone surrogates, huge numbers.
 NAMES = st.sampled_from(
     [
-        "approved",
-        "redirectUrl",
-        "errors",
-        "error",
-        "domain",
-        "system",
-        "amount",
-        "email",
-        "paymentDayOfMonth",
-        "raw",
-        "meta",
-        "unread",
-        "citizenship",
-        "documentIssueDate",
-        "fiscalCode",
-        "",
-        "__class__",
-        "self",
+        *("approved", "redirectUrl", "errors", "error", "domain", "system", "amount", "email"),
+        *("paymentDayOfMonth", "raw", "meta", "unread", "citizenship", "documentIssueDate", "fiscalCode", ""),
+        *("__class__", "self"),
     ]
 )
 TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
@@ -163,24 +148,12 @@ def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
 QUICK = Timeout(total=0.3, attempt=20, connect=10)
 HEADERS = st.sampled_from(
     [
-        "Content-Encoding: gzip",
-        "Content-Encoding: deflate",
-        "Content-Encoding: br",
-        "Content-Encoding: zstd",
-        "Content-Encoding: nonsense",
-        "Content-Type: application/json; charset=utf-16",
-        "Connection: close",
-        "Transfer-Encoding: chunked",
-        "Content-Length: 7",
-        "Retry-After: \x80",
-        "Set-Cookie: a=b",
-        "X: " + "y" * 9000,
-        "Location: http://127.0.0.1:1/",
-        "Upgrade: websocket",
-        "Content-Type: \x00",
-        ": x",
-        "no colon",
-        " folded",
+        *("Content-Encoding: gzip", "Content-Encoding: deflate", "Content-Encoding: br"),
+        *("Content-Encoding: zstd", "Content-Encoding: nonsense"),
+        *("Content-Type: application/json; charset=utf-16", "Connection: close"),
+        *("Transfer-Encoding: chunked", "Content-Length: 7", "Retry-After: \x80", "Set-Cookie: a=b"),
+        *("X: " + "y" * 9000, "Location: http://127.0.0.1:1/", "Upgrade: websocket", "Content-Type: \x00"),
+        *(": x", "no colon", " folded"),
     ]
 )
 

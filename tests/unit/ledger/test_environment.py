@@ -149,11 +149,8 @@ def test_mistyped_variable_of_the_shop_is_refused() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "LOANASYNC_LEDGER_SERVICE_HOST",
-        "LOANASYNC_LEDGER_SERVICE_PORT_REDIS",
-        "LOANASYNC_LEDGER_PORT_6379_TCP_ADDR",
-        "LOANASYNC_LEDGER_KEY_SERVICE_HOST",
-        "LOANASYNC_QUEUE",
+        *("LOANASYNC_LEDGER_SERVICE_HOST", "LOANASYNC_LEDGER_SERVICE_PORT_REDIS"),
+        *("LOANASYNC_LEDGER_PORT_6379_TCP_ADDR", "LOANASYNC_LEDGER_KEY_SERVICE_HOST", "LOANASYNC_QUEUE"),
         "LEDGER",
     ],
 )

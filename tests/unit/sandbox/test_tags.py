@@ -47,11 +47,7 @@ def test_unknown_word_suggests_the_nearest(words: str, nearest: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "approved.refused",
-        "already.nouser",
-        "500after.resetafter",
-        "civic.street",
-        "slow10.slow20",
+        *("approved.refused", "already.nouser", "500after.resetafter", "civic.street", "slow10.slow20"),
         "emptyafter.garbage",
     ],
 )
