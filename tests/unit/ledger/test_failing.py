@@ -205,7 +205,7 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
     if faults:
         ledger.faults = dict.fromkeys(("claim", "get", "settle"), broken)
         assert await shop.result() == error  # known while the ledger is down
-        assert isinstance(await shop.result(code=fiscal_code()), LedgerUnavailableError)
+        assert isinstance(await shop.result(code=fiscal_code()), errors.LedgerUnavailableError)
         with pytest.raises(OSError, match="No space left"):
             await import_orphans(ledger, tmp_path / "orphans")
         ledger.faults.clear()
@@ -220,7 +220,7 @@ async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: py
     ledger = FailingLedger(settle=broken)
     shop = Shop(not_connected(), not_connected(), ledger=ledger)
     for _ in range(2):
-        assert isinstance(await shop.result(code=fiscal_code()), ConnectError)
+        assert isinstance(await shop.result(code=fiscal_code()), errors.ConnectError)
     ledger.faults.clear()
     await shop.client.aclose()
     by_age = sorted(await shop.entries(), key=lambda entry: entry.claimed)
