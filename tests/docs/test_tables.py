@@ -15,8 +15,7 @@ import traces
 from faults_page import ROWS
 from loanasync import DeadlineExceededError, LoanError, PoolTimeoutError, TransportError, errors
 from loanasync._display.texts import CATALOGUES
-from loanasync._protocol.error_bodies import read_problems
-from problems_page import FROM_SERVICE, problems_of_checks, problems_of_service
+from problems_page import problems_of_checks, problems_of_service
 
 
 @pytest.mark.parametrize("page", tables.TABLES)
@@ -99,13 +98,3 @@ def _rules_in_source() -> Iterator[str]:
                 last = rule.values[-1] if isinstance(rule, ast.JoinedStr) else rule
                 if isinstance(last, ast.Constant):
                     yield str(last.value).rpartition(".")[2]
-
-
-@pytest.mark.parametrize("body", FROM_SERVICE, ids=str)
-def test_message_of_the_specification_has_a_code(body: dict[str, object]) -> None:
-    assert all(not each.code.endswith("rejected") for each in read_problems(body))
-
-
-def test_amount_in_the_texts_of_problems_is_in_euros() -> None:
-    amounts = [each for each in PROBLEMS if each.code in ("amount.range", "amount.type")]
-    assert {each.text("it") for each in amounts} == {"Inserire un importo tra 50,00 e 15.000,00 euro."}

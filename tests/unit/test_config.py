@@ -5,12 +5,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-import attrs
 import pytest
 
 from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, LoanClient, RetryPolicy, Timeout
 from loanasync._config import _aiohttp_version, configure, from_environment
-from loanasync._models import field_name
 
 
 def shop(**changes: object) -> Any:
@@ -144,49 +142,6 @@ def test_from_environment_names_all_missing_variables(environment: dict[str, str
 @pytest.mark.parametrize(("attempt", "connect"), [(30, 5), (3, 3)])
 def test_timeout_connect_is_by_default_five_seconds_or_attempt(attempt: float, connect: float) -> None:
     assert Timeout(total=6, attempt=attempt).connect == connect
-
-
-def test_limits_defaults_are_those_of_the_specification() -> None:
-    assert attrs.asdict(Limits()) == {  # spec §8
-        "amount_min": 5_000,
-        "amount_max": 1_500_000,
-        "instalments_min": 3,
-        "instalments_max": 60,
-        "province": "[A-Z]{2}",
-        "postal_code": "[0-9]{5}",
-        "street_number": None,
-        # not in the specification, and off
-        "mobile_phone": None,
-        "country_calling_code": None,
-        "salary_max": None,
-        "single_line": False,
-    }
-
-
-def test_dialect_preset_sets_only_the_option_in_its_name() -> None:
-    """Spec §2.1 does not say which differences between the two descriptions belong together."""
-    assert Dialect.street_number() == Dialect(street_number_field="streetNumber") == Dialect()
-    assert Dialect.civic_number() == Dialect(street_number_field="civicNumber")
-    civic = attrs.asdict(Dialect.civic_number())
-    assert (civic.pop("instalments_field"), civic.pop("italian")) == ("instalments", "italian")
-    assert civic == {
-        "street_number_field": "civicNumber",
-        "order_token_required": False,
-        "sends_iban": True,
-        "sends_payment_day_of_month": True,
-    }
-
-
-def test_field_name_accepts_both_spellings() -> None:
-    wire_names = ["streetNumber", "civicNumber", "installments", "lastname", "documentOfType", "new"]
-    assert [field_name(name) for name in wire_names] == [
-        "street_number",
-        "street_number",
-        "instalments",
-        "last_name",
-        "document_type",
-        "new",
-    ]
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
