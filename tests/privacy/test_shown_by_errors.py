@@ -170,26 +170,24 @@ async def deadline(captured: Captured) -> Any:
     return error
 
 
-async def in_flight(captured: Captured) -> Any:
-    step, arrived, go = held_response(APPROVED)
-    client = client_of(captured, step, ledger=MemoryLedger())
-    approving = asyncio.create_task(call(client))
+async def beside(captured: Captured, operation: str, end: ScriptedResponse, **options: Any) -> Any:
+    """Return the error of an approval during another call."""
+    step, arrived, go = held_response(end)
+    client = client_of(captured, step, **options)
+    other = asyncio.create_task(call(client, operation))
     await arrived.wait()
     error = await call(client, timeout=SOON)
     go.set()
-    await approving
+    await other
     return error
+
+
+async def in_flight(captured: Captured) -> Any:
+    return await beside(captured, "approve", APPROVED, ledger=MemoryLedger())
 
 
 async def no_slot(captured: Captured) -> Any:
-    step, arrived, go = held_response(response(200, ECHO))
-    client = client_of(captured, step, max_concurrency=1)
-    creating = asyncio.create_task(call(client, "create_request"))
-    await arrived.wait()
-    error = await call(client, timeout=SOON)
-    go.set()
-    await creating
-    return error
+    return await beside(captured, "create_request", response(200, ECHO), max_concurrency=1)
 
 
 async def circuit_open(captured: Captured) -> Any:

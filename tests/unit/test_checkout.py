@@ -53,6 +53,10 @@ async def after(*steps: ScriptedResponse, **options: Any) -> Page:
     return await page_of(scripted_client(*steps, ledger=MemoryLedger()), **options)
 
 
+async def end_of_other_tasks() -> None:
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+
+
 def sent_by(script: ScriptedTransport) -> list[str]:
     return [each.operation for each in script.sent]
 
@@ -202,8 +206,7 @@ async def test_shopper_who_leaves_keeps_the_decision_but_no_other_hold(
     click.cancel()
     await asyncio.wait([click])
     go.set()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+    await end_of_other_tasks()
     assert click.cancelled()
     assert (sent_by(script)[-1], order.holds, order.stored is None) == (left_at, holds, not holds)
 
@@ -223,8 +226,7 @@ async def test_shopper_who_leaves_before_the_order_is_held_sends_nothing() -> No
     click.cancel()
     await asyncio.wait([click])
     held.set()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+    await end_of_other_tasks()
     assert (script.sent, order.holds) == ([], 0)
 
 
@@ -252,8 +254,7 @@ async def test_shopper_who_leaves_at_any_moment_keeps_no_hold(steps: list[Script
             await asyncio.sleep(0)
         was_cancelled = click.cancel()
         await asyncio.wait([click])
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*others, return_exceptions=True)
+        await end_of_other_tasks()
         assert order.holds == 0
 
 
@@ -306,8 +307,7 @@ async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCapt
 
     click = asyncio.create_task(page_of(scripted_client(), Left("hold")))
     await asyncio.wait([click])
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+    await end_of_other_tasks()
     assert click.cancelled()
     assert caplog.messages == ["checkout: failed after the shopper had left: OSError"]
 
@@ -405,10 +405,9 @@ async def test_closing_waits_for_the_order_of_a_shopper_who_has_left(
     await asyncio.wait([click])
     if is_closed:
         await client.aclose()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for each in others:  # the event loop ends
+    for each in asyncio.all_tasks() - {asyncio.current_task()}:  # the event loop ends
         each.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await end_of_other_tasks()
     lost = "checkout, entry -: order.save failed: CancelledError"
     assert (order.stored is not None, lost in caplog.messages) == (is_closed, not is_closed)
 

@@ -36,6 +36,14 @@ class Machine:
         while not self.end(verdict):
             pass
 
+    @classmethod
+    def opened(cls, ago: float = 0) -> "Machine":
+        """Return a machine whose breaker opened a number of seconds ago."""
+        machine = cls()
+        machine.open()
+        machine.now += ago
+        return machine
+
     def trial(self, until: float = LATER) -> int:
         trial = self.admit(until=until)
         assert isinstance(trial, int)
@@ -103,9 +111,7 @@ def test_denials_open_the_breaker_for_their_shop_only() -> None:
 
 
 def test_after_the_pause_one_call_at_a_time_tries() -> None:
-    machine = Machine()
-    machine.open()
-    machine.now += 30
+    machine = Machine.opened(ago=30)
     first = machine.trial(until=machine.now + 20)
     assert machine.admit() == Refusal("unknown", 1.0)
     machine.now += 19.5
@@ -115,9 +121,7 @@ def test_after_the_pause_one_call_at_a_time_tries() -> None:
 
 
 def test_failed_trial_opens_the_breaker_for_another_pause() -> None:
-    machine = Machine()
-    machine.open()
-    machine.now += 31
+    machine = Machine.opened(ago=31)
     trial = machine.trial()
     machine.now += 3
     assert machine.end("unknown", trial) == OPENED
@@ -125,18 +129,14 @@ def test_failed_trial_opens_the_breaker_for_another_pause() -> None:
 
 
 def test_trial_that_proves_nothing_lets_the_next_call_try() -> None:
-    machine = Machine()
-    machine.open()
-    machine.now += 30
+    machine = Machine.opened(ago=30)
     first = machine.trial()
     assert machine.end("other", first) == ()
     assert machine.trial() != first
 
 
 def test_trial_without_a_result_ends_at_its_deadline() -> None:
-    machine = Machine()
-    machine.open()
-    machine.now += 30
+    machine = Machine.opened(ago=30)
     lost = machine.trial(until=machine.now + 60)
     machine.now += 60
     second = machine.trial(until=machine.now + 60)
@@ -146,9 +146,7 @@ def test_trial_without_a_result_ends_at_its_deadline() -> None:
 
 
 def test_calls_in_flight_when_it_opened_do_not_prolong_the_pause() -> None:
-    machine = Machine()
-    machine.open()
-    machine.now += 29
+    machine = Machine.opened(ago=29)
     assert [machine.end("unknown") for _ in range(10)] == [()] * 10
     assert machine.admit() == Refusal("unknown", 1.0)
     machine.now += 1
@@ -157,15 +155,13 @@ def test_calls_in_flight_when_it_opened_do_not_prolong_the_pause() -> None:
 
 
 def test_decision_of_a_call_in_flight_closes_the_breaker() -> None:
-    machine = Machine()
-    machine.open()
+    machine = Machine.opened()
     assert machine.end("decided") == (CircuitChange("unknown"),)
     assert machine.admit() == 0
 
 
 def test_trial_concerns_both_open_circuits() -> None:
-    machine = Machine()
-    machine.open()
+    machine = Machine.opened()
     machine.open("denied")
     assert machine.admit(OTHER_SHOP) == Refusal("unknown", 30.0)
     machine.now += 30

@@ -34,6 +34,11 @@ async def restored() -> tuple[Shop, MemoryLedger]:
     return shop, of_another_process(ledger)
 
 
+async def close(shop: Shop) -> None:
+    await shop.client.aclose()
+    await shop.ledger.aclose()
+
+
 async def refused(shop: Shop, **options: Any) -> None:
     error = await shop.result(**options)
     assert isinstance(error, LedgerMismatchError)
@@ -71,8 +76,7 @@ async def test_restarted_process_notices_a_restored_copy(
         shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
         for code in codes:
             await shop.approve(code=code)
-        await shop.client.aclose()
-        await shop.ledger.aclose()
+        await close(shop)
         if not copy.exists():
             shutil.copy(file, copy)
     shutil.copy(copy, file)
@@ -109,8 +113,7 @@ async def test_copy_of_a_ledger_for_another_service_has_its_own_numbers(tmp_path
     file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
     shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
     await shop.approve()
-    await shop.client.aclose()
-    await shop.ledger.aclose()
+    await close(shop)
     shutil.copy(file, copy)
     moved = SqliteLedger(copy)
     await move_service(moved, "https://test.example.com")
@@ -164,5 +167,4 @@ async def test_failing_number_file_keeps_the_decision(
         approved(), ledger=SqliteLedger(tmp_path / "decisions.db"), orphan_folder=tmp_path / "orphans"
     )
     assert isinstance(await shop.approve(), Approved)
-    await shop.client.aclose()
-    await shop.ledger.aclose()
+    await close(shop)

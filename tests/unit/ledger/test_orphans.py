@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from loanasync.ledger import MemoryLedger, Settlement, State, Subject, import_orphans, resolve
+from loanasync.ledger import Entry, MemoryLedger, Settlement, State, Subject, import_orphans, resolve
 from loanasync.ledger.orphans import Orphan, orphan_files, write_orphan
 from support.settlements import REFUSAL, settle
 
@@ -22,6 +22,12 @@ ORPHAN = Orphan(ledger="1", key="k", token="t", payload="p", settlement=APPROVED
 async def of(ledger: MemoryLedger) -> Orphan:
     """Return the orphan of a ledger."""
     return evolve(ORPHAN, ledger=(await ledger.header()).id)
+
+
+async def stored(ledger: MemoryLedger) -> Entry:
+    entry = await ledger.get("k")
+    assert entry is not None
+    return entry
 
 
 def test_orphan_keeps_subject_and_source() -> None:
@@ -131,8 +137,7 @@ async def test_import_keeps_a_response_that_the_ledger_lacks(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 1
     await resolve(ledger, entry, State.UNKNOWN, "the response is in a file")
     assert await import_orphans(ledger, tmp_path) == 1
-    found = await ledger.get("k")
-    assert found is not None
+    found = await stored(ledger)
     assert (found.body, found.source) == (APPROVED.body, "service")
     assert list(tmp_path.iterdir()) == []
 
@@ -148,8 +153,7 @@ async def test_import_writes_an_unclassified_response_to_an_unknown_entry(
         orphan = evolve(await of(ledger), token=f"{body!r}", settlement=kept)
         await asyncio.to_thread(write_orphan, [tmp_path], orphan)
         assert await import_orphans(ledger, tmp_path) == (body == b"one")
-        found = await ledger.get("k")
-        assert found is not None
+        found = await stored(ledger)
         assert (found.state, found.status, found.body) == (State.UNKNOWN, 201, b"one")
         assert found.history[-1].note == "ticket 17"
     assert len(list(tmp_path.iterdir())) == 1
@@ -170,8 +174,7 @@ async def test_import_of_another_outcome_does_not_change_an_unknown_entry(
     orphan = evolve(await of(ledger), token="earlier", settlement=earlier)
     await asyncio.to_thread(write_orphan, [tmp_path], orphan)
     assert await import_orphans(ledger, tmp_path) == 0
-    found = await ledger.get("k")
-    assert found is not None
+    found = await stored(ledger)
     assert (found.state, found.body) == (State.UNKNOWN, None)
 
 
@@ -181,6 +184,5 @@ async def test_import_writes_an_unclassified_response_to_an_expired_claim(tmp_pa
     kept = Settlement(state=State.UNKNOWN, status=201, body=b"one")
     await asyncio.to_thread(write_orphan, [tmp_path], evolve(await of(ledger), settlement=kept))
     assert await import_orphans(ledger, tmp_path) == 1
-    found = await ledger.get("k")
-    assert found is not None
+    found = await stored(ledger)
     assert (found.state, found.body) == (State.UNKNOWN, b"one")
