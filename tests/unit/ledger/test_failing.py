@@ -25,7 +25,7 @@ from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
 from support.memory_clients import cancelled
 from support.raw_server import until
-from support.virtual_time import turns
+from support.virtual_time import StoppedClock, turns
 
 
 async def hanging() -> None:
@@ -155,7 +155,7 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
             await turns(9)
             return await super().settle(key, **options)
 
-    shop = Shop(approved(), ledger=Slow(), patience=0.01)
+    shop = Shop(approved(), ledger=Slow())
     call = asyncio.create_task(shop.approve())
     await claimed.wait()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -236,14 +236,17 @@ async def test_approve_without_threads_writes_the_orphan(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("later", [hanging, cancelling])
 async def test_loop_that_ends_during_settlement_writes_an_orphan_file(tmp_path: Path, later: Any) -> None:
+    clock = StoppedClock()
     ledger = FailingLedger(settle=hanging)
-    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, patience=0.01)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
     call = asyncio.create_task(shop.approve())
-    while "settle" not in ledger.operations:
-        await asyncio.wait({call}, timeout=0)
+    await turns()
+    assert "settle" in ledger.operations
     [task] = asyncio.all_tasks() - {asyncio.current_task(), call}
     task.cancel()
     ledger.faults["settle"] = later  # when the cancelled task writes what was not written
+    await turns()
+    clock.passed += shop.policy.patience
     await asyncio.wait({task, call})
     error = call.exception()
     assert isinstance(error, errors.DecisionNotRecordedError)
