@@ -202,4 +202,4 @@ def read_only(value: object) -> object:
 
 
 EMPTY_BODY = Body()
-"""The only empty `Body` of the models, so that ``is EMPTY_BODY`` tells whether there are members."""
+"""The empty `Body` of all models, also of unpickled ones: ``is EMPTY_BODY`` tells that there are no members."""

@@ -147,7 +147,7 @@ class SandboxProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             encoding="utf-8",
-            env={**os.environ, "PYTHONIOENCODING": "utf-8"},  # whatever the console of this process has
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},  # else that of the console, such as cp1252
         )
         assert self._process.stdout is not None  # noqa: S101  (for the type checkers)
         line = self._process.stdout.readline()

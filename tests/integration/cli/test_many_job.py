@@ -386,7 +386,7 @@ def test_creation_is_not_repeated_after_a_release(tmp_path: Path, served: Sandbo
 
 
 def test_each_customer_on_the_line_of_another_one_is_created_once(tmp_path: Path, served: Sandbox) -> None:
-    """A customer who is not known after the creation is not created again."""
+    """If the service does not know a customer after the creation, no other creation is sent."""
     for tag, code in (("nouser", 1), ("forbidden", 1), ("approved", 0)):
         row = make_row(tag)
         file, out = write(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
