@@ -202,4 +202,4 @@ def read_only(value: object) -> object:
 
 
 EMPTY_BODY = Body()
-"""The empty `Body` of all models, also of unpickled ones: ``is EMPTY_BODY`` tells that there are no members."""
+"""The empty `Body` of all models, unpickled ones too: ``is EMPTY_BODY`` means that it has no members."""
