@@ -77,8 +77,7 @@ GROUPS: dict[str, list[Row]] = {
         responded(errors.InvalidFiscalCodeError, '400 "Invalid fiscalCode."'),
         responded(
             errors.AlreadyEvaluatedError,
-            '400 or another status, but not 500, with "User already evaluated for approval", '
-            "or a variant of this text",
+            '400 or another status with "User already evaluated for approval", or a variant of this text',
         ),
         responded(errors.DomainError, "400 with any other message under `domain`"),
         responded(errors.AccessDeniedError, "403", 403),

@@ -6,7 +6,7 @@ method to `LoanClient`.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from attrs import evolve, field, frozen
 
@@ -17,9 +17,11 @@ from loanasync._protocol import codec, json
 from loanasync._protocol.echo import belongs_to_another_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.messages import UNDECODABLE, Request, Response
+from loanasync._protocol.proof import is_proof
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
 from loanasync.errors import (
+    NOT_PROCESSED,
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
@@ -236,12 +238,12 @@ def _read_partial_decision(
     call: Call, response: Response, meta: Meta, reasons: tuple[str, ...]
 ) -> Outcome | LoanError:
     """Read a 201 or a 422 whose body is not a JSON object, for example a truncated or empty one."""
-    if response.status == REFUSED and _is_empty(response):
+    if response.status == REFUSED and _is_empty(response) and is_proof(response):
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
     expected = response.status != REFUSED
-    is_truncated = response.fault not in (None, UNDECODABLE)
+    may_be_read = expected or _is_cut_object(response)
     values = json.decode_part(response.body, "approved")
-    if (expected or is_truncated) and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
+    if may_be_read and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
         if _are_of_another_customer(json.decode_part(response.body, "fiscalCode"), call):
             return _unexpected(call, response, (_OTHER_CUSTOMER,), meta)
         partial_meta = evolve(meta, unread=_UNREAD_BODY)
@@ -249,6 +251,12 @@ def _read_partial_decision(
             return Refused(meta=partial_meta)
         return Approved(redirect_url=_redirect_in(response.body), meta=partial_meta)
     return _unexpected(call, response, reasons, meta)
+
+
+def _is_cut_object(response: Response) -> bool:
+    """Return True if the rest of a JSON object may be missing."""
+    is_cut = response.end != "stated" if response.fault is None else response.fault != UNDECODABLE
+    return is_cut and json.without_marks(response.body)[:1] == b"{"
 
 
 def _redirect_in(part: bytes) -> str | None:
@@ -260,10 +268,15 @@ def _redirect_in(part: bytes) -> str | None:
 
 
 _UNREAD_BODY = ("body",)
+# The statuses that may prove that nothing was evaluated, or permit a retry. The outcome of others is unknown.
+_NEED_PROOF = NOT_PROCESSED | {400, 403, SYSTEM_FAULT}
+_MAX_ERROR_JSON = 1 << 16  # bytes; reading a million nested values would block the event loop for seconds
 
 
-def content_of(response: Response) -> tuple[object, tuple[str, ...]]:
+def _content_of(response: Response) -> tuple[object, tuple[str, ...]]:
     """Return the JSON in a body as `decode_all` does; for any other body its text, and the reasons."""
+    if len(response.body) > _MAX_ERROR_JSON:
+        return json.unescape(response.body), ("body: too large for an error",)
     try:
         return _decode(response, json.decode_all), ()
     except json.Malformed as malformed:
@@ -283,9 +296,10 @@ def _sent_names(call: Call) -> Collection[str] | None:
 
 def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: Meta) -> LoanError:
     """Read a response that is neither a decision nor a success. Its body may be HTML of a proxy."""
-    content, unread = content_of(response)
+    content, unread = _content_of(response)
     problems = read_problems(content) if isinstance(content, dict) else ()
-    error = error_class(kind, content, _sent_names(call), is_whole=response.fault is None)
+    is_proven = response.status not in _NEED_PROOF or is_proof(response)
+    error = error_class(kind, content, _sent_names(call), is_proof=is_proven)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)
     operation, raw = call.endpoint.operation, RawResponse(response.status, response.body)
@@ -298,6 +312,17 @@ def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: 
 
 
 _read_unexpected_status = partial(_read_error, UnexpectedStatusError)
+
+
+def is_system_fault(response: object) -> TypeGuard[Response]:
+    """Return True for a response after which a call may be retried (spec §7).
+
+    These are the responses with status 500 in which `_read_error` finds nothing but a system error.
+    """
+    if not isinstance(response, Response) or response.status != SYSTEM_FAULT:
+        return False
+    content, _ = _content_of(response)
+    return error_class(SystemFaultError, content, None, is_proof=is_proof(response)) is SystemFaultError
 
 
 def _is_empty(response: Response) -> bool:

@@ -10,7 +10,6 @@ from unicodedata import normalize
 from loanasync._models import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
 from loanasync._results import UNLISTED, Problem
 from loanasync.errors import (
-    AccessDeniedError,
     AlreadyEvaluatedError,
     DomainError,
     InvalidFiscalCodeError,
@@ -18,7 +17,6 @@ from loanasync.errors import (
     ServiceError,
     ShopNotAllowedError,
     SystemFaultError,
-    UnexpectedStatusError,
     UserNotFoundError,
 )
 
@@ -71,9 +69,15 @@ _MESSAGE_RULES: Mapping[str, str] = {  # of messages without a field
 _WORDS = re.compile(r"(already)|(evaluat)|(?<![^\W_])(gi(?:à|a))(?![^\W_])|(valutat)", re.IGNORECASE)
 _PRECEDING_GROUP = {1: 2, 2: 1, 4: 3}  # maps a group of `_WORDS` to the group that must precede it
 _MAX_DISTANCE = 70  # characters between the two words
+# Whole words that mention an evaluation; in a message of JSON one of them is enough to doubt a release.
+_EVALUATION = re.compile(
+    r"(?<![^\W_])(evaluated|evaluation|valutat[oaie]|valutazion[ei])(?![^\W_])", re.IGNORECASE
+)
+_DOUBTS = {"decided": "approved: contradicts the status", "mentioned": "errors: mention an evaluation"}
 _DECISION = re.compile(r"""["']approved["']\s*(?:\Z|:\s*(?:\Z|[tf]))""", re.IGNORECASE)
 _LONG_LIGATURES = "\ufdfa\ufdfb"  # NFKC replaces these Arabic letters by eighteen and eight characters
-_MIN_TEXT_LENGTH = len("già valutato")
+_MIN_TEXT_LENGTH = len("valutato")
+_PART = 100  # characters that are normalized together
 
 # spec §2.1, and two fields that are only mentioned in spec §7
 _FIELDS = frozenset({*APPROVAL_NAMES.values(), *READ_ALIASES, "actualJobEndingDate", "privacy"})
@@ -118,51 +122,55 @@ def _rule(text: str, *, is_field: bool) -> tuple[str, Mapping[str, int]]:
 
 
 def error_class(
-    kind: type[ServiceError], content: object, sent: Collection[str] | None, *, is_whole: bool
+    kind: type[ServiceError], content: object, sent: Collection[str] | None, *, is_proof: bool
 ) -> type[ServiceError] | str:
     """Return the error class of a response, or the reason why it is ambiguous (spec §7).
 
     This is the only place that decides if a response proves that nothing was evaluated: the outcome of the
-    class says so.
+    class says so. A 500 may be retried if its class is `SystemFaultError`.
 
     Args:
         kind: The class for the status. `RejectedError` for a 400, which may become another class.
         content: The body as `decode_all` returns it, or as text if it is not JSON or not complete.
-        is_whole: False for a part of a body. The rest may contain a decision.
+        is_proof: False if the status needs proof and the response is no proof: a decision may be missing.
         sent: Names of the fields that an approval sent. None for the other calls, whose fields may have any
             name and whose messages may be localized.
     """
-    is_approval = sent is not None
-    may_be_evaluated = kind is RejectedError or (is_approval and kind is not SystemFaultError)
-    if may_be_evaluated and is_already_evaluated(content):
+    may_decide = sent is not None or kind is SystemFaultError
+    claim = claim_in(content)
+    if claim == "evaluated" and (may_decide or kind is RejectedError):
         return AlreadyEvaluatedError
-    if is_approval and states_decision(content):
-        return "approved: contradicts the status"
-    if is_approval and not is_whole and kind in (AccessDeniedError, UnexpectedStatusError):
-        return "body: incomplete"
+    if may_decide and claim in _DOUBTS:
+        return _DOUBTS[claim]
+    if may_decide and not is_proof:
+        return "response: incomplete, or not the only one"
     return _rejection_class(content, sent) if kind is RejectedError else kind
 
 
-def states_decision(content: object) -> bool:
-    """Return True if a body has a boolean `approved` at any depth.
+def claim_in(content: object) -> str:
+    """Return the claim about an evaluation that a body contains in any text, the strongest one first.
 
-    In a text, such as a part of a body or JSON within JSON, a value that is missing or cut off counts, too.
+    - ``evaluated``: the customer was already evaluated (spec §3).
+    - ``decided``: a boolean `approved` at any depth. In a text, such as a part of a body or JSON within JSON,
+      a value that is missing or cut off counts, too.
+    - ``mentioned``: a message in JSON has a word such as "evaluation".
+    - The empty text: none of them.
     """
+    found = ""
     for name, value in _members(content):
-        if isinstance(value, str) and _DECISION.search(html.unescape(value)):
-            return True
         if name == "approved" and isinstance(value, bool):
-            return True
-    return False
-
-
-def is_already_evaluated(content: object) -> bool:
-    """Return True if any text in a body means that the customer was already evaluated (spec §3)."""
-    return any(
-        isinstance(text, str) and len(text) >= _MIN_TEXT_LENGTH and _means_evaluated(text)
-        for member in _members(content)
-        for text in member
-    )
+            found = "decided"
+        for text in (name, value):
+            if not isinstance(text, str) or len(text) < _MIN_TEXT_LENGTH:
+                continue
+            plain = _plain(text)
+            if _means_evaluated(plain):
+                return "evaluated"
+            if _DECISION.search(plain):
+                found = "decided"
+            elif not found and text is not content and _EVALUATION.search(plain):
+                found = "mentioned"
+    return found
 
 
 def _members(content: object) -> Iterator[tuple[str, object]]:
@@ -177,12 +185,21 @@ def _members(content: object) -> Iterator[tuple[str, object]]:
             waiting += [("", each) for each in value]
 
 
-def _means_evaluated(text: str) -> bool:
-    ends: dict[int | None, int] = {}
+def _plain(text: str) -> str:
+    """Return a text without HTML entities and compatibility characters such as full-width letters."""
     plain = html.unescape(text)
+    if plain.isascii():
+        return plain
     for ligature in _LONG_LIGATURES:
         plain = plain.replace(ligature, " ")
-    for match in _WORDS.finditer(normalize("NFKC", plain)):
+    # In parts, because the order of many combining marks takes quadratic time.
+    parts = (plain[at : at + _PART] for at in range(0, len(plain), _PART))
+    return "".join(normalize("NFKC", part) for part in parts)
+
+
+def _means_evaluated(plain: str) -> bool:
+    ends: dict[int | None, int] = {}
+    for match in _WORDS.finditer(plain):
         first_end = ends.get(_PRECEDING_GROUP.get(match.lastindex or 0))
         if first_end is not None and match.start() - first_end <= _MAX_DISTANCE:
             return True

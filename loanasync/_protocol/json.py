@@ -6,7 +6,6 @@ Without orjson, the standard library reads the same values and writes equivalent
 import json
 import re
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Any
@@ -48,10 +47,12 @@ _ALL_MEMBERS = json.JSONDecoder(
     object_pairs_hook=_keep_all, parse_constant=_refuse_constant, parse_int=_read_integer
 )
 
+_MARKS = re.compile(rb"(?:[ \t\r\n]|\xef\xbb\xbf)*")  # byte order marks, of PHP files for example
 _MAX_DEPTH = 10_000  # nested brackets; the standard library uses the stack for each level
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 _BRACKET = re.compile(rb"[][{}]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]')
+_OBJECT = re.compile(r"""\{\s*(?:["}]|\Z)""")
 _COLON = re.compile(r"\s*:\s*")
 _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
@@ -152,6 +153,12 @@ def decode_all(body: bytes) -> Any:  # noqa: ANN401  (any JSON)
     return _decode_with(_ALL_MEMBERS, body)
 
 
+def without_marks(body: bytes) -> bytes:
+    """Return a body without white space and byte order marks at its beginning."""
+    marks = _MARKS.match(body)
+    return body if marks is None else body[marks.end() :]
+
+
 def unescape(body: bytes) -> str:
     """Return a body that is not JSON, or only a part of it, as text without escaped characters."""
     text = body.decode(errors="replace").replace("\0", "")  # UTF-16 has them
@@ -163,7 +170,7 @@ def decode_part(part: bytes, name: str) -> list[Any]:
 
     The list has one item per occurrence of the name. The item is None if the value cannot be read or belongs
     to a nested object. A truncated text ends with "…". If the part is not JSON, the item is an object that is
-    not equal to any JSON value.
+    not equal to any JSON value. Text before the object, such as a warning of PHP, is ignored.
 
     Example:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "approved")
@@ -171,7 +178,7 @@ def decode_part(part: bytes, name: str) -> list[Any]:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "iban")
         ['IT60…']
     """
-    text = part.removeprefix(BOM_UTF8).decode(errors="replace")
+    text = part.decode(errors="replace")
     # An escaped letter may be part of an escaped name, so it counts as an occurrence that cannot be read.
     values: list[Any] = [None] if _ESCAPED_LETTER.search(part) else []
     # All occurrences count, even those that are not names of members because the text is not JSON.
@@ -179,10 +186,12 @@ def decode_part(part: bytes, name: str) -> list[Any]:
     if not starts:
         return values
     expected = len(values) + len(starts)
-    is_object = text.lstrip()[:1] == "{"
+    has_begun = is_object = False
     depth = 0
     for token in _TOKEN.finditer(text):
         if change := _DEPTH.get(token[0]):
+            if not (has_begun or depth) and _OBJECT.match(text, token.start()):
+                has_begun = is_object = True
             depth += change
             is_object = is_object and depth > 0
         elif token.start() in starts and (colon := _COLON.match(text, token.end())):
@@ -211,7 +220,7 @@ def _decode_with(decoder: json.JSONDecoder, body: bytes) -> Any:  # noqa: ANN401
     if sys.getrecursionlimit() > _MAX_DEPTH and _is_too_deep(body):
         raise Malformed("body: nested too deeply")
     try:
-        return decoder.decode(body.removeprefix(BOM_UTF8).decode())
+        return decoder.decode(without_marks(body).decode())
     except UnicodeDecodeError:
         reason = "body: not UTF-8"
     except RecursionError:

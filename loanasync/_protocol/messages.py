@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
 
 from attrs import define, field, frozen
 
@@ -17,6 +18,8 @@ _REQUEST_ID = re.compile(
     re.IGNORECASE,
 )
 _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
+
+End: TypeAlias = Literal["stated", "closed", "cut"]
 
 # `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
@@ -57,19 +60,24 @@ class Response:
         headers: Headers. The client reads ``Retry-After``, ``Date`` and ``X-Request-Id``, spelled like this.
         body: Decoded body, or the part of it that arrived.
         fault: Reason why the body is incomplete, such as ``truncated`` or ``undecodable``; else None.
+        end: How the response ended: ``stated`` (after its Content-Length or its last chunk), ``closed`` (with
+            an orderly end of the connection) or ``cut`` (in any other way).
+        is_followed: True if anything but line breaks was received behind the response.
         discard: Set by the transport: closes the connection. The client calls it after an error, which may
             belong to another request. None if the connection is closed already.
 
     Example:
         >>> from loanasync import Response
         >>> Response(status=201, headers={}, body=b'{"approved": true}')
-        Response(status=201, body=***, fault=None)
+        Response(status=201, body=***, fault=None, end='stated', is_followed=False)
     """
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=mask)
     fault: str | None = None
+    end: End = "stated"
+    is_followed: bool = False
     discard: Callable[[], object] | None = field(default=None, eq=False, repr=False)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 from loanasync._forks import ForkSafe
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._protocol.messages import Response
+from loanasync._protocol.messages import End, Response
 from loanasync._results import Approved, Decision, Meta, RawResponse, Refused
 from loanasync._runtime.run import Run
 from loanasync.errors import (
@@ -96,6 +96,7 @@ class _Kept(NamedTuple):
     status: int = 0
     body: bytes = b""
     fault: str | None = None
+    end: End = "stated"
 
 
 class ProcessGuard(ForkSafe):
@@ -175,13 +176,14 @@ class ProcessGuard(ForkSafe):
                 run.telemetry.set_ledger_result("remembered")
                 self._unread.pop(run.customer, None)
                 self._keep(run.customer, kept)
-                response = Response(status=kept.status, headers={}, body=kept.body, fault=kept.fault)
+                _, status, body, fault, end = kept
+                response = Response(status=status, headers={}, body=body, fault=fault, end=end)
                 meta = Meta(kept.status, 0, 0.0, run.trace_id)
                 return cast("Decision", run.call.read(response, meta))
             case "inflight":
                 return OutcomeUnknownError("approve", "", "unknown", "fork")
             case _:
-                note, status, body, _ = kept or _Kept("")
+                note, status, body, *_ = kept or _Kept("")
                 raw = RawResponse(status, body) if body else None
                 return OutcomeUnknownError("approve", "", cast("UnresolvedState", state), note, raw)
 
@@ -238,7 +240,7 @@ class _ProcessClaim(Claim):
         run, state = self._run, state_of(result)
         if isinstance(result, Approved | Refused) and run.last is not None:
             last = run.last
-            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault))
+            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault, last.end))
         elif state != "released":
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)

@@ -1,27 +1,13 @@
-"""The condition of retries (HTTP 500 without a decision), the retry quota and Retry-After."""
+"""The retry quota and Retry-After."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TypeGuard
-
-from loanasync._protocol.endpoints import SYSTEM_FAULT, content_of
-from loanasync._protocol.error_bodies import states_decision
-from loanasync._protocol.messages import NoResponse, Response
-from loanasync.errors import StoppedBy
 
 _RETRY_COST = 10  # tokens of the quota; each call without a 500 returns one
 MAX_EXTRA_WAIT = 5.0  # seconds that a Retry-After header may add to the backoff
 
 Sleep = Callable[[float], Awaitable[None]]
-
-
-def is_system_fault(response: Response | NoResponse | StoppedBy | None) -> TypeGuard[Response]:
-    """Return True for a status 500 without a decision: only then may a call be retried (spec §7)."""
-    if not isinstance(response, Response) or response.status != SYSTEM_FAULT:
-        return False
-    content, _ = content_of(response)
-    return not states_decision(content)
 
 
 class Quota:

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 from attrs import evolve
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
-from loanasync._protocol.endpoints import APPROVE, SYSTEM_FAULT, Call, CircuitChange, Outcome
+from loanasync._protocol.endpoints import (
+    APPROVE,
+    SYSTEM_FAULT,
+    Call,
+    CircuitChange,
+    Outcome,
+    is_system_fault,
+)
 from loanasync._protocol.messages import NoResponse, Request, Response, correlation
 from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import LoopResources, Pipeline
-from loanasync._runtime.retry import MAX_EXTRA_WAIT, is_system_fault, retry_after
+from loanasync._runtime.retry import MAX_EXTRA_WAIT, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry

@@ -27,8 +27,9 @@ The tests of the fault matrix check each fault on each transport, with own and u
    responses (1xx) are skipped.
 5. **Body.** A response with an incomplete body keeps its status and the received part of the body;
    `Response.fault` names the reason. `SessionTransport` loses the status if a malformed body arrives together
-   with the head. Bodies are decoded (gzip and deflate) up to 1 MiB. A response with a
-   repeated `Content-Length` counts as malformed (RFC 9112 §6.3).
+   with the head. `Response.end` and `Response.is_followed` say how the response ended and if data follow.
+   Bodies are decoded (gzip and deflate) up to 1 MiB. A response with a repeated `Content-Length` counts as
+   malformed (RFC 9112 §6.3).
 6. **Head.** A head may have 1,000 headers of 64 KiB each. A head that cannot be parsed counts as no response.
 7. **Deadline.** `connect` limits the wait for a connection, `within` the whole request. If the event loop was
    blocked beyond the deadline, a response that arrived in time is still read.

@@ -119,11 +119,28 @@ def send_method(session: aiohttp.ClientSession) -> Callable[..., Awaitable[aioht
 class ClosingResponse(aiohttp.ClientResponse):
     """A response whose connection is closed after it; only by the server, if aiohttp renames a method."""
 
+    opened_protocol: object = None
+
     async def start(self, *arguments: Any) -> aiohttp.ClientResponse:
         """Begin to read the response (called by aiohttp with the connection)."""
         with suppress(AttributeError, IndexError):
+            self.opened_protocol = arguments[0].protocol  # aiohttp forgets it at the end of the body
             arguments[0].protocol.force_close()
         return await super().start(*arguments)
+
+
+def has_next_response(response: aiohttp.ClientResponse) -> bool:
+    """Return True if another response, or a part of its head, was received with this one."""
+    # The queue of parsed responses, and the parser, which returns the head that it has begun to read. If
+    # aiohttp renames them, a second response is not noticed.
+    protocol = getattr(response, "opened_protocol", None)
+    if getattr(protocol, "_buffer", None):
+        return True
+    parser = getattr(protocol, "_parser", None)
+    try:
+        return parser is not None and parser.feed_eof() is not None
+    except Exception:  # noqa: BLE001  (any error means that the parser did not expect the end here)
+        return True
 
 
 class _ConnectRequest(aiohttp.ClientRequest):

@@ -13,7 +13,7 @@ import aiohttp
 from attrs import define, field
 from yarl import URL
 
-from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._protocol.messages import End, NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
     MAX_BODY_SIZE,
@@ -36,6 +36,7 @@ MAX_BODY_FOR_REUSE = 1 << 16
 _INTERIM = frozenset(range(100, 200)) - {101}
 _HEAD_ENDS = b"\r\n\r\n"
 _CHUNKS_END = b"0\r\n\r\n"
+_LINE_BREAK = b"\r\n"
 _STATUS_ENDS = len("HTTP/1.1 200")
 _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three
 # Seconds after which an idle connection is closed. A server may close one in the moment in which a request is
@@ -159,7 +160,7 @@ class HeadSplitter(asyncio.Protocol):
         self._status_line = b""  # its first bytes
         self._head_tail = b""  # the last bytes of an incomplete head
         self._received_after_head = 0  # bytes
-        self._ends_with_last_chunk = False
+        self._last_piece = b""
 
     def split(self, data: bytes) -> list[bytes]:
         """Split received data after each head; interim responses (1xx) consist of a head only."""
@@ -179,15 +180,22 @@ class HeadSplitter(asyncio.Protocol):
             data = data[end:]
         if data:
             self._received_after_head += len(data)
-            self._ends_with_last_chunk = data.endswith(_CHUNKS_END)
+            self._last_piece = data
             pieces.append(data)
         return pieces
 
     def has_more_than(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
         """Return True if data after the response was received, such as a part of another head."""
         return self._received_after_head != content.total_bytes and not (
-            is_chunked and self._ends_with_last_chunk
+            is_chunked and self._last_piece.endswith(_CHUNKS_END)
         )
+
+    def is_followed(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
+        """Return True if anything but line breaks was received after the response."""
+        surplus = self._received_after_head - content.total_bytes
+        if is_chunked:
+            return not self._last_piece.rstrip(_LINE_BREAK).endswith(_CHUNKS_END.rstrip(_LINE_BREAK))
+        return surplus > 0 and bool(self._last_piece[-surplus:].strip(_LINE_BREAK))
 
 
 class DirectConnection(HeadSplitter):
@@ -239,6 +247,8 @@ class DirectConnection(HeadSplitter):
         self._length: str | None = None  # the Content-Length that ends the body
         self._content: aiohttp.StreamReader | None = None
         self._is_too_large = False
+        self._end: End = "stated"
+        self._is_followed = False
         self.was_used = False  # by an earlier exchange
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
@@ -435,7 +445,8 @@ class DirectConnection(HeadSplitter):
         messages, is_upgraded, _ = self._parser.feed_data(data)
         for head, content in messages:
             if self._head is not None:
-                self._is_clean = False  # a second response
+                self._is_clean = False
+                self._is_followed = True
                 break
             if head.code in _INTERIM:
                 continue
@@ -460,21 +471,23 @@ class DirectConnection(HeadSplitter):
         elif self._is_too_large or content.total_bytes > MAX_BODY_SIZE:
             self._is_clean = False
             self._finish(
-                failures.decoded_response(head.code, head.headers, self._take_received(), "too large")
+                failures.decoded_response(
+                    head.code, head.headers, self._take_received(), "too large", end="cut"
+                )
             )
         elif content.is_eof():
             if self.has_more_than(content, is_chunked=head.chunked):
                 self._is_clean = False
+                if self.is_followed(content, is_chunked=head.chunked):
+                    self._is_followed = True
             self._finish_with_body(bytes(self._received) + content.read_nowait())
 
     def _finish_with_body(self, body: bytes) -> None:
         """Finish the exchange with a complete response."""
         assert self._head is not None  # noqa: S101  (the caller has checked it)
-        status, headers = self._head.code, self._head.headers
-        if "Content-Encoding" in headers:
-            self._finish(failures.decoded_response(status, headers, body))
-        else:
-            self._finish(Response(status=status, headers=headers, body=body))
+        response = failures.decoded_response(self._head.code, self._head.headers, body, end=self._end)
+        response.is_followed = self._is_followed
+        self._finish(response)
 
     def _take_received(self) -> bytes:
         """Move the received body out of the parser, because a failing parser drops it. Return all of it."""
@@ -491,6 +504,7 @@ class DirectConnection(HeadSplitter):
         try:
             if self._parser is not None and self._head is not None:
                 self._take_received()
+                self._end = "closed" if exc is None else "cut"
                 self._parser.feed_eof()
                 self._check_body()
         except Exception:  # noqa: BLE001  (any error of the parser means an incomplete response)

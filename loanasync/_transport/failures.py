@@ -1,15 +1,21 @@
 """Conversion of aiohttp responses and exceptions to `Response` and `NoResponse`."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import aiohttp
 
-from loanasync._protocol.messages import UNDECODABLE, NoResponse, Response
+from loanasync._protocol.messages import UNDECODABLE, End, NoResponse, Response
 from loanasync._transport import tls
-from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE, waited_for_pool
+from loanasync._transport.aiohttp_internals import (
+    MAX_BODY_SIZE,
+    has_next_response,
+    is_replaced,
+    waited_for_pool,
+)
 from loanasync._waits import Waits, was_cancelled
 from loanasync.errors import (
     ConnectError,
@@ -26,6 +32,12 @@ if TYPE_CHECKING:
 IO_ERRORS = (aiohttp.ClientError, OSError)  # TimeoutError is a subclass of OSError
 SESSION_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+# Values of Content-Encoding that name no compression: some servers send the character set, or "none".
+_NO_COMPRESSION = re.compile(
+    "|identity|none|null|plain|text|binary|[78]bit|(us-)?ascii|(utf|ucs|iso|latin|windows|cp)[-_0-9a-z]*"
+)
+
+_NO_BODY = frozenset({204, 304})
 
 # aiohttp raises these errors before it sends the request. They mean the same when a user's test raises them
 # in a mocked session.
@@ -41,18 +53,26 @@ class MalformedResponseError(Exception):
     """The received bytes are not a valid HTTP response."""
 
 
-async def read(
-    status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
-) -> Response:
+async def read(response: aiohttp.ClientResponse, body: bytearray) -> Response:
     """Read the body of a response, and return the response; a body that is too large is cut.
 
     The bytes are also appended to `body`, so that the caller has the received part if reading fails.
     """
+    status, headers, content = response.status, response.headers, response.content
     while not content.at_eof():
         body += await content.readany()
         if len(body) > MAX_BODY_SIZE:
-            return decoded_response(status, headers, bytes(body), "too large")
-    return decoded_response(status, headers, bytes(body))
+            return decoded_response(status, headers, bytes(body), "too large", end="cut")
+    states_end = (
+        "Content-Length" in headers
+        or status in _NO_BODY
+        or "chunked" in headers.get("Transfer-Encoding", "").lower()
+        or is_replaced()  # a mock sends no headers
+    )
+    # aiohttp does not tell how a connection ended.
+    decoded = decoded_response(status, headers, bytes(body), end="stated" if states_end else "closed")
+    decoded.is_followed = has_next_response(response)
+    return decoded
 
 
 def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
@@ -61,43 +81,53 @@ def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
 
 
 def decoded_response(
-    status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None
+    status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None, *, end: End = "stated"
 ) -> Response:
     """Return a response; decode its body and cut it to `MAX_BODY_SIZE`.
 
-    If the body cannot be decoded, it is returned as received, and `Response.fault` is ``undecodable``.
+    If the body cannot be decoded to its end, `Response.fault` is ``undecodable``.
     """
-    encoding = headers.get("Content-Encoding", "").strip().lower()
-    if body and encoding not in {"", "identity"}:
-        decoded, decoding_fault = _decode(encoding, body)
-        body = body if decoded is None else decoded
-        fault = decoding_fault if decoding_fault == UNDECODABLE else fault or decoding_fault
+    if body and "Content-Encoding" in headers:
+        names = (name.strip().lower() for name in headers["Content-Encoding"].split(","))
+        compressions = [name for name in names if not _NO_COMPRESSION.fullmatch(name)]
+        if compressions:
+            body, decoding_fault = _decode(compressions, body)
+            fault = decoding_fault if decoding_fault == UNDECODABLE else fault or decoding_fault
     if len(body) > MAX_BODY_SIZE:
         body, fault = body[:MAX_BODY_SIZE], "too large"
-    return Response(status=status, headers=headers, body=body, fault=fault)
+    return Response(status=status, headers=headers, body=body, fault=fault, end=end)
 
 
-def _decode(encoding: str, body: bytes) -> tuple[bytes | None, str | None]:
-    """Return the decoded body (the decodable part, or None) and the fault (or None)."""
-    if encoding not in {"gzip", "x-gzip", "deflate"}:
-        return None, UNDECODABLE
+def _decode(compressions: list[str], body: bytes) -> tuple[bytes, str | None]:
+    """Return the decoded body and the fault (or None). If nothing can be decoded, return the body."""
+    [compression, *others] = compressions
+    if others or compression not in {"gzip", "x-gzip", "deflate"}:
+        return body, UNDECODABLE
     # Some servers send "deflate" without the zlib header. The lower four bits of that header are 8.
-    is_raw = encoding == "deflate" and body[0] & 0x0F != zlib.DEFLATED
-    decoder = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
-    try:
-        decoded = decoder.decompress(body, MAX_BODY_SIZE + 1)
-    except zlib.error:
-        return None, UNDECODABLE
-    is_complete = decoder.eof or len(decoded) > MAX_BODY_SIZE
-    if is_raw and not is_complete:  # almost any bytes decode as the beginning of a raw body
-        return None, UNDECODABLE
-    return decoded, None if is_complete else "truncated"
+    is_raw = compression == "deflate" and body[0] & 0x0F != zlib.DEFLATED
+    decoded, rest = b"", body
+    while rest and len(decoded) <= MAX_BODY_SIZE:  # gzip allows several members
+        decoder = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
+        try:
+            decoded += decoder.decompress(rest, MAX_BODY_SIZE + 1 - len(decoded))
+        except zlib.error:
+            return decoded or body, UNDECODABLE
+        if not decoder.eof:
+            break
+        rest = decoder.unused_data
+        if rest and compression == "deflate":
+            return decoded, UNDECODABLE
+    if (
+        rest and is_raw and len(decoded) <= MAX_BODY_SIZE
+    ):  # almost any bytes decode as the beginning of a raw body
+        return body, UNDECODABLE
+    return decoded, "truncated" if rest else None
 
 
 def partial_response(status: int, headers: Mapping[str, str], error: BaseException, body: bytes) -> Response:
     """Return a response with an incomplete body: status and received part may show the decision."""
     fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
-    return decoded_response(status, headers, body, fault)
+    return decoded_response(status, headers, body, fault, end="cut")
 
 
 def cause_of(error: BaseException, waits: Waits) -> BaseException:

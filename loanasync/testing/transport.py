@@ -5,8 +5,8 @@ from collections import deque
 from typing import Any, Self
 
 from loanasync._client import LoanClient
+from loanasync._protocol.endpoints import is_system_fault
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._runtime.retry import is_system_fault
 from loanasync.testing.responses import ScriptedResponse, require_response, response_to
 from loanasync.testing.sent import SentRequest, record
 

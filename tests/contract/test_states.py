@@ -38,6 +38,7 @@ EVALUATED = (
     *("The user has already been evaluated", "evaluated  already", "Utente già valutato"),
     "L'utente è gia' stato valutato",
 )
+MENTIONED = ("Valutazione effettuata", "evaluation failed")
 DOMAIN_TEXTS = (
     *("User not found", "user NOT found.", " User  not\nfound ", "User not found..", "User not found!"),
     *("This sales point cannot apply for a loan", "this sales point cannot apply for a loan."),
@@ -118,7 +119,7 @@ def _error_bodies() -> Iterator[object]:
         *({"domain": [found], "city": []}, {"domain": [found, DOMAIN_TEXTS[-5]]}, {"streetNumber": [found]}),
         *({"domain": [text]} for text in (*DOMAIN_TEXTS, *EVALUATED)),
     ]
-    for text in (found, "Something new", EVALUATED[0], EVALUATED[-2]):
+    for text in (found, "Something new", EVALUATED[0], EVALUATED[-2], *MENTIONED):
         errors += [{"domain": text}, {"domain": [text], "city": ["no"]}, {"domain": [found, text]}]
         errors += [{"city": [text]}, {"newField": {"a": [text]}}, text]
         yield from ({"error": text}, [text])
@@ -134,9 +135,11 @@ def _state(status: int, body: bytes, fault: str | None, *, is_first: bool, has_d
     part = body.decode(errors="replace").replace("\\u00e0", "à")
     texts = [part] if members is None else [*_texts(members)]
     evaluated = (*EVALUATED, "User already evaluat")  # also of a part of a body
-    if status != 500 and any(each in text for each, text in product(evaluated, texts)):
+    if any(each in text for each, text in product(evaluated, texts)):
         return "lost"
     if has_decision or not is_first:
+        return "unknown"
+    if members is not None and any(each in text for each, text in product(MENTIONED, texts)):
         return "unknown"
     if fault is not None:
         return "unknown"  # the rest of the body may contain a decision

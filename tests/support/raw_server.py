@@ -27,6 +27,7 @@ class Play(enum.Enum):
     READ_HALF = "the head's first bytes are read"
     FIN = "the connection is closed in order, with TLS's own farewell"
     RST = "the connection is reset"
+    CUT = "the connection is closed, without TLS's own farewell"
     SILENCE = "nothing, until the client hangs up"
     AFTER_THE_CALL = "nothing, until the call is over"
     NOT_LISTENING = "no more connections are taken"
@@ -224,6 +225,8 @@ class RawServer:
                 raw: socket.socket = writer.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
+            case Play.CUT:
+                writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
             case Play.SILENCE:
                 await reader.read()
             case Play.AFTER_THE_CALL:

@@ -7,7 +7,7 @@ from loanasync import Dialect, Meta
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
-from loanasync._protocol.messages import Response
+from loanasync._protocol.messages import End, Response
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
@@ -25,11 +25,15 @@ def read(
     *,
     attempts: int = 1,
     fault: str | None = None,
+    end: End = "stated",
+    is_followed: bool = False,
     after_unknown: bool = False,
 ) -> Any:
     """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = Response(status=status, headers={}, body=content, fault=fault)
+    response = Response(
+        status=status, headers={}, body=content, fault=fault, end=end, is_followed=is_followed
+    )
     meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
     return call.read(response, meta)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -130,11 +130,9 @@ async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
     """A failed StreamReader of aiohttp still holds the data received before."""
     read = failures.read
 
-    async def read_late(
-        status: int, headers: Mapping[str, str], content: aiohttp.StreamReader, body: bytearray
-    ) -> Response:
-        await until(lambda: content.exception() is not None)
-        return await read(status, headers, content, body)
+    async def read_late(response: aiohttp.ClientResponse, body: bytearray) -> Response:
+        await until(lambda: response.content.exception() is not None)
+        return await read(response, body)
 
     monkeypatch.setattr(failures, "read", read_late)
     await assert_approved(session, HEAD + PART, Play.FIN)

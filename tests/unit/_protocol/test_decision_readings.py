@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from loanasync import AlreadyEvaluatedError, Approved, Problem, RawResponse, Refused, UnexpectedResponseError
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    Problem,
+    RawResponse,
+    Refused,
+    UnexpectedResponseError,
+)
+from loanasync._protocol.messages import End
 from support.line_count import lines_run
 from support.response_reader import APPROVE, errors, read
 
@@ -84,6 +92,7 @@ def test_approve_422_without_approved_false_is_unknown(body: object, reason: str
     "part",
     [
         b'{"approved":true',
+        b'<br />\n<b>Notice</b>: {x} is "undefined" in a[0]\n{"approved":true,"city":"Ro',
         b'{"approved" : true , "redirectUrl":"https://x.exa',
         b'{"amount":45000,"approved":true,"note":"\\"approved\\": false","city":"Ro',
         b'{"note":"{[","approved":true,"x":[{"y":1}],"net',
@@ -111,6 +120,7 @@ def test_approve_201_truncated_after_approved_true_is_approved(part: bytes, faul
         (b'{"approved":true,"redirectUrl":"https://x.example/\xec","amount":NaN}', None),
         (b'{"approved":true,"redirectUrl":"https://x.example","redirectUrl":"https://y.example", NaN}', None),
         (b'{"approved":true,"redirectUrl":" ","amount":NaN}', None),
+        (b'Warning: x\n{"approved":true,"redirectUrl":"https://x.example"}', "https://x.example"),
         (b'{"approved":true,"redirectUrl":7,"amount":NaN}', None),
     ],
 )
@@ -136,6 +146,7 @@ def test_approve_201_with_broken_json_is_approved(body: bytes, redirect_url: str
         b'{"approved":true,"data":{"approved":false},"x',
         b'{"list":[{"approved":true}],"x',
         b'[{"approved":true},',
+        b'Notice: [{"approved":true},',
         b'"approved":true',
         b'{"note":"\\"approved\\": true","am',
         b'{"x":1}{"approved":true,',
@@ -177,8 +188,33 @@ def test_truncated_body_with_many_names_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b" \r\n\t"], ids=str)
-def test_approve_422_with_an_empty_body_is_refused(body: bytes) -> None:
+def test_approve_422_with_an_empty_body_needs_proof(body: bytes) -> None:
     assert decided(Refused, 422, body).meta.unread == ("body",)
+    for error in (
+        read(APPROVE, 422, body, end="closed"),
+        read(APPROVE, 422, body, end="cut"),
+        read(APPROVE, 422, body, is_followed=True),
+    ):
+        assert isinstance(error, UnexpectedResponseError)
+
+
+@pytest.mark.parametrize("end", ["closed", "cut"])
+def test_approve_422_cut_off_without_a_length_needs_one_false(end: End) -> None:
+    for body, kind in (
+        (b'{"approved":false,"city":"Ro', Refused),
+        (b'\xef\xbb\xbf\n{"approved":false,"city":"Ro', Refused),
+        (b'{"approved":false}', Refused),
+        (b'Notice {"approved":false,"city":"Ro', UnexpectedResponseError),
+        (b'{"approved":false,"approved":false,', UnexpectedResponseError),
+        (b'{"approved":fal', UnexpectedResponseError),
+    ):
+        assert isinstance(read(APPROVE, 422, body, end=end), kind), body
+
+
+def test_approve_reads_json_behind_marks_and_line_breaks() -> None:
+    marked = b'\r\n\xef\xbb\xbf \xef\xbb\xbf{"approved":%s,"amount":45000}'
+    assert read(APPROVE, 201, marked % b"true").amount == 45000
+    assert read(APPROVE, 422, marked % b"false").amount == 45000
 
 
 def test_approve_422_with_validation_errors_keeps_its_problems() -> None:

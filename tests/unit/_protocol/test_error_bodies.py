@@ -18,7 +18,7 @@ from loanasync import (
 )
 from loanasync._protocol import echo, endpoints
 from loanasync._protocol import error_bodies as problems
-from loanasync._protocol.error_bodies import error_class, is_already_evaluated, read_problems
+from loanasync._protocol.error_bodies import claim_in, error_class, read_problems
 from loanasync._runtime.guard import state_of
 from loanasync.ledger import State
 from support.builders import approval_request
@@ -43,9 +43,9 @@ def test_message_and_name_are_truncated_at_their_limits() -> None:
         assert len(read_problems({"errors": {"city": ["x"] * count}})) == MANY
 
 
-def test_is_already_evaluated_twice_the_text_is_twice_the_work() -> None:
+def test_claim_in_twice_the_text_is_twice_the_work() -> None:
     def read(text: str, count: int) -> int:
-        return lines_run(lambda: is_already_evaluated({"errors": [text * count]}))
+        return lines_run(lambda: claim_in({"errors": [text * count]}))
 
     for text in ("already ", "evaluated ", "gia ", "valutato "):
         assert read(text, 2_000) < 2.2 * read(text, 1_000)
@@ -68,20 +68,20 @@ def test_is_already_evaluated_twice_the_text_is_twice_the_work() -> None:
     ids=lambda body: str(body)[:40],
 )
 def test_already_evaluated_is_found_anywhere_in_the_body(body: object) -> None:
-    assert is_already_evaluated(body)
+    assert claim_in(body) == "evaluated"
 
 
 @pytest.mark.parametrize(
     "text", ["evaluated", "already", "valutato gia", "Borgia valutato", "already " + "x" * 80 + " evaluated"]
 )
 def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
-    assert not is_already_evaluated(text)
+    assert claim_in(text) == ""
 
 
 def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
     evaluated, rejected = ({"errors": {"city": text}} for text in ("already evaluat", "evaluated"))
-    assert error_class(RejectedError, evaluated, None, is_whole=True) is AlreadyEvaluatedError
-    assert error_class(RejectedError, rejected, None, is_whole=True) is RejectedError
+    assert error_class(RejectedError, evaluated, None, is_proof=True) is AlreadyEvaluatedError
+    assert error_class(RejectedError, rejected, None, is_proof=True) is RejectedError
 
 
 @pytest.mark.parametrize("character", ["\ufdfa", "\ufdfb", "\u3302", "\ufb04"])
@@ -97,8 +97,8 @@ def test_normalized_texts_have_a_bounded_size(character: str, monkeypatch: pytes
     monkeypatch.setattr(problems, "normalize", counted_normalize)
     monkeypatch.setattr(echo, "normalize", counted_normalize)
     text = character * 20_000
-    assert not is_already_evaluated(text)
-    assert is_already_evaluated(f"{text} already evaluated")
+    assert claim_in(text) == ""
+    assert claim_in(f"{text} already evaluated") == "evaluated"
     assert echo.belongs_to_another_customer(text, "TSTXYZ00A00A000A")
     assert max(sizes) < 6 * len(text)
 
@@ -285,3 +285,57 @@ def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
     for nested in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
         for call in (APPROVE, COMPLETE, CREATE, DOCUMENTS):
             assert read(call, 400, body % nested).outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Valutazione già effettuata",
+        "Cliente valutato",
+        "The customer is being EVALUATED.",
+        "evaluation&nbsp;pending",
+        "\N{FULLWIDTH LATIN CAPITAL LETTER E}valuation done",
+    ],
+)
+def test_message_that_mentions_an_evaluation_is_not_released(message: str) -> None:
+    for status, body in (
+        (400, errors(city=[message])),
+        (403, {"error": message}),
+        (404, {"message": message}),
+    ):
+        assert state(status, body) in (UNKNOWN, LOST)
+    assert read(COMPLETE, 400, errors(city=["Cliente valutato"])).outcome == "not_evaluated"
+
+
+@pytest.mark.parametrize("message", ["svalutazione", "valutabile", "Rivalutato"])
+def test_message_with_a_part_of_an_evaluation_word_is_released(message: str) -> None:
+    assert state(400, errors(city=[message])) is RELEASED
+
+
+def test_page_that_mentions_an_evaluation_once_is_released() -> None:
+    assert state(404, b"<html>Evaluation copy of a proxy</html>") is RELEASED
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"0,", b'"",', b'{"a":0},'])
+def test_large_error_body_is_read_as_text(piece: bytes) -> None:
+    """Reading a million nested values would block the event loop for seconds."""
+
+    def work(size: int) -> int:
+        body = b'{"errors":{"city":[%s0]}}' % (piece * (size // len(piece)))
+        return lines_run(lambda: state(403, body))
+
+    work(1_000)
+    assert work(1 << 20) < 2_000
+
+
+def test_combining_marks_are_normalized_in_short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their order takes quadratic time."""
+    sizes = []
+
+    def counted_normalize(form: Literal["NFKC"], text: str) -> str:
+        sizes.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr(problems, "normalize", counted_normalize)
+    assert state(403, "\u0301\u0327\u0323".encode() * 1_000) is RELEASED
+    assert max(sizes) <= 100
