@@ -19,6 +19,7 @@ from attrs import field, frozen
 from loanasync._cells import BY_TYPE, CellError, to_cents, to_euro
 from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
+from loanasync._text import is_blank, seen
 from loanasync.errors import ConfigurationError
 
 
@@ -81,13 +82,13 @@ def _typed_values(model: type, form: Mapping[str, object]) -> dict[str, Any]:
 def _typed_value(each: "attrs.Attribute[Any]", value: object, *, may_be_empty: bool) -> object:
     if not isinstance(value, str):
         return value
-    text = value.strip()
-    if not text and (may_be_empty or each.name in _MAY_BE_EMPTY):
+    text, shown = value.strip(), seen(value).strip()
+    if is_blank(value) and (may_be_empty or each.name in _MAY_BE_EMPTY):
         return None
     try:
         if each.name == "salary":
-            return to_euro(text)
-        return BY_TYPE[each.type](text) if each.type in BY_TYPE else text
+            return to_euro(shown)
+        return BY_TYPE[each.type](shown) if each.type in BY_TYPE else text
     except CellError:
         return text
 
@@ -253,7 +254,7 @@ class ApprovalRequest(PydanticType):
         typed: Any = amount
         if isinstance(amount, str):
             try:
-                typed = to_cents(amount.strip(), euro=True)
+                typed = to_cents(seen(amount).strip(), euro=True)
             except CellError:
                 typed = amount.strip()
         fields = dict.fromkeys(each.name for each in attrs.fields(cls) if each.default is attrs.NOTHING)

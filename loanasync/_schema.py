@@ -42,9 +42,10 @@ def schema(
     """Return the JSON Schema (2020-12) of a request model, for the JSON interface of a shop.
 
     It is made from the rules of `LoanClient.check` and accepts the same values, with these exceptions: 12.0
-    is an integer in JSON Schema, a text may have an unpaired surrogate, and some rare spaces are spaces in
-    JavaScript only. Regular expressions of `limits` are copied unchanged, so use syntax that JavaScript has,
-    too. ``extra`` is not part of the schema.
+    is an integer in JSON Schema, a text may have an unpaired surrogate, some rare spaces are spaces in
+    JavaScript only, and characters that a person does not see are not ignored. Regular expressions of
+    `limits` are copied unchanged, so use syntax that JavaScript has, too. ``extra`` is not part of the
+    schema.
 
     Args:
         model: `ApprovalRequest`, `AdditionalData` or `UserData`.
@@ -178,9 +179,7 @@ def _of_text(rule: values.Text) -> Schema:
     elif not rule.may_be_blank:
         made["pattern"] = _NOT_BLANK
     excluded = [rule.excluded.pattern] if rule.excluded else []
-    excluded += [values.CONTROL] if rule.single_line else []
-    if excluded:
-        made["not"] = {"pattern": "|".join(excluded)}
+    made["not"] = {"pattern": "|".join([*excluded, values.CONTROL if rule.single_line else values.NUL])}
     return made
 
 

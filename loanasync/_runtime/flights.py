@@ -20,6 +20,7 @@ from loanasync._runtime.guard import Claim, Guard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.run import Run, copy_error
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync._text import seen_body
 from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (
     DeadlineExceededError,
@@ -355,7 +356,8 @@ class Flights(ForkSafe):
         customer.update("\0".join(map(str, names)).encode(errors="surrogatepass"))
         # The writer puts the fields in the same order each time, and before `extra`.
         request = self._hash.copy()
-        request.update(sort_members(call.body) if call.has_extra else call.body)
+        body = seen_body(call.body)
+        request.update(sort_members(body) if call.has_extra else body)
         return customer.digest(), request.digest()
 
 

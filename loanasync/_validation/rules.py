@@ -23,17 +23,18 @@ from loanasync._models import (
 )
 from loanasync._results import Problem
 from loanasync._settings import Limits
+from loanasync._text import is_blank, seen
 from loanasync._validation import validators as values
 
 
 def normalize_fiscal_code(value: str) -> str:
-    """Return a fiscal code in upper case and without surrounding spaces.
+    """Return a fiscal code in upper case, without surrounding spaces and without invisible characters.
 
     Example:
         >>> normalize_fiscal_code(" tstxyz00a00a000a ")
         'TSTXYZ00A00A000A'
     """
-    return value.strip().upper()
+    return seen(value).strip().upper()
 
 
 def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, ...]:
@@ -47,7 +48,7 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
     if violation is None:
         code = normalize_fiscal_code(str(value))
         # `upper()` turns some non-ASCII letters, such as the dotless i, into ASCII: check the original text.
-        if not str(value).isascii() or not _FISCAL_CODE.fullmatch(code):
+        if not seen(str(value)).isascii() or not _FISCAL_CODE.fullmatch(code):
             violation = values.Violation("format", "must be 16 letters and digits")
         elif strict and not _has_right_check_letter(code):
             violation = _WRONG_CHECK_LETTER
@@ -103,10 +104,14 @@ def check_payload(payload: object, *, name: str = "payload", **_: object) -> lis
         return [_wrong_object(name, "must be a mapping", payload)]
     problems = []
     try:
-        json.dumps(dict(payload), allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (TypeError, ValueError, RecursionError):  # their messages may quote personal values
         hint = "use str, int, finite float, bool, None, list and dict"
         problems.append(values.Violation("json", "must contain only JSON values", hint).problem(name, ""))
+    else:
+        if "\\u0000" in text and _ESCAPED_NUL.search(text):
+            problems.append(values.HAS_NUL.problem(name, ""))
     if not all(isinstance(member, str) for member in payload):
         problems.append(values.Violation("keys", "must have only texts as keys").problem(name, ""))
     return problems
@@ -144,7 +149,7 @@ def _wrong_object(name: str, message: str, value: object) -> Problem:
 
 
 def _is_blank(value: object) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
+    return value is None or (isinstance(value, str) and is_blank(value))
 
 
 def _has_right_check_letter(code: str) -> bool:
@@ -198,7 +203,7 @@ def approval_rules(limits: Limits) -> Mapping[str, values.Rule]:
             limits.mobile_phone,
             "a valid mobile number",
             "it does not match limits.mobile_phone",
-            excluded=r"^[\s(]*(\+|00)",
+            excluded=r"^[\s\x00-\x1f\x7f-\x9f(]*(\+|00)",
             exclusion=_PREFIX,
         ),
         "country_calling_code": text(
@@ -269,6 +274,7 @@ _WRONG_CHECK_LETTER = values.Violation(
 )
 _ASKED_FOR = values.Violation("required", "is required", "the service asked for additional data")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from operator import attrgetter
 from typing import TypeAlias
+from unicodedata import normalize
 
 from attrs import evolve, field, frozen
 
 from loanasync._display.masking import ReadOnlyDict
 from loanasync._display.texts import Param
 from loanasync._results import Problem
+from loanasync._text import is_blank, seen
 
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
 _CONTROL = re.compile(CONTROL)
+NUL = r"\x00"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
 
@@ -85,11 +88,13 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
 class Text:
     """The rule for a text: a str that is not blank, that UTF-8 can encode, and that has the right form.
 
+    Rules see a text as a person does: `seen` returns it.
+
     Args:
         pattern: Regular expression that the whole text must match; None accepts every text.
         meaning: Form of a text that matches `pattern`, for the message.
         format_hint: Advice for a text that does not match `pattern`.
-        excluded: Regular expression that must not match any part of the text; None excludes nothing.
+        excluded: Regular expression that must not match any part of the text in NFKC; None excludes nothing.
         exclusion: Violation of a text that contains `excluded`.
         hint: Returns advice for a value that is not a text, or an empty str.
         may_be_blank: Accept empty texts and texts of spaces.
@@ -106,13 +111,17 @@ class Text:
     single_line: bool = False
 
     def check(self, value: object) -> Violation | None:
-        # For speed: a printable text has no surrogates and no control characters.
-        if type(value) is not str or not value.isprintable() or not (value.strip() or self.may_be_blank):
+        # For speed: a printable ASCII text has no surrogates, control characters or invisible characters.
+        if (
+            type(value) is not str
+            or not (value.isascii() and value.isprintable())
+            or not (value.strip() or self.may_be_blank)
+        ):
             violation = self._check_text(value)
             if violation is not None:
                 return violation.with_hints(self.hint(value))
-            value = str(value)
-        if self.excluded is not None and self.excluded.search(value):
+            value = seen(str(value))
+        if self.excluded is not None and self.excluded.search(normalize("NFKC", value)):
             return self.exclusion
         if self.pattern is None or self.pattern.fullmatch(value):
             return None
@@ -124,15 +133,16 @@ class Text:
             return _REQUIRED
         if not isinstance(value, str):
             return Violation("type", "must be text", f"use a str, not {type_name(value)}")
-        if not self.may_be_blank and not value.strip():
+        if not self.may_be_blank and is_blank(value):
             return Violation("blank", "must not be blank")
         if _SURROGATE.search(value):
             return Violation("encoding", "must not contain an unpaired surrogate, which UTF-8 cannot encode")
         if self.single_line and _CONTROL.search(value):
             return Violation("control_characters", "must not contain line breaks or other control characters")
-        return None
+        return HAS_NUL if "\0" in value else None
 
 
+HAS_NUL = Violation("control_characters", "must not contain a NUL character")
 check_text = Text(single_line=True).check  # for settings and codes, which are used in URLs and headers
 
 
@@ -286,4 +296,4 @@ def checker(rules: Mapping[str, Rule]) -> Callable[..., list[Problem]]:
 
 def _is_missing(value: object) -> bool:
     """Return True for a missing value of pandas or NumPy, and for an empty field of a form."""
-    return missing_value_name(value) is not None or (isinstance(value, str) and not value.strip())
+    return missing_value_name(value) is not None or (isinstance(value, str) and is_blank(value))

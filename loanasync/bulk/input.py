@@ -12,6 +12,7 @@ from loanasync._cells import BY_TYPE, CellError, to_cents
 from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
 from loanasync._results import Problem, described
 from loanasync._settings import Limits
+from loanasync._text import seen
 from loanasync._validation.rules import check_approval, check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
@@ -301,11 +302,12 @@ class InputRows:
         if name != "id" and isinstance(value, str) and _SHORTENED.fullmatch(value):
             messages[name] = _TOO_SHORT
             return
+        shown = seen(value) if isinstance(value, str) else value
         try:
             if name == "amount":
-                values[name] = to_cents(value, euro=self._mapping.amounts == "euro")
+                values[name] = to_cents(shown, euro=self._mapping.amounts == "euro")
             else:
-                values[name] = _CONVERTERS[name](value) if name in _CONVERTERS else value
+                values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
         except CellError as error:
             messages[name] = str(error)
 

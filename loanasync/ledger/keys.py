@@ -9,6 +9,7 @@ from attrs import frozen
 
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
+from loanasync._text import seen_body
 from loanasync.ledger.model import Subject
 from loanasync.ledger.policy import LedgerPolicy
 
@@ -38,7 +39,7 @@ def places_of_call(call: Call, secrets: Sequence[bytes], policy: LedgerPolicy) -
     """Return the places of an approval's entry, as `places_of` does, with the digest of its payload."""
     approval = Approval(call.shop.shop_id, call.fiscal_code, call.scope, call.order_token)
     places = places_of(approval, secrets, policy)
-    members = _SORTING_ENCODER.encode(decode(call.body))  # independent of the order of members
+    members = _SORTING_ENCODER.encode(decode(seen_body(call.body)))  # independent of the order of members
     return tuple(
         Place(place.key, place.subject, _digest(secret, "payload", place.key, members))
         for secret, place in zip(secrets, places, strict=True)

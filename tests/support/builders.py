@@ -2,11 +2,13 @@
 
 from datetime import date
 from typing import Any
+from unicodedata import normalize
 
 import attrs
 from hypothesis import strategies as st
 
 from loanasync import ApprovalRequest, UserData, testing
+from loanasync._text import is_blank
 from loanasync.testing import additional_data, user_data
 
 __all__ = [
@@ -36,7 +38,7 @@ def _approval_request(fields: dict[str, Any]) -> ApprovalRequest:
 
 # Texts that a person may type: letters of every script, no control characters, no unpaired surrogates.
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20).filter(
-    lambda text: text.strip() != ""
+    lambda text: not is_blank(text)
 )
 DAYS = st.dates(min_value=date(1900, 1, 1))
 BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {str | None: TEXTS, bool | None: st.booleans()}
@@ -67,7 +69,7 @@ APPROVAL_REQUESTS = st.fixed_dictionaries(
         "first_name": TEXTS,
         "mobile_phone": st.from_regex("[1-9][0-9]{5,10}", fullmatch=True),
         "city": TEXTS,
-        "address": TEXTS.filter(lambda text: "," not in text),
+        "address": TEXTS.filter(lambda text: "," not in normalize("NFKC", text)),
         "province": st.from_regex("[A-Z]{2}", fullmatch=True),
         "postal_code": st.from_regex("[0-9]{5}", fullmatch=True),
         "street_number": TEXTS,

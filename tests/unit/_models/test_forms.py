@@ -104,6 +104,26 @@ def test_empty_optional_fields_are_not_sent() -> None:
     assert typed(**{**empty, "children": "2"}).additional == AdditionalData(children="2")
 
 
+def test_invisible_characters_of_a_form_are_ignored() -> None:
+    marked = {name: f"\u200b\u202a {text}\u3164\ufeff" for name, text in ADDITIONAL.items()}
+    form = {**marked, "children": "2", "instalments": "1\u200b2\ufeff", "iban": "\u3164"}
+    request = typed("\u202a450,50\u202c", **form)
+    assert problems(request, needed=True) == ()
+    assert (request.amount, request.instalments, request.iban) == (45_050, 12, None)
+    assert request.additional == typed(**ADDITIONAL).additional
+    blank = typed(**dict.fromkeys(ADDITIONAL, "\u200b"))
+    assert blank.additional is None
+    form = {"document_issue_date": "17/05/\u200b2022", "profession": "\u2800", "iban": "\xad"}
+    data = UserData.from_form(form)
+    assert data == UserData(document_issue_date=date(2022, 5, 17))
+
+
+def test_texts_of_a_form_stay_as_typed() -> None:
+    request = typed(first_name="\u200bFrancoi\u0308s", city="\u3164")
+    assert (request.first_name, request.city) == ("\u200bFrancoi\u0308s", "\u3164")
+    assert [each.code for each in problems(request)] == ["city.blank"]
+
+
 def test_user_data_of_a_form_are_converted() -> None:
     form = {
         "documentOfType": "Carta d'identità", "documentCode": "AA00000AA", "documentCity": "Roma",

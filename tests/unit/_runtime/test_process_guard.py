@@ -1,6 +1,7 @@
 """A client without a ledger requests an approval once, and remembers its outcome."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from loanasync import (
     Approved,
     Decision,
     DecisionForgottenError,
+    Dialect,
     OutcomeUnknownError,
     PayloadMismatchError,
     RawResponse,
@@ -16,9 +18,10 @@ from loanasync import (
     Refused,
     Response,
 )
-from loanasync.ledger import Ledger
+from loanasync._protocol.codec import write
+from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import ScriptedResponse, approved, domain_error, refused, timed_out
-from support.builders import FISCAL_CODE, approval_request
+from support.builders import FISCAL_CODE, additional_data, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, cancelled, request
 from support.virtual_time import turns
@@ -91,6 +94,50 @@ async def test_order_of_members_does_not_change_the_payload(ledger: Ledger | Non
     await shop.approve(payload=approval_request(extra={"a": {"x": 1, "y": 2}, "b": 2}))
     again = await shop.approve(payload=approval_request(extra={"b": 2, "a": {"y": 2, "x": 1}}))
     assert (type(again), shop.sent) == (Approved, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"last_name": "Forl\u00ec"}, {"last_name": "Forli\u0300"}),
+        ({"last_name": "Anna"}, {"last_name": "\u202aAn\u200bna\ufeff"}),
+        ({"last_name": "e\u200b\u0300"}, {"last_name": "\u00e8\ufe0f"}),
+        ({"city": "La\u3164Spezia"}, {"city": "La Spezia"}),
+        ({"city": '"\\u200b\n\u0303\u200b'}, {"city": '"\\u200b\n\u0303'}),
+        ({"extra": {"a": {"b": ["\u00e8"]}, "c": 1}}, {"extra": {"c": 1, "a": {"b": ["e\u0300\xad"]}}}),
+        ({"additional": additional_data(children="2"), "iban": "\u00e8"},
+         {"additional": additional_data(children="2"), "iban": "\u200be\u0300"}),
+    ],
+    ids=range(7),
+)  # fmt: skip
+async def test_texts_that_look_the_same_are_the_same_payload(
+    first: dict[str, Any], second: dict[str, Any], ledger: Ledger | None
+) -> None:
+    for one, other in ((first, second), (second, first)):
+        shop = Shop(approved(), ledger=None if ledger is None else MemoryLedger())
+        await shop.approve(payload=approval_request(**one))
+        again = await shop.approve(payload=approval_request(**other))
+        assert (type(again), shop.sent) == (Approved, 1)
+        sent = dict(shop.script.sent[0].body)
+        assert sent == json.loads(write(approval_request(**one), Dialect()))  # as typed
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"last_name": "Forl\u00ec"}, {"last_name": "Forli"}),
+        ({"last_name": "\u00e8\u200b"}, {"last_name": "e\u200b"}),
+        ({"extra": {"\u00e8": 1, "e\u0300": 2}}, {"extra": {"\u00e8": 2, "e\u0300": 2}}),
+    ],
+    ids=range(3),
+)
+async def test_texts_that_look_different_are_another_payload(
+    first: dict[str, Any], second: dict[str, Any], ledger: Ledger | None
+) -> None:
+    shop = Shop(approved(), ledger=ledger)
+    await shop.approve(payload=approval_request(**first))
+    assert isinstance(await shop.approve(payload=approval_request(**second)), PayloadMismatchError)
+    assert shop.sent == 1
 
 
 @pytest.mark.parametrize("other", ["customer", "scope", "shop"])

@@ -35,11 +35,18 @@ FIELDS = attrs.fields(ApprovalRequest)
 TEXT_FIELDS = [each.name for each in FIELDS if each.type is str]
 OPTIONAL_TEXTS = [each.name for each in FIELDS if each.type == str | None]
 ADDITIONAL = [each.name for each in attrs.fields(AdditionalData)]
-CONTROL = ["a\nb", "a\x00b", "\x7f", "a\u2028b"]
+CONTROL = ["a\nb", "a\x01b", "a\x7fb", "a\u2028b"]
+# Texts in which a person sees nothing.
+BLANK = [
+    *("", "  ", "\xa0", "\u200b", "\u202a\ufeff", "\xad \u2060", "\u034f", "\ufe0f", "\U000e0101"),
+    *("\x01\x7f", "\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\u200b\u3164"),
+]
 NO_TEXTS: list[tuple[object, str, str]] = [
     (5, "type", "must be text; use a str, not int"),
     (b"x", "type", "must be text; use a str, not bytes"),
     ("a\ud800", "encoding", "must not contain an unpaired surrogate, which UTF-8 cannot encode"),
+    ("a\x00b", "control_characters", "must not contain a NUL character"),
+    ("è\x00", "control_characters", "must not contain a NUL character"),
 ]
 NAN = math.nan
 A_TIME = datetime(2019, 5, 1, tzinfo=UTC)
@@ -96,8 +103,7 @@ def test_valid_data_have_no_problem(request: ApprovalRequest, data: UserData) ->
 def test_required_text_is_a_non_blank_str(field: str) -> None:
     for value, rule, message in (
         (None, "required", "is required"),
-        ("", "blank", "must not be blank"),
-        ("  ", "blank", "must not be blank"),
+        *((blank, "blank", "must not be blank") for blank in BLANK),
         *NO_TEXTS,
     ):
         for dialect in (STREET, CIVIC):
@@ -111,7 +117,7 @@ def test_required_text_is_a_non_blank_str(field: str) -> None:
 def test_optional_text_is_none_or_a_str(field: str) -> None:
     for value, rule, message in NO_TEXTS:
         assert shown(problems(changed({field: value}))) == [(f"{field}.{rule}", message)]
-    for valid in (None, "", " ", "0039", "anything else"):
+    for valid in (None, *BLANK, "0039", "anything else"):
         assert problems(changed({field: valid})) == []
 
 
@@ -130,9 +136,12 @@ def test_optional_text_is_none_or_a_str(field: str) -> None:
         ("instalments", [np.float64(9)], "type", f"{COUNT}; use an int, not numpy.float64"),
         ("instalments", ["9"], "type", f"{COUNT}; use an int, not str; convert it with int(...)"),
         ("instalments", ["9,0"], "type", f"{COUNT}; use an int, not str"),
-        ("email", ["anna", "anna@", "a b@example.com", "a@b@c"], "format", EMAIL),
+        ("email", ["anna", "anna@", "a b@example.com", "a@b@c", "\u200b@c", "a\u3164@c"], "format", EMAIL),
         ("mobile_phone", ["+39333", "00393330", " +39 333 0", "(0039) 333"], "prefix", PREFIX),
-        ("address", ["Via Prova, 12"], "comma",
+        ("mobile_phone", ["\uff0b39 333", "\u200b+39", "\xad(\u202a0039", "\uff10\uff1039", "\u207a39"],
+         "prefix", PREFIX),
+        ("mobile_phone", ["\u3164+39", "\u2800\uff0b39", "\x01+39", "0\u200b039"], "prefix", PREFIX),
+        ("address", ["Via Prova, 12", "Via Prova\uff0c 12"], "comma",
          "must be the street name without commas; put the number into street_number"),
         ("province", ["rm", "RMA", "RM\n"], "format", PROVINCE),
         ("province", [None], "required", "is required" + NAPOLI),
@@ -179,7 +188,10 @@ def test_mistake_has_its_code_and_message(field: str, values: list[object], rule
     [
         ("amount", [5_000, 1_500_000]),
         ("instalments", [3, 60]),
-        ("province", ["NA"]),
+        ("province", ["NA", "R\u200bM", "\ufeffRM"]),
+        ("postal_code", ["00100\u200e"]),
+        ("email", ["\u202aanna@example.com\u202c"]),
+        ("mobile_phone", ["\u200b333 0+0"]),
         ("citizenship", ["Italian"]),
         ("street_number", ["12/A", "SNC", "3 bis", "km 12,5", "7-9"]),
         ("payment_day_of_month", [1, 31]),
@@ -249,7 +261,7 @@ def test_messages_of_limits_that_are_off_by_default() -> None:
     )
 
 
-@pytest.mark.parametrize("token", [None, "", " "], ids=plainly)
+@pytest.mark.parametrize("token", [None, "", " ", "\u200b", "\u3164"], ids=plainly)
 def test_order_token_is_required_by_its_dialect(token: str | None) -> None:
     [problem] = problems(approval_request(order_token=token), DEMANDING)
     assert (problem.field, problem.wire_name) == ("order_token", "orderToken")
@@ -344,6 +356,7 @@ JSON_ONLY = (
     "must contain only JSON values; use str, int, finite float, bool, None, list and dict",
 )
 KEYS = ("extra.keys", "must have only texts as keys")
+NUL = ("extra.control_characters", "must not contain a NUL character")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +365,8 @@ KEYS = ("extra.keys", "must have only texts as keys")
         ("abc", [("extra.object", "must be a mapping; not str")]),
         *(({"a": value}, [JSON_ONLY]) for value in (NAN, math.inf, {1, 2}, 1j, "\ud800", "\udfff")),
         ({1: "a"}, [KEYS]),
+        *((found, [NUL]) for found in ({"a": "\0"}, {"a\0": 1}, {"a": [{"b": "\\\0"}]}, {"a": {"\0": 1}})),
+        *((valid, []) for valid in ({"a": "\\u0000"}, {"a": "\\\\u0000"}, {"a": "\u200b"})),
         ({"email": NAN}, [
             JSON_ONLY, ("extra.known", "must not contain email; extra is for members without a field")
         ]),
@@ -422,7 +437,14 @@ def test_fiscal_code_of_another_form_is_a_problem(code: object, rule: str, sente
     assert shown([problem]) == [(f"fiscal_code.{rule}", sentence)]
 
 
-@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"], ids=plainly)
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(FISCAL_CODE, FISCAL_CODE.lower(), f" {FISCAL_CODE}\n"),
+        *(f"\u202a{FISCAL_CODE}\u202c", f"\ufeff \u3164{FISCAL_CODE[:3]}\xad{FISCAL_CODE[3:]}\u200b "),
+    ],
+    ids=plainly,
+)
 def test_fiscal_code_is_trimmed_and_upper_cased(code: str) -> None:
     assert rules.check_fiscal_code(code) == ()
     assert rules.normalize_fiscal_code(code) == FISCAL_CODE

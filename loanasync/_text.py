@@ -1,0 +1,48 @@
+"""Texts as a person sees them, for rules, forms and the comparison of requests. A body has the typed texts.
+
+A separate module, because forms, rules and digests use it, and lie in three layers.
+"""
+
+import json
+import re
+from unicodedata import category, normalize
+
+# Marks that show nothing, although they are not format characters: variation selectors and joiners.
+_INVISIBLE_MARKS = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800", " "))  # fillers of Hangul and Braille
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+":?')  # in JSON without spaces; a name ends with a colon
+
+
+def seen(text: str) -> str:
+    r"""Return a text in NFC, without invisible characters, and with spaces for other blank characters.
+
+    Example:
+        >>> seen("An\u200bna"), seen("Forli\u0300") == "Forl\u00ec", seen("\u3164")
+        ('Anna', True, ' ')
+    """
+    if text.isascii():
+        return text
+    if not text.isprintable():
+        text = "".join(each for each in text if category(each) != "Cf")
+    return normalize("NFC", _INVISIBLE_MARKS.sub("", text)).translate(_BLANKS)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for a text in which a person sees nothing."""
+    return not _CONTROL.sub("", seen(text)).strip()
+
+
+def seen_body(body: bytes) -> bytes:
+    """Return a JSON body (without spaces) with its texts as `seen` returns them, to compare two bodies."""
+    if body.isascii():
+        return body
+    text = body.decode()
+    return body if seen(text) == text else _STRING.sub(_seen_value, text).encode()
+
+
+def _seen_value(found: re.Match[str]) -> str:
+    string = found[0]
+    if string.isascii() or string.endswith(":"):
+        return string
+    return json.dumps(seen(json.loads(string)), ensure_ascii=False)
