@@ -24,6 +24,7 @@ from loanasync._models import (
 )
 from loanasync._protocol.json import encode, encode_checked
 from loanasync._results import Approved, Meta, Refused
+from loanasync._validation.validators import CONTROL
 
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
 Convert = Callable[[Any], Any]
@@ -34,6 +35,7 @@ Read = Callable[[Received, type], Any]
 
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
+_CONTROL = re.compile(CONTROL)
 
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
@@ -95,8 +97,11 @@ def _to_day(value: object) -> date:
 
 
 def _to_url(value: object) -> str:
-    url = _to_text(value)
-    if not url.strip():  # an empty URL is treated as missing (spec §1.3)
+    """Return a URL without surrounding spaces and line breaks, which a web framework refuses in a header."""
+    url = _to_text(value).strip()
+    # An empty URL is treated as missing (spec §1.3). With a control character inside, the token must not be
+    # guessed.
+    if not url or _CONTROL.search(url):
         raise ValueError
     return url
 

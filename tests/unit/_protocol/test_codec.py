@@ -133,6 +133,15 @@ def test_read_decision_accepts_all_spellings(members: dict[str, object], field: 
 
 
 @pytest.mark.parametrize(
+    "url", [f" {OPAQUE}", f"{OPAQUE}\n", f"\r\n\t{OPAQUE} \t\r\n", f"\xa0{OPAQUE}\u2028"]
+)
+def test_read_decision_removes_spaces_and_line_breaks_around_the_url(url: str) -> None:
+    """A web framework raises an error for a line break in the header Location."""
+    read = read_decision(Approved, {"redirectUrl": url}, META)
+    assert (read.redirect_url, read.meta.unread, read.raw["redirectUrl"]) == (OPAQUE, (), url)
+
+
+@pytest.mark.parametrize(
     ("wire_name", "values"),
     [
         ("amount", ["5000", 1.5, True]),
@@ -143,6 +152,8 @@ def test_read_decision_accepts_all_spellings(members: dict[str, object], field: 
         ("paymentDayOfMonth", ["first", "105", 5.0]),
         ("streetNumber", [{"a": 1}]),
         ("redirectUrl", ["", " ", "\t\n", 5, ["https://x"]]),
+        ("redirectUrl", [f"https://x{control}#t" for control in "\n\r\t\0\x1f\x7f\x85\u2028"]),
+        ("redirectUrl", ["\0https://x", "https://x\x7f"]),
     ],
 )
 def test_read_decision_keeps_the_decision_with_a_wrong_type(wire_name: str, values: list[object]) -> None:
