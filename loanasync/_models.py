@@ -112,29 +112,27 @@ class AdditionalData(PydanticType):
         TypeError: A field is unknown.
 
     Example:
-        >>> AdditionalData(
+        >>> data = AdditionalData(
         ...     residence=Residence.RENT, residence_start_date=date(2019, 5, 1),
         ...     educational_qualification=EducationalQualification.DIPLOMA, children="2",
         ...     salary_type=SalaryType.NET_MONTHLY, salary=1600,
         ... )
-        AdditionalData(***)
+        >>> data.children, data.salary
+        ('2', 1600)
     """
 
-    residence: Residence | str | None = None
+    residence: Residence | str | None = field(default=None, repr=mask)
     """Housing situation (spec §2.1)."""
-    residence_start_date: date | None = None
+    residence_start_date: date | None = field(default=None, repr=mask)
     """Start of the residence; only month and year are sent (spec §2.1, MM/YYYY)."""
-    educational_qualification: EducationalQualification | str | None = None
+    educational_qualification: EducationalQualification | str | None = field(default=None, repr=mask)
     """Highest educational qualification (spec §2.1)."""
-    children: str | None = None
+    children: str | None = field(default=None, repr=mask)
     """Number of children, "0" to "4" or "5+" (spec §2.1)."""
-    salary_type: SalaryType | str | None = None
+    salary_type: SalaryType | str | None = field(default=None, repr=mask)
     """Meaning of `salary`: net per month or gross per year (spec §2.1)."""
-    salary: int | None = field(default=None, converter=as_int_or_none)
+    salary: int | None = field(default=None, converter=as_int_or_none, repr=mask)
     """Whole euros, not cents (spec §2.1)."""
-
-    def __repr__(self) -> str:
-        return "AdditionalData(***)"
 
 
 @frozen(kw_only=True)
@@ -297,33 +295,36 @@ class UserData(PydanticType):
         TypeError: A field is unknown.
 
     Example:
-        >>> UserData(document_type=DocumentType.PASSPORT, us_person=False)
-        UserData(***)
+        >>> data = UserData(document_type=DocumentType.PASSPORT, us_person=False)
+        >>> data.us_person, data.iban
+        (False, None)
     """
 
-    document_type: DocumentType | str | None = None
+    document_type: DocumentType | str | None = field(default=None, repr=mask)
     """A `DocumentType` or its wire value (spec §2.2, ``documentOfType``)."""
-    document_code: str | None = None
+    document_code: str | None = field(default=None, repr=mask)
     """Code of the document (spec §2.2)."""
-    document_city: str | None = None
+    document_city: str | None = field(default=None, repr=mask)
     """City that issued the document (spec §2.2)."""
-    document_issue_date: date | None = None
+    document_issue_date: date | None = field(default=None, repr=mask)
     """Date of issue (spec §2.2)."""
-    document_expiration_date: date | None = None
+    document_expiration_date: date | None = field(default=None, repr=mask)
     """Last day of validity (spec §2.2)."""
-    iban: str | None = None
+    iban: str | None = field(default=None, repr=mask)
     """Bank account identifier (spec §2.2)."""
-    politically_exposed: bool | None = None
+    politically_exposed: bool | None = field(default=None, repr=mask)
     """True for a politically exposed person (spec §2.2)."""
-    us_person: bool | None = None
+    us_person: bool | None = field(default=None, repr=mask)
     """True for a US citizen (spec §2.2)."""
-    marketing: bool | None = None
+    marketing: bool | None = field(default=None, repr=mask)
     """True if the data may be used for marketing (spec §2.2)."""
-    payment_day_of_month: int | None = field(default=None, converter=as_int_or_none)
+    payment_day_of_month: int | None = field(default=None, converter=as_int_or_none, repr=masked_unless(int))
     """Day of the month, 1 to 31; sent as an integer (spec §2.2)."""
-    profession: str | None = None
+    profession: str | None = field(default=None, repr=mask)
     """Profession of the customer (spec §2.2)."""
-    extra: Mapping[str, JSON] = field(default=EMPTY_BODY, converter=read_only, hash=False)
+    extra: Mapping[str, JSON] = field(
+        default=EMPTY_BODY, converter=read_only, hash=False, repr=masked_unless(Body)
+    )
     """Further members to send unchanged; in a response, unknown members (spec §2.2)."""
     unread: tuple[str, ...] = field(default=(), eq=False)
     """In a response, wire names of members that could not be read; neither sent nor compared (spec §4.2)."""
@@ -353,9 +354,6 @@ class UserData(PydanticType):
             return cls(**arguments)
         finally:
             del arguments
-
-    def __repr__(self) -> str:
-        return "UserData(***)"
 
 
 # The type of dates in the models. A test that freezes the clock replaces `date` in modules, so another

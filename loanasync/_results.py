@@ -1,7 +1,7 @@
 """Results of calls: decisions, problems, and metadata of responses."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, NoReturn, Self, TypeAlias, cast, get_args
 
 import attrs
@@ -55,11 +55,11 @@ class Problem:
         ('amount.range', 5000, 'Inserire un importo tra 50,00 e 15.000,00 euro.')
     """
 
-    field: str
+    field: str = attrs.field(repr=mask)
     """Name of the field in this package; unknown wire names stay unchanged (spec §7)."""
-    wire_name: str
+    wire_name: str = attrs.field(repr=mask)
     """Name of the member in the JSON body (spec §7)."""
-    message: str
+    message: str = attrs.field(repr=mask)
     """Description of the problem (spec §7)."""
     code: str = attrs.field(default="", eq=False)
     """Field and rule, such as ``amount.range`` (spec §7, §8)."""
@@ -74,9 +74,12 @@ class Problem:
         return f"{shown.field}: {described(shown)}" if shown.field else described(shown)
 
     def __repr__(self) -> str:
+        return f"Problem({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        # rich shows the masked fields otherwise, also those with texts that the specification lists.
         shown = printable(self)
-        pairs = (f"{each.name}={getattr(shown, each.name)!r}" for each in fields(Problem))
-        return f"Problem({', '.join(pairs)})"
+        return ((each.name, getattr(shown, each.name)) for each in fields(Problem))
 
     def text(self, language: str = "en", catalogue: Mapping[str, str] | None = None) -> str:
         """Return the problem as a sentence for the customer.

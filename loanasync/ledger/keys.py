@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from json import JSONEncoder
 from json.encoder import encode_basestring_ascii
 
-from attrs import frozen
+from attrs import field, frozen
 
+from loanasync._display.masking import mask
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
 from loanasync._text import seen_body
@@ -21,9 +22,9 @@ class Approval:
     """The shop, the customer, the scope and the order that identify an approval."""
 
     shop_id: str
-    fiscal_code: str | None
+    fiscal_code: str | None = field(repr=mask)
     scope: str = ""
-    order_token: str | None = None
+    order_token: str | None = field(default=None, repr=mask)
 
 
 @frozen

@@ -54,13 +54,13 @@ class JournalEntry:
     method: str
     route: str
     operation: str
-    fiscal_code: str
+    fiscal_code: str = field(repr=False)
     status: int | None
     elapsed: float
     evaluated: bool
     fault: str
-    request: Mapping[str, Any] | None
-    response: Mapping[str, Any] | list[Any] | None
+    request: Mapping[str, Any] | None = field(repr=False)
+    response: Mapping[str, Any] | list[Any] | None = field(repr=False)
     findings: tuple[str, ...] = field(default=())
     canned: bool = False
 

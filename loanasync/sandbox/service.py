@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from yarl import URL
 
 from loanasync.sandbox.engine import Call, Delivery, Engine
@@ -59,7 +59,7 @@ class Service:
 
     _engine: Engine
     _shop_id: str
-    _auth_token: str
+    _auth_token: str = field(repr=False)
     _stopping: asyncio.Event
     _is_own_host: Callable[[str], bool]
 

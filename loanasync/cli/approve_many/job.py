@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from loanasync._display.masking import mask
 from loanasync.cli.ledger.open import UnusableError
 
 _PATIENCE = 10.0  # seconds to wait while the ledger writes to the same file
@@ -107,7 +108,7 @@ class JobRow:
     source: str
     cents: int
     state: str
-    record: bytes | None
+    record: bytes | None = field(repr=mask)
     is_current: bool
 
 

@@ -7,8 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
+from loanasync._display.masking import mask
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.job import CREATED, MAY_BE_SENT, Counts, Job, JobRow, Kind
@@ -49,7 +50,7 @@ class Keys:
     """Keys of ledger entries: digests of the shop, the customer and the scope."""
 
     shop_id: str
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=mask)
     policy: LedgerPolicy
 
     def places(self, row: FileRow) -> tuple[Place, ...]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from attrs import define, field
 
 from loanasync._cells import CellError, normalized, to_cents
+from loanasync._display.masking import mask
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
@@ -99,7 +100,7 @@ class _Row:
     """
 
     line: int
-    fiscal_code: str
+    fiscal_code: str = field(repr=mask)
     scope: str
     amount: int | None
     statement: Statement
@@ -175,7 +176,7 @@ class _Run:
 
     use: OpenLedger
     shop_id: str
-    secrets: Sequence[bytes]
+    secrets: Sequence[bytes] = field(repr=mask)
     results: _Results
     dry_run: bool
     folders: Sequence[Path] = ()  # of orphan files

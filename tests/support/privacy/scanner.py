@@ -18,6 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rich.pretty import pretty_repr
 
 from loanasync import Telemetry
 from loanasync._results import printable
@@ -77,10 +78,11 @@ class Captured:
 
 
 def text_of(value: object) -> str:
-    """Return the text of a value in a debugger, an error report and a notebook."""
+    """Return the text of a value in a debugger, an error report, a notebook, and drawn by rich."""
     in_notebooks = getattr(type(value), "_repr_html_", None)
     try:
-        return f"{value!r} {value!s} {in_notebooks(value) if in_notebooks else ''}"
+        drawn = pretty_repr(value, max_width=10_000)
+        return f"{value!r} {value!s} {in_notebooks(value) if in_notebooks else ''} {drawn}"
     except Exception as error:  # noqa: BLE001  (the exception is output, too)
         return f"{error!r}"
 
