@@ -986,8 +986,8 @@ class OutcomeUnknownError(LedgerError):
 class DecisionForgottenError(LedgerError):
     """The service decided within the last hour, and the client no longer has the decision.
 
-    Only a client without a ledger raises it: it keeps the last 10,000 decisions. No request was sent. Ask the
-    service for the decision, and pass a ledger to `LoanClient`.
+    Only a client without a ledger raises it: it keeps the last 10,000 decisions, at most 64 MiB of responses.
+    No request was sent. Ask the service for the decision, and pass a ledger to `LoanClient`.
 
     Args:
         outcome: ``approved`` or ``refused``.

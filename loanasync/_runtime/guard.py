@@ -28,6 +28,7 @@ EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "
 
 _MAX_AGE = 3600  # seconds
 _MAX_RESPONSES = 10_000
+_MAX_BYTES = 64 * 1024**2  # of their bodies: 6 kB for each; a usual one has 1 or 2 kB, and the largest 1 MiB
 _MAX_UNREADABLE = 16_384  # bytes of a body without a decision
 _MANY = 200_000  # approvals in the last hour: a ledger is the better memory
 _RECORD = Struct("<BI16s")  # state, time in seconds, digest of the request
@@ -103,8 +104,9 @@ class ProcessGuard(ForkSafe):
     """The approvals that this process has requested in the last hour, for a client without a ledger.
 
     Each customer has a record of about 200 bytes; their number is not limited. The responses of the last
-    10,000 approvals are kept as bytes. A decision that no caller has received is kept for the whole hour. If
-    the response of a decision is gone, the result is a `DecisionForgottenError`, never a second request.
+    10,000 approvals are kept as bytes, at most 64 MiB. A decision that no caller has received is kept for the
+    whole hour, and does not count. If the response of a decision is gone, the result is a
+    `DecisionForgottenError`, never a second request.
 
     The records are consistent after each step, because another thread may fork the process at any time. A
     record that is in flight when its approval begins again was left by a parent process.
@@ -115,6 +117,7 @@ class ProcessGuard(ForkSafe):
         # In the order of their times. Taking the first key of a dict whose first keys were deleted is slow.
         self._records: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept_bytes = 0
         self._unread: dict[bytes, _Kept] = {}
         self._has_warned = False
 
@@ -132,7 +135,7 @@ class ProcessGuard(ForkSafe):
         """See `Guard.keep_unread`."""
         with self.lock:
             is_decided = self._find(run)[0] in ("approved", "refused")
-            if is_decided and (kept := self._kept.pop(run.customer, None)) is not None:
+            if is_decided and (kept := self._drop(run.customer)) is not None:
                 self._unread[run.customer] = kept
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
@@ -204,10 +207,16 @@ class ProcessGuard(ForkSafe):
         self._records.move_to_end(run.customer)
 
     def _keep(self, customer: bytes, kept: _Kept) -> None:
+        self._drop(customer)
         self._kept[customer] = kept
-        self._kept.move_to_end(customer)
-        if len(self._kept) > _MAX_RESPONSES:
-            self._kept.popitem(last=False)
+        self._kept_bytes += len(kept.body)
+        while len(self._kept) > _MAX_RESPONSES or self._kept_bytes > _MAX_BYTES:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, customer: bytes) -> _Kept | None:
+        kept = self._kept.pop(customer, None)
+        self._kept_bytes -= 0 if kept is None else len(kept.body)
+        return kept
 
     def _drop_expired(self, now: int) -> None:
         oldest = now - _MAX_AGE
@@ -219,7 +228,7 @@ class ProcessGuard(ForkSafe):
 
     def _forget(self, customer: bytes) -> None:
         self._records.pop(customer, None)
-        self._kept.pop(customer, None)
+        self._drop(customer)
         self._unread.pop(customer, None)
 
 

@@ -1,7 +1,9 @@
 """A client without a ledger requests an approval once, and remembers its outcome."""
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from loanasync import (
 )
 from loanasync._protocol.codec import write
 from loanasync.ledger import Ledger, MemoryLedger
-from loanasync.testing import ScriptedResponse, approved, domain_error, refused, timed_out
+from loanasync.testing import ScriptedResponse, approved, computed, domain_error, refused, timed_out
 from support.builders import FISCAL_CODE, additional_data, approval_request
 from support.ledger_clients import held_response
 from support.memory_clients import Shop, cancelled, request
@@ -171,6 +173,46 @@ async def test_memory_beyond_its_size_drops_the_oldest_responses(monkeypatch: py
     assert isinstance(forgotten, DecisionForgottenError)
     assert (forgotten.outcome, forgotten.repeatable, shop.sent) == ("approved", False, 4)
     assert blocked == OutcomeUnknownError("approve", "", "unknown", "")
+
+
+async def test_memory_of_large_responses_is_bounded_by_bytes() -> None:
+    """The bound, not a smaller one of the test: 80 responses of 900 kB have 72 MB."""
+    numbers = [str(number) for number in range(80)]
+    shop = Shop(*[computed(lambda _: approved(order_token="x" * 900_000))] * len(numbers))
+    tracemalloc.start()
+    try:
+        for scope in numbers:
+            await shop.approve(scope=scope)
+        gc.collect()
+        allocated = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 60_000_000 < allocated < 64 * 1024**2 + 2_000_000
+    for scope in numbers[-70:]:
+        assert isinstance(await shop.approve(scope=scope), Approved)
+    for scope in numbers[:6]:
+        assert isinstance(await shop.approve(scope=scope), DecisionForgottenError)
+    assert shop.sent == len(numbers)
+
+
+async def test_memory_bytes_of_unread_and_repeated_decisions_do_not_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_BYTES", 25_000)
+    large = approved(order_token="x" * 10_000)
+    step, arrived, go = held_response(large)
+    shop = Shop(step, *[large] * 3)
+    call = asyncio.create_task(shop.approve(scope="unread"))
+    await arrived.wait()
+    await cancelled(call)
+    go.set()
+    await turns()
+    for scope in "112212":  # two bodies
+        assert isinstance(await shop.approve(scope=scope), Approved)
+    assert isinstance(await shop.approve(scope="unread"), Approved)  # counts from now on
+    assert isinstance(await shop.approve(scope="1"), DecisionForgottenError)
+    assert isinstance(await shop.approve(scope="2"), Approved)
+    assert shop.sent == 3
 
 
 @pytest.mark.parametrize("number", range(6))
