@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 
 # Marks that show nothing, although they are not format characters: variation selectors and joiners.
 _INVISIBLE_MARKS = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800", " "))  # fillers of Hangul and Braille
+_FILLERS = re.compile("[\u115f\u1160\u3164\uffa0\u2800]")  # blank characters of Hangul and Braille
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+":?')  # in JSON without spaces; a name ends with a colon
 
@@ -25,7 +25,7 @@ def seen(text: str) -> str:
         return text
     if not text.isprintable():
         text = "".join(each for each in text if category(each) != "Cf")
-    return normalize("NFC", _INVISIBLE_MARKS.sub("", text)).translate(_BLANKS)
+    return _FILLERS.sub(" ", normalize("NFC", _INVISIBLE_MARKS.sub("", text)))
 
 
 def is_blank(text: str) -> bool:
@@ -38,7 +38,9 @@ def seen_body(body: bytes) -> bytes:
     if body.isascii():
         return body
     text = body.decode()
-    return body if seen(text) == text else _STRING.sub(_seen_value, text).encode()
+    if seen(text) == text:
+        return body
+    return _STRING.sub(_seen_value, text).encode(errors="backslashreplace")  # as `json.encode` does
 
 
 def _seen_value(found: re.Match[str]) -> str:
