@@ -96,7 +96,7 @@ def _to_day(value: object) -> date:
     return date.fromisoformat(match[1])
 
 
-def _to_url(value: object) -> str:
+def to_url(value: object) -> str:
     """Return a URL without surrounding spaces and line breaks, which a web framework refuses in a header."""
     url = _to_text(value).strip()
     # An empty URL is treated as missing (spec §1.3). With a control character inside, the token must not be
@@ -122,7 +122,7 @@ def _refuse(_: object) -> NoReturn:
 # A value has exactly its type, so that "false" is not read as True, nor 1.9 as 1.
 _READERS: Mapping[object, tuple[type | None, Convert]] = {
     "payment_day_of_month": (int, _to_day_of_month),
-    "redirect_url": (None, _to_url),
+    "redirect_url": (None, to_url),
     str | None: (str, _refuse),
     int | None: (int, _refuse),
     bool | None: (bool, _refuse),

@@ -262,9 +262,11 @@ def _is_cut_object(response: Response) -> bool:
 def _redirect_in(part: bytes) -> str | None:
     """Return the redirect URL in a body that is not a JSON object, if it is there once and whole."""
     urls = json.decode_part(part, "redirectUrl")
-    url = urls[0] if len(urls) == 1 and isinstance(urls[0], str) else ""
-    is_damaged = url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url
-    return None if is_damaged or not url.strip() else url
+    try:
+        url = codec.to_url(urls[0] if len(urls) == 1 else None)
+    except (TypeError, ValueError):
+        return None
+    return None if url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url else url
 
 
 _UNREAD_BODY = ("body",)

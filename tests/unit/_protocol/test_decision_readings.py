@@ -120,6 +120,8 @@ def test_approve_201_truncated_after_approved_true_is_approved(part: bytes, faul
         (b'{"approved":true,"redirectUrl":"https://x.example/\xec","amount":NaN}', None),
         (b'{"approved":true,"redirectUrl":"https://x.example","redirectUrl":"https://y.example", NaN}', None),
         (b'{"approved":true,"redirectUrl":" ","amount":NaN}', None),
+        (b'{"approved":true,"redirectUrl":" https://x.example\\r\\n","amount":NaN}', "https://x.example"),
+        (b'{"approved":true,"redirectUrl":"https://x.exa\\nmple","amount":NaN}', None),
         (b'Warning: x\n{"approved":true,"redirectUrl":"https://x.example"}', "https://x.example"),
         (b'{"approved":true,"redirectUrl":7,"amount":NaN}', None),
     ],
