@@ -4,10 +4,12 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
+
+import aiohttp
 
 from loanasync._closing import Closing, unclosed_warning
 from loanasync._config import (
@@ -29,6 +31,7 @@ from loanasync._protocol.endpoints import (
     Call,
     prepare_options,
 )
+from loanasync._public import LazyModule
 from loanasync._results import Decision, Problems
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import Flights
@@ -38,20 +41,18 @@ from loanasync._runtime.retry import Quota
 from loanasync._runtime.run import NothingKnownError, run_call
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
+from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
+from loanasync._transport.tls import Trust
 from loanasync._validation import rules
 from loanasync.errors import ClientClosedError, ConfigurationError, InvalidRequestError, LoanError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable
-
-    import aiohttp
-
-    from loanasync._transport.base import Clock, Transport
-    from loanasync._transport.tls import Trust
-    from loanasync.bulk import Approvals, Progress, RowLike
-    from loanasync.ledger import Entry, Ledger, LedgerPolicy
+    from loanasync import bulk
+    from loanasync import ledger as ledgers
     from loanasync.ledger.guard import LedgerGuard
+else:
+    bulk, ledgers = LazyModule("loanasync.bulk"), LazyModule("loanasync.ledger")
 
 
 class ClientOptions(TypedDict, total=False):
@@ -65,16 +66,16 @@ class ClientOptions(TypedDict, total=False):
     retry: RetryPolicy
     timeout: Timeout
     breaker: CircuitBreaker | None
-    session: "aiohttp.ClientSession | None"
-    transport: "Callable[[], Transport] | None"
+    session: aiohttp.ClientSession | None
+    transport: Callable[[], Transport] | None
     direct_connections: bool
     proxy: str | None
     max_concurrency: int | None
-    ledger: "Ledger | None"
-    ledger_policy: "LedgerPolicy | None"
+    ledger: "ledgers.Ledger | None"
+    ledger_policy: "ledgers.LedgerPolicy | None"
     strict: bool
     telemetry: Telemetry
-    ssl: "Trust | None"
+    ssl: Trust | None
 
 
 class LoanClient(Closing):
@@ -142,16 +143,16 @@ class LoanClient(Closing):
         retry: RetryPolicy = RetryPolicy(),
         timeout: Timeout = Timeout(),
         breaker: CircuitBreaker | None = CircuitBreaker(),
-        session: "aiohttp.ClientSession | None" = None,
-        transport: "Callable[[], Transport] | None" = None,
+        session: aiohttp.ClientSession | None = None,
+        transport: Callable[[], Transport] | None = None,
         direct_connections: bool = True,
         proxy: str | None = None,
         max_concurrency: int | None = None,
-        ledger: "Ledger | None" = None,
-        ledger_policy: "LedgerPolicy | None" = None,
+        ledger: "ledgers.Ledger | None" = None,
+        ledger_policy: "ledgers.LedgerPolicy | None" = None,
         strict: bool = False,
         telemetry: Telemetry = Telemetry(),
-        ssl: "Trust | None" = None,
+        ssl: Trust | None = None,
     ) -> None:
         try:
             shop = configure(base_url, shop_id, auth_token)
@@ -291,12 +292,12 @@ class LoanClient(Closing):
         return self._options.timeout
 
     @property
-    def ledger(self) -> "Ledger | None":
+    def ledger(self) -> "ledgers.Ledger | None":
         """The ledger of the client, or None."""
         return None if self._ledger_guard is None else self._ledger_guard.ledger
 
     @property
-    def ledger_policy(self) -> "LedgerPolicy | None":
+    def ledger_policy(self) -> "ledgers.LedgerPolicy | None":
         """The policy of the ledger, or None without a ledger.
 
         Example:
@@ -364,7 +365,7 @@ class LoanClient(Closing):
         scope: str = "",
         order_token: str | None = None,
         note: str = "",
-    ) -> "Entry":
+    ) -> "ledgers.Entry":
         """Write the outcome of an approval to the ledger, as a webhook, a back office or a person states it.
 
         The call can be repeated, and may come before or after the service's response. It never changes a
@@ -656,17 +657,17 @@ class LoanClient(Closing):
 
     def approve_many(
         self,
-        rows: "Iterable[RowLike] | AsyncIterable[RowLike]",
+        rows: "Iterable[bulk.RowLike] | AsyncIterable[bulk.RowLike]",
         *,
         concurrency: int = 64,
         stop_after: int | None = 20,
         rate: float | None = None,
         ordered: bool = False,
-        progress: "Progress" = None,
+        progress: "bulk.Progress" = None,
         wait: float = math.inf,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
-    ) -> "Approvals":
+    ) -> "bulk.Approvals":
         """Request the approvals of many customers and return one result per row.
 
         Memory use does not depend on the number of rows. A row is read when its call starts. At most

@@ -3,15 +3,13 @@
 import math
 import re
 import sys
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from attrs import Factory, field, frozen
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
 
 from loanasync.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
 
 Propagate = Literal["traceparent", "global", "off"]
 
@@ -282,9 +280,9 @@ class Telemetry:
         'off'
     """
 
-    tracer_provider: "TracerProvider | None" = None
+    tracer_provider: TracerProvider | None = None
     """Tracer provider; None uses the global one."""
-    meter_provider: "MeterProvider | None" = None
+    meter_provider: MeterProvider | None = None
     """Meter provider; None uses the global one."""
     propagate: Propagate = "traceparent"
     """Trace headers to send."""

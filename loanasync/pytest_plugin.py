@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from loanasync._public import LazyModule
+
 if TYPE_CHECKING:
-    from loanasync import LoanClient
-    from loanasync.sandbox import Finding, Journal, Sandbox
+    from loanasync import _client as sdk
+    from loanasync import sandbox as sandboxes
+else:
+    sdk, sandboxes = LazyModule("loanasync._client"), LazyModule("loanasync.sandbox")
 
 __all__ = ["loan_client", "loan_sandbox"]
 
@@ -26,11 +30,11 @@ _LISTS = ("allow", "faults")
 _MAX_CALLS = 20  # calls in the report of a failed test
 _CLOSE_TIMEOUT = 5.0  # seconds to wait for calls that are still in progress after the test
 
-_sandboxes = pytest.StashKey["Sandbox"]()
+_sandboxes = pytest.StashKey["sandboxes.Sandbox"]()
 
 
 @pytest.fixture
-def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
+def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["sandboxes.Sandbox"]:
     """Provide a running `loanasync.sandbox.Sandbox` in a separate thread.
 
     It works with async tests, blocking clients and tests that use several event loops. The mark
@@ -58,7 +62,9 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["Sandbox"]:
 
 
 @pytest.fixture
-def loan_client(request: pytest.FixtureRequest, loan_sandbox: "Sandbox") -> Iterator["LoanClient"]:
+def loan_client(
+    request: pytest.FixtureRequest, loan_sandbox: "sandboxes.Sandbox"
+) -> Iterator["sdk.LoanClient"]:
     """Provide a `loanasync.LoanClient` for `loan_sandbox`, which the fixture closes.
 
     It waits about a millisecond between attempts, and at most five seconds for a response. It uses the
@@ -118,7 +124,7 @@ def _refuse(reason: str) -> NoReturn:
     pytest.fail(f"@pytest.mark.{_MARK}: {reason}", pytrace=False)
 
 
-def _misuse_report(findings: Iterable["Finding"]) -> str:
+def _misuse_report(findings: Iterable["sandboxes.Finding"]) -> str:
     rules = sorted({found.rule for found in findings})
     lines = "".join(f"\n  {found}" for found in findings)
     return (
@@ -145,7 +151,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         del item.stash[_sandboxes]  # the item lives longer than its test
 
 
-def _calls_report(journal: "Journal") -> str:
+def _calls_report(journal: "sandboxes.Journal") -> str:
     left_out = max(len(journal) - _MAX_CALLS, 0)
     first = f"The last {_MAX_CALLS} of {len(journal)} calls:\n" if left_out else ""
     return first + "\n".join(map(str, journal[left_out:])) or "There were no calls."

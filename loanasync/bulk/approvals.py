@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from loanasync._closing import caller_line
+from loanasync._public import LazyModule
 from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
 from loanasync._validation.validators import type_name
@@ -21,9 +22,11 @@ from loanasync.bulk.worker_pool import WorkerPool
 from loanasync.errors import CircuitOpenError, ConfigurationError
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")
 
-Progress: TypeAlias = "bool | Callable[[RowResult], object] | None"
+Progress: TypeAlias = bool | Callable[[RowResult], object] | None
 """True for a progress bar (needs tqdm), or a function that is called with each result as it arrives."""
 
 
@@ -137,7 +140,7 @@ class Approvals:
         self._has_shown_reason = True
         return self._pool.stopped
 
-    async def to_frame(self, *, personal: bool = False) -> "DataFrame":
+    async def to_frame(self, *, personal: bool = False) -> "pd.DataFrame":
         """Read all results, and return them as a pandas DataFrame: a line for each `RowResult.as_row`.
 
         Its index is the number of the row, in the order of the rows. Do not also read results in a loop: a

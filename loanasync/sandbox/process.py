@@ -12,13 +12,15 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
+from loanasync._public import LazyModule
 from loanasync.sandbox.forms import JSON_FILTERS
 from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import fault_list
 
 if TYPE_CHECKING:
-    from loanasync import LoanClient
-    from loanasync._client import ClientOptions
+    from loanasync import _client as sdk
+else:
+    sdk = LazyModule("loanasync._client")
 
 
 _READY = "sandbox ready at "
@@ -69,7 +71,7 @@ class SandboxProcess:
             raise RuntimeError("the sandbox process is not running: use `with Sandbox.subprocess()`")
         return self._process.pid
 
-    def client(self, **options: Unpack["ClientOptions"]) -> "LoanClient":
+    def client(self, **options: Unpack["sdk.ClientOptions"]) -> "sdk.LoanClient":
         """Return a `loanasync.LoanClient` for this sandbox.
 
         Args:
@@ -194,7 +196,7 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "LoanClient":
+def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[str, Any]) -> "sdk.LoanClient":
     """Return a client of the SDK for a sandbox."""
     from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from aiohttp import web
 
+from loanasync._public import LazyModule
 from loanasync.sandbox import safety
 from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine
@@ -25,8 +26,9 @@ from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
-    from loanasync import LoanClient
-    from loanasync._client import ClientOptions
+    from loanasync import _client as sdk
+else:
+    sdk = LazyModule("loanasync._client")
 
 
 Description = Literal["street_number", "civic_number"]
@@ -267,7 +269,7 @@ class Sandbox:
             self._engine.customers.restore(snapshot)
             self._engine.notify()
 
-    def client(self, **options: Unpack["ClientOptions"]) -> "LoanClient":
+    def client(self, **options: Unpack["sdk.ClientOptions"]) -> "sdk.LoanClient":
         """Return a `loanasync.LoanClient` for this sandbox.
 
         Args:

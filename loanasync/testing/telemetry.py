@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
-from opentelemetry.util.types import AttributeValue
 
+from loanasync._public import LazyModule
 from loanasync._settings import Telemetry
 from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
+    from opentelemetry.sdk import trace as sdk
+else:
+    sdk = LazyModule("opentelemetry.sdk.trace")
 
 _DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
 _COUNTS = ("loanasync.decisions", "loanasync.retries", "loanasync.circuit.openings", "loanasync.inflight")
@@ -90,7 +91,7 @@ class TelemetryRecorder:
         self.meter_provider = metrics.MeterProvider([self._reader], shutdown_on_exit=False)
         self.telemetry = Telemetry(tracer_provider=self.tracer_provider, meter_provider=self.meter_provider)
 
-    def spans(self, name: str | None = None) -> "tuple[ReadableSpan, ...]":
+    def spans(self, name: str | None = None) -> "tuple[sdk.ReadableSpan, ...]":
         """Return the ended spans in the order of their ends; attempts end before their call.
 
         Args:
@@ -99,11 +100,11 @@ class TelemetryRecorder:
         return tuple(span for span in self._exporter.get_finished_spans() if name in (None, span.name))
 
     @staticmethod
-    def attributes(span: "ReadableSpan") -> dict[str, AttributeValue]:
+    def attributes(span: "sdk.ReadableSpan") -> dict[str, Any]:
         """Return the attributes of a span."""
         return dict(span.attributes or {})
 
-    def metric(self, name: str, attributes: Mapping[str, AttributeValue] | None = None) -> Metric:
+    def metric(self, name: str, attributes: Mapping[str, object] | None = None) -> Metric:
         """Return the current value of a metric.
 
         Args:

@@ -6,27 +6,28 @@
 
 from typing import TYPE_CHECKING, Any
 
-from loanasync._public import name_by_package
+from loanasync._client import LoanClient
+from loanasync._public import LazyModule, name_by_package
 from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, NoQueueError
 from loanasync.worker.handler import TaskResult, handle, message
 
 if TYPE_CHECKING:
-    from taskiq import AsyncBroker, AsyncTaskiqDecoratedTask
-
-    from loanasync._client import LoanClient
+    import taskiq
+else:
+    taskiq = LazyModule("taskiq")
 
 __all__ = ["DeadLetter", "NoQueueError", "TaskResult", "handle", "message", "register"]
 
 
 def register(
-    broker: "AsyncBroker",
-    client: "LoanClient",
+    broker: "taskiq.AsyncBroker",
+    client: LoanClient,
     *,
     name: str = "loanasync:approve",
     tries: int = 5,
     base: float = 1.0,
     cap: float = 10.0,
-) -> "AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
+) -> "taskiq.AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
     """Add the task that requests approvals to a broker; the worker closes the client and ledger when it ends.
 
     The task takes a message made by `message` and returns the result of `handle`. A message is acknowledged

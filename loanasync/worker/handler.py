@@ -9,6 +9,7 @@ import attrs
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
+from loanasync._client import LoanClient
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, printable
 from loanasync._schema import read_model
@@ -27,7 +28,6 @@ from loanasync.errors import (
 )
 
 if TYPE_CHECKING:
-    from loanasync._client import LoanClient
     from loanasync.ledger import Ledger
 
 
@@ -111,7 +111,7 @@ TaskResult: TypeAlias = dict[str, Any]
 _DECISION_MEMBERS = ("amount", "net_amount", "instalments", "zero_interest_rate", "payment_day_of_month")
 
 
-async def handle(client: "LoanClient", message: object) -> TaskResult:
+async def handle(client: LoanClient, message: object) -> TaskResult:
     """Request the approval that a message describes.
 
     If this returns a result, the approval is final: acknowledge the message. If it raises, this delivery
@@ -167,7 +167,7 @@ async def handle(client: "LoanClient", message: object) -> TaskResult:
     return task_result(result)
 
 
-def required_ledger(client: "LoanClient") -> "Ledger":
+def required_ledger(client: LoanClient) -> "Ledger":
     """Return the ledger of a client.
 
     Raises:
@@ -185,7 +185,7 @@ def required_ledger(client: "LoanClient") -> "Ledger":
     return ledger
 
 
-async def _approve(client: "LoanClient", message: object) -> Decision | Exception:
+async def _approve(client: LoanClient, message: object) -> Decision | Exception:
     try:
         required_ledger(client)
         # Wait for another worker until `timeout.total`: each redelivery costs the queue more. Wait for the
