@@ -88,7 +88,8 @@ class LoanClient(Closing):
     A client cannot be copied or pickled. Create one in each process.
 
     Args:
-        base_url: URL of the environment, sandbox or production. It must use https, or http on this machine.
+        base_url: URL of the environment, sandbox or production. It must use https, or http to
+            ``localhost``, 127.0.0.1 or [::1].
         shop_id: Identifier of the shop (spec §5).
         auth_token: Value of the header ``X-Auth-Token`` (spec §5), or a function that returns it. The
             function may be async. It is called before each request, also before retries, in the event loop of

@@ -209,7 +209,8 @@ def _address(base_url: object) -> tuple[str, str, int]:
     if parts.scheme == "http" and not _is_loopback(host):
         raise ConfigurationError(
             "base_url",
-            "must start with https://; over http the token and personal data are sent unencrypted",
+            "must start with https://; over http the token and personal data are sent unencrypted, "
+            "which is allowed for localhost, 127.0.0.1 and [::1] only",
         )
     default_port = 443 if parts.scheme == "https" else 80
     # The URL is normalized, because a ledger belongs to one URL.
@@ -223,7 +224,8 @@ def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        # Python asks a DNS server for shop.localhost and for "localhost.", which may return any address.
+        return host == "localhost"
 
 
 def _shop_id(shop_id: object) -> str:

@@ -28,7 +28,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:  # a host name
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:

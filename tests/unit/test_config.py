@@ -22,7 +22,7 @@ def shop(**changes: object) -> Any:
         ("https://loans.example.com", "loans.example.com", 443),
         ("https://loans.example.com:8443/v1/", "loans.example.com", 8443),
         ("http://localhost:8080", "localhost", 8080),
-        ("http://shop.localhost", "shop.localhost", 80),
+        ("https://shop.localhost", "shop.localhost", 443),
         ("http://127.0.0.1:1", "127.0.0.1", 1),
         ("http://[::1]:5", "::1", 5),
     ],
@@ -53,6 +53,8 @@ URLS = [
     *("https://loans.example.com/%2e%2e", "https://loans.example.com/../x", "https://loans.example.com\n"),
     *("https://loans.example.com:port", "https://loans.example.com:99999", "https://löans.example.com", LONG),
     *("https://[::1", "http://loans.example.com", "http://8.8.8.8", None, 5),
+    # Python asks a DNS server for these names.
+    *("http://shop.localhost", "http://LOCALHOST.", "http://127.0.0.1.", "http://127.0.0.1.example.com"),
 ]
 SHOPS = [
     *("", " ", ".", "..", "a/b", "a\\b", "a?b", "a#b", "a%2fb", "a b", "a\nb", "a\x00", "shöp", "\ud800"),
