@@ -73,5 +73,15 @@ def name_without_password(name: str) -> str:
 
 
 def file_of(name: str) -> Path:
-    """Return the path of an SQLite ledger."""
-    return Path(name.removeprefix("sqlite:///")).expanduser()
+    """Return the path of an SQLite ledger.
+
+    Raises:
+        ConfigurationError: The path begins with ``~``, and there is no such home directory.
+    """
+    path = Path(name.removeprefix("sqlite:///"))
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            "ledger", f"{path} begins with a home directory that does not exist; give the path without ~"
+        ) from None

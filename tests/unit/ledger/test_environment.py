@@ -15,7 +15,7 @@ from cryptography.fernet import Fernet
 from loanasync import ConfigurationError, LoanClient, Timeout
 from loanasync._config import from_environment, ledger_variables
 from loanasync.ledger import LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger, SqliteLedger
-from loanasync.ledger.address import ledger_at
+from loanasync.ledger.address import ledger_at, name_without_password
 from loanasync.ledger.environment import ledger_settings
 
 KEY = "the present key of sixteen bytes"
@@ -179,6 +179,17 @@ def test_address_with_a_wrong_cache_size_is_refused(size: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         ledger_at(f"postgresql://h/shop?statement_cache_size={size}")
     assert caught.value.message == "statement_cache_size= must be a number, such as 0"
+
+
+@pytest.mark.parametrize("name", ["~/decisions.db", "sqlite:///~/decisions.db", "~nobody-here/decisions.db"])
+def test_home_directory_that_does_not_exist_is_a_configuration_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    for use in (ledger_at, name_without_password, lambda _: settings(LEDGER=name)):
+        with pytest.raises(ConfigurationError, match=r"^ledger: ~.*; give the path without ~$"):
+            use(name)
 
 
 # Clients
