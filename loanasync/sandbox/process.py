@@ -23,6 +23,10 @@ else:
     sdk = LazyModule("loanasync._client")
 
 
+_NO_INTERPRETER = (
+    "Sandbox.subprocess() needs a Python interpreter, and this program is frozen or embedded: "
+    "use Sandbox.in_thread(), or start `python -m loanasync.sandbox` yourself"
+)
 _READY = "sandbox ready at "
 _TIMEOUT = 10.0  # seconds, for a response or for the end of the process
 _OPENER = build_opener(ProxyHandler({}))  # ignores proxy settings, because the process is on this machine
@@ -38,7 +42,8 @@ class SandboxProcess:
         options: The arguments of `Sandbox`, by name.
 
     Raises:
-        RuntimeError: The process could not start; the message is its error output. Raised by the ``with``.
+        RuntimeError: The process could not start; the message is its error output. Raised by the ``with``. Or
+            this program has no Python interpreter that could run the sandbox, as one made with PyInstaller.
 
     Example:
         >>> with Sandbox.subprocess() as process:
@@ -53,6 +58,9 @@ class SandboxProcess:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        # The executable of a frozen program is the program: it would start itself again and again.
+        if getattr(sys, "frozen", False) or not sys.executable:
+            raise RuntimeError(_NO_INTERPRETER)
         self.shop_id: str = options.get("shop_id", "sandbox-shop")
         self.auth_token: str = options.get("auth_token", "sandbox-token")
         self.base_url: str = ""

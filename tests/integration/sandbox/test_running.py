@@ -145,6 +145,15 @@ def test_process_has_the_options_of_a_sandbox_and_masked_calls(monkeypatch: pyte
             process.reset()
 
 
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", ""), ("executable", None)])
+def test_subprocess_of_a_program_without_interpreter_is_refused(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
+    with pytest.raises(RuntimeError, match=r"needs a Python interpreter.*use Sandbox.in_thread\(\)"):
+        Sandbox.subprocess()
+
+
 def test_subprocess_that_was_killed_by_others_says_so() -> None:
     with Sandbox.subprocess() as process:
         os.kill(process.pid, signal.SIGTERM)
@@ -207,6 +216,10 @@ def test_made_up_token_is_accepted(token: str) -> None:
 def test_invalid_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Sandbox(**options)
+
+
+def test_localhost_in_upper_case_is_this_machine() -> None:
+    Sandbox(host="LOCALHOST")
 
 
 def ipv6_is_there() -> bool:
