@@ -634,12 +634,17 @@ _CONNECT_MESSAGES = {
     _CERTIFICATE + "unknown authority": (
         "the server's certificate is from an unknown authority; check base_url, or pass its CA file as ssl"
     ),
-    _CERTIFICATE + "not accepted": "the server's certificate is not accepted; check base_url",
+    "SessionClosed": "the client or its session was closed",
 }
+_OTHER_CERTIFICATE = (
+    "the server's certificate, or that of its authority, breaks a rule; ask the service for a correct one"
+)
 
 
 # Begins the `cause_type` if the function `auth_token` failed.
 TOKEN_FAILED = "auth_token: "  # noqa: S105  (not a token)
+# Begins the `cause_type` if an exception ended the attempt that is no error of the network.
+PROGRAM_FAILED = "program: "
 
 TransportOutcome = Literal["not_sent", "unknown"]
 
@@ -654,7 +659,8 @@ class TransportError(LoanError):
         operation: Name of the call.
         cause_type: Name of the underlying error's class, followed by its errno or by the reason why the
             certificate was not accepted, if known. After ``auth_token:`` it is the class of an exception of
-            your function `auth_token`, or the rule that its result breaks.
+            your function `auth_token`, or the rule that its result breaks. After ``program:`` it is the class
+            of an exception that is no error of the network, such as one that a signal handler raised.
         outcome: ``not_sent`` if no byte of this call was written to a connection, else ``unknown``. Also
             ``unknown`` after an attempt that failed with status 500, or an earlier call with an unknown
             outcome.
@@ -693,6 +699,8 @@ class TransportError(LoanError):
         return f"{self.operation}: {summary} ({self.cause_type}): {advice}"
 
     def __str__(self) -> str:
+        if self.cause_type.startswith(PROGRAM_FAILED):
+            return self._message("an exception in this program ended the attempt")
         return self._message(self._summary)
 
 
@@ -703,7 +711,8 @@ class ConnectError(TransportError):
     Also raised if an idle connection of the pool broke before the request was written to it. Check `base_url`
     and the network, and repeat the call if `repeatable` is True.
 
-    Also raised if `auth_token` is a function that raised an exception or returned no valid token.
+    Also raised if `auth_token` is a function that raised an exception or returned no valid token. Also raised
+    if another exception, such as one of a signal handler, ended the attempt before a request was sent.
 
     Example:
         >>> from loanasync.testing import not_connected, scripted_client
@@ -715,11 +724,14 @@ class ConnectError(TransportError):
         not_sent
     """
 
-    def __str__(self) -> str:
+    @property
+    def _summary(self) -> str:  # type: ignore[override]  # it depends on the cause
         if self.cause_type.startswith(TOKEN_FAILED):
-            return self._message("no valid token from the function auth_token")
+            return "no valid token from the function auth_token"
         cause = re.split(" (?:errno|status) ", self.cause_type)[0]
-        return self._message(_CONNECT_MESSAGES.get(cause, "no connection; check base_url and the network"))
+        if cause.startswith(_CERTIFICATE):
+            return _CONNECT_MESSAGES.get(cause, _OTHER_CERTIFICATE)
+        return _CONNECT_MESSAGES.get(cause, "no connection; check base_url and the network")
 
 
 class PoolTimeoutError(TransportError):

@@ -108,6 +108,7 @@ GROUPS: dict[str, list[Row]] = {
     "no response": [
         unsent(errors.ConnectError, "no connection"),
         unsent(errors.ConnectError, "a function `auth_token` raised an exception or returned no valid token"),
+        unsent(errors.ConnectError, "an exception in your program, such as one that a signal handler raised"),
         unsent(errors.PoolTimeoutError, "no free slot or connection in time"),
         unsent(errors.DeadlineExceededError, "`Timeout.total` ran out before the request was sent"),
         sent(errors.DeadlineExceededError, "`Timeout.total` ran out later, without a ledger"),
@@ -118,6 +119,7 @@ GROUPS: dict[str, list[Row]] = {
         unsent(errors.ReadTimeoutError, "`Timeout.attempt` ran out before the request was sent"),
         sent(errors.ReadTimeoutError, "`Timeout.attempt` ran out later"),
         sent(errors.ConnectionLostError, "the connection broke after the request was sent"),
+        sent(errors.ConnectionLostError, "an exception in your program after the request was sent"),
     ],
     "the ledger or the client's memory": [
         Row(

@@ -27,8 +27,10 @@ from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry
 from loanasync._transport.base import Transport
 from loanasync._transport.failures import SESSION_CLOSED
+from loanasync._transport.selection import is_of_user
 from loanasync._waits import was_cancelled
 from loanasync.errors import (
+    PROGRAM_FAILED,
     CircuitOpenError,
     ClientClosedError,
     ConnectError,
@@ -329,7 +331,9 @@ class Run:
             except (Exception, asyncio.CancelledError) as error:
                 if _must_be_raised(error, resources.transport):
                     raise
-                response = _no_response(request, type(error).__name__)
+                name = type(error).__name__
+                is_foreign = is_of_user(resources.transport)
+                response = _no_response(request, name if is_foreign else PROGRAM_FAILED + name)
             if isinstance(response, Response):
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
                     _discard_connection(response)
@@ -431,11 +435,13 @@ def _must_be_raised(error: BaseException, transport: Transport) -> bool:
     """Return True if an error of a transport is raised to the caller, and not turned into a `NoResponse`.
 
     These are cancellations by the caller, all errors of transports that set `raises_errors` (those of this
-    package), and the AssertionError of a test.
+    package), and the AssertionError of a test in a transport of the user or in a mock.
     """
     if getattr(transport, "raises_errors", False):
         return True
-    return was_cancelled() if isinstance(error, asyncio.CancelledError) else isinstance(error, AssertionError)
+    if isinstance(error, asyncio.CancelledError):
+        return was_cancelled()
+    return isinstance(error, AssertionError) and is_of_user(transport)
 
 
 def _as_bytes(body: object) -> bytes:
@@ -455,7 +461,7 @@ def _valid_no_response(response: object, request: Request) -> NoResponse:
 
 
 def _no_response(request: Request, cause_type: str) -> NoResponse:
-    """Return the result for a user's transport that raised an error or returned a wrong type."""
+    """Return the result for a transport that raised an error or returned a wrong type."""
     error = ConnectionLostError if request.is_sent else ConnectError
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
 

@@ -38,6 +38,7 @@ The tests of the fault matrix check each fault on each transport, with own and u
    `SessionTransport` cannot do that, because aiohttp's waits are cancelled with the task: the outcome is then
    unknown. Only the end of an event loop cancels the task of an approval while its response is awaited.
 9. **Closing.** `aclose` ends the requests in progress with the cause `SessionClosed`.
-10. **Errors.** I/O errors are returned as `NoResponse`, without their text and traceback, which may contain
-    personal data.
+10. **Errors.** Exceptions are returned as `NoResponse`, without their text and traceback, which may contain
+    personal data. The cause of one that is no error of the network, such as a time limit that a signal
+    handler raised, begins with ``program:``. Only the AssertionError of a mock of aiohttp is raised.
 """

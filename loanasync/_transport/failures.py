@@ -18,6 +18,7 @@ from loanasync._transport.aiohttp_internals import (
 )
 from loanasync._waits import Waits, was_cancelled
 from loanasync.errors import (
+    PROGRAM_FAILED,
     ConnectError,
     ConnectionLostError,
     PoolTimeoutError,
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
-IO_ERRORS = (aiohttp.ClientError, OSError)  # TimeoutError is a subclass of OSError
+# Subclasses of OSError include TimeoutError. Requests that wait for a closed pool raise CancelledError.
+_IO_ERRORS = (aiohttp.ClientError, OSError, asyncio.CancelledError)
 SESSION_CLOSED = NoResponse(error=ConnectError, cause_type="SessionClosed", is_sent=False)
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 # Values of Content-Encoding that name no compression: some servers send the character set, or "none".
@@ -51,6 +53,10 @@ _NO_CONNECTION = (
 
 class MalformedResponseError(Exception):
     """The received bytes are not a valid HTTP response."""
+
+
+class ProgramError(Exception):
+    """An exception that is no error of the network, by the name of its class."""
 
 
 async def read(response: aiohttp.ClientResponse, body: bytearray) -> Response:
@@ -131,7 +137,9 @@ def partial_response(status: int, headers: Mapping[str, str], error: BaseExcepti
 
 
 def cause_of(error: BaseException, waits: Waits) -> BaseException:
-    """Return the cause of an I/O error; raise `error` if it is the cancellation of the current task.
+    """Return the cause of the end of an exchange.
+
+    Raise `error` if it is the cancellation of the current task, or the AssertionError of a test with a mock.
 
     When a transport is closed, its `waits` end with TimeoutError. Then the cause is a CancelledError, which
     `no_response` reports as `SessionClosed`.
@@ -139,7 +147,28 @@ def cause_of(error: BaseException, waits: Waits) -> BaseException:
     if isinstance(error, asyncio.CancelledError) and was_cancelled():
         drop_frames(error)  # an error report with local variables would show the token and the response
         raise error
-    return asyncio.CancelledError() if waits.is_closed else error
+    if isinstance(error, AssertionError) and is_replaced():
+        raise error
+    if waits.is_closed:
+        return asyncio.CancelledError()
+    if not _is_of_program(error):
+        return error
+    return ProgramError("TimeoutError" if isinstance(error, TimeoutError) else type(error).__name__)
+
+
+def _is_of_program(error: BaseException) -> bool:
+    """Return True for an exception that is no error of the network, such as that of a signal handler.
+
+    It may be a TimeoutError. asyncio raises one while it handles the CancelledError that ended the wait.
+    """
+    if is_replaced():  # a mock may raise any exception
+        return False
+    if not isinstance(error, _IO_ERRORS):
+        return True
+    found = error if type(error) is TimeoutError else error.__cause__
+    if type(found) is not TimeoutError or found.errno is not None:  # with a number, it is one of the system
+        return False
+    return not isinstance(found.__cause__ or found.__context__, asyncio.CancelledError)
 
 
 def no_response(error: BaseException, *, is_unsent: bool) -> NoResponse:
@@ -159,6 +188,8 @@ def _cause_type(error: BaseException) -> str:
         return "SessionClosed"
     if isinstance(error, MalformedResponseError):
         return aiohttp.ClientResponseError.__name__  # the error of `ClientSession.request`
+    if isinstance(error, ProgramError):
+        return f"{PROGRAM_FAILED}{error}"
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"{name}: {tls.certificate_problem(error.certificate_error)}"
@@ -172,7 +203,10 @@ def drop_frames(error: BaseException | None) -> None:
     """Remove the tracebacks of an error and its causes.
 
     Their frames hold the request. aiohttp also stores some errors in these frames, which makes a cycle.
+    A test prints the frames of its AssertionError.
     """
+    if isinstance(error, AssertionError) and is_replaced():
+        return
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -120,7 +120,7 @@ class DirectTransport:
                 return failures.SESSION_CLOSED
             try:
                 return await self._connect(origin, connect, deadline)
-            except (*failures.IO_ERRORS, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (`cause_of` distinguishes them)
                 try:
                     cause = failures.cause_of(error, self._waits)
                     now = self._loop.time()

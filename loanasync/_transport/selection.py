@@ -6,13 +6,18 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import aiohttp
+from yarl import URL
 
 from loanasync._config import require
+from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Proxy, Transport
-from loanasync._transport.pool import open_transport
-from loanasync._transport.session import check_session
+from loanasync._transport.pool import DirectTransport, open_transport
+from loanasync._transport.session import SessionTransport, check_session
 from loanasync._transport.tls import ssl_context
 from loanasync.errors import ConfigurationError
+
+_WOULD_BE_READ = "needs a base_url with https, or the proxy would read the requests"
+_NO_URL = 'must be a URL such as http://proxy.example.com:3128, or "env"'
 
 
 def proxy_of(setting: object, base_url: str) -> Proxy | None:
@@ -28,23 +33,30 @@ def proxy_of(setting: object, base_url: str) -> Proxy | None:
 
         # Over http, which is allowed on this machine only, the proxy would read the requests.
         url = None if scheme == "http" or proxy_bypass(host) else getproxies().get("https")
-    would_be_read = scheme == "http" and url is not None
-    if url is None or (not would_be_read and _is_proxy_url(url)):
-        return None if setting is None else Proxy(cast("str | None", url))
+    if url is None:
+        return None if setting is None else Proxy(None)
+    violation = _WOULD_BE_READ if scheme == "http" else _violation(url)
+    if violation is None:
+        return Proxy(str(url))
     del setting, url  # may contain a password: must not be in a traceback
-    if would_be_read:
-        raise ConfigurationError("proxy", "needs a base_url with https, or the proxy would read the requests")
-    raise ConfigurationError("proxy", 'must be a URL such as http://proxy.example.com:3128, or "env"')
+    raise ConfigurationError("proxy", violation)
 
 
-def _is_proxy_url(url: object) -> bool:
+def _violation(url: object) -> str | None:
+    """Return the rule that the URL of a proxy breaks, or None. The text does not contain the URL."""
     if not (isinstance(url, str) and url.isascii() and url.isprintable()):
-        return False
+        return _NO_URL
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            return _NO_URL
+        proxy = URL(url)
+        f"{proxy.user}{proxy.password}".encode("latin-1")  # as aiohttp does
+    except UnicodeEncodeError:
+        return "must have a user name and a password in Latin-1, the encoding of the header that has them"
     except ValueError:
-        return False
+        return _NO_URL
+    return "must have a user name without a colon" if ":" in (proxy.user or "") else None
 
 
 def transport_factory(
@@ -98,3 +110,8 @@ def user_transport_factory(transport: object, **others: object) -> Callable[[], 
             "must be a function or class that returns the transport of the running event loop",
         )
     return cast("Callable[[], Transport]", transport)
+
+
+def is_of_user(transport: Transport) -> bool:
+    """Return True if code of the user sends the requests: a transport, or a mock that replaces aiohttp."""
+    return is_replaced() or not isinstance(transport, DirectTransport | SessionTransport)

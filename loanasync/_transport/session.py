@@ -197,7 +197,7 @@ class SessionTransport:
                 if MUST_CHECK_LENGTHS and failures.has_two_lengths(response.headers):
                     return failures.no_response(failures.MalformedResponseError(), is_unsent=False)
                 return await failures.read(response, received)
-        except (*failures.IO_ERRORS, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (`cause_of` distinguishes them)
             try:
                 cause = failures.cause_of(error, self._waits)
                 if response is None:

@@ -59,5 +59,9 @@ def verifies_certificates(trust: object) -> bool:
 
 
 def certificate_problem(error: object) -> str:
-    """Return why a certificate was rejected, in our own words: OpenSSL's message contains the host."""
-    return _PROBLEMS.get(getattr(error, "verify_code", 0), "not accepted")
+    """Return why a certificate was rejected, in our own words if we have some.
+
+    OpenSSL's messages are constants, except those for wrong hosts, which contain the host.
+    """
+    problem = _PROBLEMS.get(getattr(error, "verify_code", 0))
+    return problem or getattr(error, "verify_message", None) or "not accepted"

@@ -1,11 +1,18 @@
 """Certificates are always verified; users choose which certificates are trusted."""
 
 import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from loanasync import Approved, ConfigurationError, ConnectError, LoanClient, TransportError
 from loanasync._transport.tls import certificate_problem
@@ -168,7 +175,58 @@ async def test_users_session_may_use_a_fingerprint(*, is_direct: bool) -> None:
     assert (caught.value.cause_type, caught.value.outcome) == ("ServerFingerprintMismatch", "not_sent")
 
 
-def test_certificate_problem_of_another_kind_is_not_accepted() -> None:
+def test_certificate_problem_without_a_text_is_not_accepted() -> None:
     assert certificate_problem(ssl.SSLCertVerificationError(1, "x")) == "not accepted"
-    error = ConnectError("approve", "ClientConnectorCertificateError: not accepted", "not_sent", 1)
-    assert "the server's certificate is not accepted" in str(error)
+
+
+def lax_certificates(*, has_key_id: bool) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return contexts of a server and a client whose certificates break a rule that Python 3.13 checks."""
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, each)]) for each in ("root", "leaf")]
+    now = datetime.now(UTC)
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    made = []
+    key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    for subject, public, extensions in (
+        (names[0], authority_key, [x509.BasicConstraints(ca=True, path_length=None)]),
+        (names[1], key, [address, key_id] if has_key_id else [address]),
+    ):
+        builder = x509.CertificateBuilder(names[0], subject, public.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        made.append(builder.sign(authority_key, SHA256()))
+    client = ssl.create_default_context(cadata=made[0].public_bytes(Encoding.PEM).decode())
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with NamedTemporaryFile() as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.write(made[1].public_bytes(Encoding.PEM))
+        file.flush()
+        server.load_cert_chain(file.name)
+    return server, client
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    ("has_key_id", "reason"),
+    [(True, "Basic Constraints of CA cert not marked critical"), (False, "Missing Authority Key Identifier")],
+)
+async def test_certificate_that_breaks_a_strict_rule_has_its_reason(
+    has_key_id: bool,  # noqa: FBT001  (a parameter of the test)
+    reason: str,
+    direct: bool,  # noqa: FBT001  (a parameter of the test)
+) -> None:
+    server_context, client_context = lax_certificates(has_key_id=has_key_id)
+    async with (
+        running(RawServer(RESPONSE, tls=server_context, scheme="https")) as server,
+        make(server.base_url, ssl=client_context, direct_connections=direct) as client,
+    ):
+        with pytest.raises(ConnectError) as caught:
+            await client.approve(FISCAL_CODE, approval_request())
+    assert str(caught.value) == (
+        "approve: the server's certificate, or that of its authority, breaks a rule; ask the service for a "
+        f"correct one (ClientConnectorCertificateError: {reason}): "
+        "request not sent; the call may be repeated"
+    )
+    assert server.requests == []

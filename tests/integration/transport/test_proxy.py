@@ -166,6 +166,12 @@ MESSAGE = 'proxy: must be a URL such as http://proxy.example.com:3128, or "env"'
     ("base_url", "proxy", "message"),
     [
         *[(HTTPS, each, MESSAGE) for each in INVALID],
+        (
+            HTTPS,
+            "http://shop:hidden%E2%82%AC@proxy",
+            "proxy: must have a user name and a password in Latin-1",
+        ),
+        (HTTPS, "http://shop%3Ahidden:x@proxy", "proxy: must have a user name without a colon"),
         (LOCAL, "http://proxy:3128", "proxy: needs a base_url with https, or the proxy would read"),
     ],
 )
