@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
@@ -28,9 +29,14 @@ pytest_plugins = [
     *("pytester", "support.servers.fixtures"),
 ]
 
-# No deadline: a slow example on a busy machine is not an error.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# No deadline: a slow example, or slow generation of examples, on a busy machine is not an error.
+_SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+settings.register_profile("tests", deadline=None, suppress_health_check=_SUPPRESSED)
 settings.load_profile("tests")
+
+# A shell starts background jobs with SIGINT ignored, and all their processes inherit that. Tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -103,15 +103,18 @@ def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, 
 
 
 RunningCommand: TypeAlias = "subprocess.Popen[str]"
+STARTED: list[RunningCommand] = []  # a fixture kills those that a failed test leaves
 
 
 def start(sandbox: Sandbox | None, *arguments: object, **options: Any) -> RunningCommand:
     """Start the command in another process."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "loanasync", *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, encoding="utf-8", env=environment(sandbox), **options,
     )  # fmt: skip
+    STARTED.append(process)
+    return process
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Fixture of the tests of commands."""
+"""Fixtures of the tests of commands."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -7,9 +7,20 @@ from unittest import mock
 import pytest
 from typer.main import get_command
 
+from support.cli import STARTED
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _commands_are_built_once() -> Iterator[None]:
     """Typer builds all commands from their signatures for each call, which takes most of a call's time."""
     with mock.patch("typer.testing._get_command", cache(get_command)):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_command_is_left() -> Iterator[None]:
+    """Kill the commands of a failed test. They would use its sandbox, and disturb later tests."""
+    yield
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()

@@ -7,7 +7,6 @@ import re
 import shutil
 import sqlite3
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from loanasync.ledger.header import Header
 from loanasync.ledger.sqlite import _SqliteStore
 from loanasync.testing import approved
 from support.ledger_clients import Shop, create
+from support.processes import run_script
 from support.store_contract import HOUR, created, draft, new, put
 
 OTHER = "TSTXYZ00A00A000B"
@@ -447,9 +447,8 @@ def test_end_of_the_process_closes_the_file(file: Path) -> None:
         "import asyncio, sys; from loanasync.ledger import LedgerPolicy, SqliteLedger; "
         "asyncio.run(SqliteLedger(sys.argv[1]).open('https://loans.example.com', LedgerPolicy()))"
     )
-    command = [sys.executable, "-X", "dev", "-c", unclosed, str(file)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60)
-    assert done.stderr == ""  # Python 3.13 warns of an unclosed connection
+    done = run_script(unclosed, file, warning="default")
+    assert (done.returncode, done.stderr) == (0, "")  # Python 3.13 warns of an unclosed connection
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
