@@ -12,6 +12,7 @@ from loanasync.ledger.postgres import PostgresLedger
 from loanasync.ledger.redis import RedisLedger
 from loanasync.ledger.sqlite import SqliteLedger
 
+_ANY_DISK = "?local_only=no"  # the only parameter of an SQLite address
 _CACHE_SIZE = "statement_cache_size"
 # By the scheme of an address: the ledger, and the parameters of the address that it takes as arguments. Its
 # driver gets the other ones.
@@ -26,7 +27,7 @@ def ledger_at(name: str) -> Ledger:
 
     It is not opened, and its clients never create it: a volume may not be mounted, a name may be mistyped.
     The parameter ``prefix=`` of a Redis address, and ``table=`` and ``statement_cache_size=`` of a PostgreSQL
-    address belong to the ledger.
+    address belong to the ledger. ``sqlite:///path?local_only=no`` accepts any file system.
 
     Args:
         name: Value of ``--ledger`` or LOANASYNC_LEDGER.
@@ -38,7 +39,7 @@ def ledger_at(name: str) -> Ledger:
     if not found and (start := re.split(":|//", name)[0]) in _SERVERS:  # it may contain a password
         raise ConfigurationError("ledger", f"the address of a server must begin with {start}://")
     if not found or scheme == "sqlite":
-        return _sqlite_ledger(file_of(name))
+        return _sqlite_ledger(file_of(name), local_only=not name.endswith(_ANY_DISK))
     if scheme not in _SERVERS:
         schemes = ", ".join(f"{each}://" for each in _SERVERS)
         raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
@@ -54,7 +55,7 @@ def ledger_at(name: str) -> Ledger:
     return kind(f"{address}?{others}" if others else address, **arguments)
 
 
-def _sqlite_ledger(file: Path) -> SqliteLedger:
+def _sqlite_ledger(file: Path, *, local_only: bool) -> SqliteLedger:
     try:
         is_folder, has_folder = file.is_dir(), file.parent.exists()
     except OSError as error:  # for example, no permission
@@ -63,7 +64,7 @@ def _sqlite_ledger(file: Path) -> SqliteLedger:
         raise ConfigurationError("ledger", f"{file} is a directory; name a file")
     if not has_folder:
         raise ConfigurationError("ledger", f"the folder {file.parent} does not exist")
-    return SqliteLedger(file, must_exist=True)
+    return SqliteLedger(file, must_exist=True, local_only=local_only)
 
 
 def name_without_password(name: str) -> str:
@@ -78,7 +79,7 @@ def file_of(name: str) -> Path:
     Raises:
         ConfigurationError: The path begins with ``~``, and there is no such home directory.
     """
-    path = Path(name.removeprefix("sqlite:///"))
+    path = Path(name.removeprefix("sqlite:///").removesuffix(_ANY_DISK))
     try:
         return path.expanduser()
     except RuntimeError:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -80,6 +81,8 @@ _LOCK_PAUSE = 0.005  # seconds between two attempts
 _LEAST_FREE = 1_000_000  # bytes on the disk
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
 _MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+)", re.MULTILINE)  # the mount point and the file system
+_REMOTE = re.compile(r"nfs4?|cifs|smbfs|smb[23]|fuse(\..*)?|9p|ceph")  # of a network or of another process
 _BOOT_SPACING = 4e9  # seconds by which a boot advances the lease clock; more than any uptime or time of day
 
 _FULL = "the disk is full: free some space"
@@ -115,8 +118,9 @@ class SqliteLedger(Ledger):
     Use it unless your processes run on several machines. It needs no other package.
 
     A completed write survives a power failure (``synchronous=EXTRA``). Only the user who created the file can
-    read it and the files beside it (``-wal``, ``-shm``). The file must be on a local disk, since SQLite's
-    locks do not work reliably on network file systems.
+    read it and the files beside it (``-wal``, ``-shm``). The file must be on a local disk. Without working
+    locks, two processes could request the same customer, so on Linux a file on a network or user-space file
+    system (NFS, SMB, FUSE, 9P, Ceph) is refused.
 
     Entries are dated by the system clock. On Linux, leases are measured by a clock that cannot be set, and
     expire when the machine boots. On other systems, they are measured by the system clock.
@@ -132,6 +136,8 @@ class SqliteLedger(Ledger):
         path: Path of the file. Its folder must exist.
         patience: Seconds to wait while other processes write.
         must_exist: Raise LedgerMismatchError if the file is missing. By default, the first client creates it.
+        local_only: Raise LedgerMismatchError if the file is on a network or user-space file system. False
+            accepts any file system: its locks must work between all processes that use the file.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -143,13 +149,15 @@ class SqliteLedger(Ledger):
         loanasync.LedgerMismatchError: ...
     """
 
-    def __init__(self, path: str | Path, *, patience: float = 10.0, must_exist: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, patience: float = 10.0, must_exist: bool = False, local_only: bool = True
+    ) -> None:
         if "://" in str(path):
             del path  # may contain a password: must not be in a traceback
             raise ConfigurationError(
                 "ledger", "must be the path of a file; for an address, use LOANASYNC_LEDGER or another ledger"
             )
-        super().__init__(_SqliteStore(Path(path), patience), creates=not must_exist)
+        super().__init__(_SqliteStore(Path(path), patience, local_only=local_only), creates=not must_exist)
 
     def __repr__(self) -> str:
         return f"SqliteLedger({self._store.name!r})"
@@ -184,18 +192,19 @@ class _MissingFileError(LedgerMismatchError):
 
 
 class _SqliteStore(ForkSafe):
-    def __init__(self, file: Path, patience: float) -> None:
+    def __init__(self, file: Path, patience: float, *, local_only: bool = True) -> None:
         super().__init__()
         self.name = str(file)
         self._file = file
         self._patience = patience
+        self._local_only = local_only
         self._thread: _DatabaseThread | None = None
 
     def database(self) -> "_DatabaseThread":
         with self.lock:
             # The threads of the parent do not exist in a forked child.
             if self._thread is None or self._thread.process != os.getpid():
-                self._thread = _DatabaseThread(self._file, self._patience)
+                self._thread = _DatabaseThread(self._file, self._patience, local_only=self._local_only)
             return self._thread
 
     async def header(self) -> FoundHeader:
@@ -206,7 +215,8 @@ class _SqliteStore(ForkSafe):
 
     async def swap_header(self, header: Header, *, replaces: Header | None) -> bool:
         if replaces is None:
-            return await self.database().run(partial(_create_file, self._file, header))
+            create = partial(_create_file, self._file, header, local_only=self._local_only)
+            return await self.database().run(create)
         return await self.database().write(partial(_swap_header, header, replaces))
 
     async def read(self, key: str, header: Header) -> Found:
@@ -306,10 +316,11 @@ class _DatabaseThread:
     Writes that wait at the same time share one transaction, because the commit is the slow part.
     """
 
-    def __init__(self, file: Path, patience: float) -> None:
+    def __init__(self, file: Path, patience: float, *, local_only: bool) -> None:
         self.process: int = os.getpid()
         self._file = file
         self._patience = patience
+        self._local_only = local_only
         self._connection: _Connection | None = None
         self._opened_identity: tuple[int, int] | None = None  # of the opened file
         self._log = file  # its -wal file, which SQLite keeps while the file is open
@@ -366,7 +377,7 @@ class _DatabaseThread:
             # processes do not see the writes of this one. `aclose` forgets the identity.
             raise FileNotFoundError(errno.ENOENT, "deleted or replaced while it was open", str(self._file))
         if self._connection is None:
-            self._connection = _open_file(self._file, min(_LOCK_TIMEOUT, self._patience))
+            self._connection = _open_file(self._file, self._patience, local_only=self._local_only)
             self._log = Path(f"{os.path.realpath(self._file)}-wal")
             self._opened_identity, self._log_identity = _identity(self._file), _identity(self._log)
             # Close the file when the ledger is garbage-collected without `aclose`, and when the process ends.
@@ -448,12 +459,13 @@ def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
         time.sleep(_LOCK_PAUSE)
 
 
-def _create_file(path: Path, header: Header) -> bool:
+def _create_file(path: Path, header: Header, *, local_only: bool) -> bool:
     """Create the file of a ledger; return False if the file exists.
 
     The file gets its name when it is complete, so that no other process sees a part of it.
     """
     file = Path(os.path.realpath(path))
+    _check_mount(file, header.name, local_only=local_only)
     if os.path.exists(f"{file}-wal"):  # noqa: PTH110  (a text)
         if file.exists():
             return False
@@ -480,11 +492,12 @@ def _create_file(path: Path, header: Header) -> bool:
     return True
 
 
-def _open_file(path: Path, patience: float) -> _Connection:
+def _open_file(path: Path, patience: float, *, local_only: bool) -> _Connection:
     """Open the file of a ledger.
 
     Raises:
-        LedgerMismatchError: The file does not exist, or is not a ledger of this version's format.
+        LedgerMismatchError: The file does not exist, is not on a local disk, or is not a ledger of this
+            version's format.
     """
     name = str(path)
     file = Path(os.path.realpath(path))  # absolute, so that SQLite treats no name specially (":memory:")
@@ -492,14 +505,11 @@ def _open_file(path: Path, patience: float) -> _Connection:
     if not file.exists():
         reason = f"does not exist: check the name, or run loanasync ledger create {name}"
         raise _MissingFileError("ledger", "", name, reason)
-    if _is_mount(file):  # other processes would have another -wal file
-        raise mismatch(
-            name, "is mounted without its folder, where SQLite writes a part of it: mount the folder"
-        )
+    _check_mount(file, name, local_only=local_only)
     connection = sqlite3.connect(
         f"{file.as_uri()}?mode=rw",
         uri=True,
-        timeout=patience,
+        timeout=min(_LOCK_TIMEOUT, patience),
         isolation_level=None,
         check_same_thread=False,
         factory=_Connection,
@@ -522,14 +532,30 @@ def _open_file(path: Path, patience: float) -> _Connection:
     return connection
 
 
-def _is_mount(file: Path) -> bool:
-    """Return True if a file is mounted without its folder, as containers can do."""
+def _check_mount(file: Path, name: str, *, local_only: bool) -> None:
+    """Refuse a file whose -wal file or locks other processes may not share. The file may not exist yet.
+
+    Raises:
+        LedgerMismatchError: It is mounted without its folder, as containers do, or is not on a local disk.
+    """
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:  # systems other than Linux
-        return False
+        return
     escaped = str(file).translate({ord(each): f"\\{ord(each):03o}" for each in " \t\n\\"})
-    return any(line.split(" ")[4:5] == [escaped] for line in mounts.splitlines())
+    # Of two mounts on the same point, the later one is visible.
+    found = [each for each in _MOUNT.findall(mounts) if f"{escaped}/".startswith(f"{each[0].rstrip('/')}/")]
+    point, kind = max([("", ""), *reversed(found)], key=lambda each: len(each[0]))
+    if point == escaped:
+        reason = "is mounted without its folder, where SQLite writes a part of it: mount the folder"
+        raise mismatch(name, reason)
+    if local_only and _REMOTE.fullmatch(kind):
+        raise mismatch(
+            name,
+            f"is on a network or user-space file system ({kind}), whose locks may not work: put it on a "
+            "local disk, or use a ledger on a server. If the locks work, pass local_only=False, or add "
+            "?local_only=no to its address sqlite:///...",
+        )
 
 
 def _check_format(connection: Connection, name: str) -> None:

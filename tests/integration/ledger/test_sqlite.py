@@ -20,6 +20,7 @@ import pytest
 
 from loanasync import Approved, LedgerMismatchError, LedgerUnavailableError
 from loanasync.ledger import SqliteLedger, State
+from loanasync.ledger.address import ledger_at
 from loanasync.ledger.header import Header
 from loanasync.ledger.sqlite import _SqliteStore
 from loanasync.testing import approved
@@ -282,6 +283,68 @@ async def test_file_mounted_without_its_folder_is_refused(
     result = await shop.result()
     assert ("is mounted without its folder" in str(result)) is is_refused
     await shop.ledger.aclose()
+
+
+LOCAL = ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "zfs", "fuseblk", "virtiofs"]
+REMOTE = ["nfs", "nfs4", "cifs", "smb3", "smb2", "smbfs", "fuse", "fuse.sshfs", "9p", "ceph"]
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], None]:
+    """Mount a file system on a folder, as /proc says."""
+    (mounts := tmp_path / "mountinfo").write_text("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+    monkeypatch.setattr("loanasync.ledger.sqlite._MOUNTS", mounts)
+
+    def add(point: Path, kind: str) -> None:
+        escaped = str(point).replace(" ", r"\040")
+        with mounts.open("a") as lines:
+            lines.write(f"36 22 0:50 / {escaped} rw,relatime shared:2 master:1 - {kind} h:/a rw,vers=4.2\n")
+
+    return add
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_refused"), [*((each, True) for each in REMOTE), *((each, False) for each in LOCAL)]
+)
+async def test_file_on_a_network_file_system_is_refused_unless_a_setting_says_so(
+    tmp_path: Path, mount: Callable[[Path, str], None], kind: str, *, is_refused: bool, exists: bool
+) -> None:
+    """It is reached by a link."""
+    (folder := tmp_path / "a shared folder").mkdir()
+    (link := tmp_path / "link").symlink_to(folder)
+    if exists:
+        await create(SqliteLedger(folder / "loans.db"))
+    mount(folder, kind)
+    if is_refused:
+        advice = rf"file system \({re.escape(kind)}\), whose locks may not work: put it on a local disk"
+        assert re.search(advice, await refusal(link / "loans.db"))
+    for opened in (
+        SqliteLedger(link / "loans.db", local_only=not is_refused),
+        ledger_at(f"sqlite:///{link}/loans.db" + "?local_only=no" * is_refused),
+        SqliteLedger(tmp_path / "local.db"),
+    ):
+        async with opened as ledger:
+            assert isinstance(await Shop(approved(), ledger=ledger).approve(), Approved)
+
+
+async def test_visible_mount_of_several_counts(tmp_path: Path, mount: Callable[[Path, str], None]) -> None:
+    """The innermost one, and of two on the same point the later one, as of an automounter."""
+    (inner := tmp_path / "shared" / "local").mkdir(parents=True)
+    (other := tmp_path / "shared" / "other").mkdir()
+    for point, kind in ((tmp_path / "shared", "nfs4"), (inner, "cifs"), (inner, "ext4"), (tmp_path, "9p")):
+        mount(point, kind)
+    async with SqliteLedger(inner / "loans.db") as ledger:
+        await create(ledger)
+    assert "(nfs4)" in await refusal(other / "loans.db")
+
+
+async def test_systems_without_mountinfo_accept_every_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.ledger.sqlite._MOUNTS", file.with_name("missing"))
+    async with SqliteLedger(file) as ledger:
+        await create(ledger)
 
 
 async def test_file_deleted_without_its_write_ahead_log_is_not_created(
