@@ -33,7 +33,7 @@ class RedisLedger(Ledger):
     on the disk. The ledger checks the server's settings before the first claim, and once a minute while it
     claims. If the server may lose or evict decisions, a claim raises LedgerMismatchError and nothing is sent;
     settlements are still written. A warning is logged if writes reach the disk with a delay. Use a single
-    server, with or without replicas. A cluster is not supported.
+    server, with or without replicas. A cluster is refused.
 
     Needs the extra ``redis``.
 
@@ -93,8 +93,10 @@ class _RedisStore:
         try:
             return await server.scripts[script]([f"{self._prefix}header"], [self._prefix, *arguments])
         except ResponseError as error:
-            if found := _MISMATCH.search(str(error)):
-                raise mismatch(self.name, found[1] or _FOREIGN) from None
+            text = f"{type(error).__name__} {error}"
+            for pattern, reason in _MISMATCHES.items():
+                if found := re.search(pattern, text):
+                    raise mismatch(self.name, found.expand(reason)) from None
             raise
 
     async def header(self) -> FoundHeader:
@@ -203,6 +205,8 @@ class _Server:
             info = {}
         if info.get("role") == "slave" and info.get("slave_read_only") == 0:
             raise mismatch(self._name, "is on a replica that accepts writes: use the address of the primary")
+        if info.get("cluster_enabled"):
+            raise mismatch(self._name, _CLUSTER)
         # Other policies evict only keys that expire, which a ledger does not have.
         if info.get("maxmemory_policy", "").startswith("allkeys"):
             raise self._unsafe("may evict decisions", "set its maxmemory-policy to noeviction")
@@ -243,7 +247,18 @@ _FOREIGN = (
     "is not a ledger, but other data, another format or a part of one: restore a complete copy, or name "
     "another prefix"
 )
-_MISMATCH = re.compile(r"^LEDGER (.+)|WRONGTYPE")  # an error of a script
+_CLUSTER = "is on a cluster, which cannot run its scripts: use a single server, with or without replicas"
+_NO_DATABASE = (
+    "names a database that the server does not have: correct its number in the address, or raise the "
+    "server's databases"
+)
+# By the name of an exception and its text.
+_MISMATCHES = {
+    r"^\w+ LEDGER (.+)": r"\1",  # an error of a script
+    r"WRONGTYPE": _FOREIGN,
+    r"^(Moved|Ask|Cluster)|CROSSSLOT|CLUSTERDOWN|non local key|in cluster mode": _CLUSTER,
+    r"DB index": _NO_DATABASE,
+}
 
 # By the name of an exception and its text. Before Redis 7, only the text has the code of a script's error.
 _REASONS = {

@@ -219,6 +219,38 @@ async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
                 assert shop.script.left == 1
 
 
+@pytest.mark.parametrize("has_slots", [True, False])
+async def test_cluster_is_refused(*, has_slots: bool) -> None:
+    with server_with(cluster_enabled="yes") as server:
+        if has_slots:
+            await run(server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            while b"cluster_state:ok" not in await run(server, "CLUSTER", "INFO"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        url = server.url.replace("redis://", "redis://default:s3cret@")
+        await run(server, "CONFIG", "SET", "requirepass", "s3cret")
+        for durable in (True, False):
+            async with RedisLedger(url, durable=durable) as ledger:
+                shop = Shop(approved(), ledger=ledger)
+                for operation in (shop.approve, lambda ledger=ledger: create(ledger)):
+                    with pytest.raises(
+                        LedgerMismatchError, match=r"is on a cluster, .*: use a single server"
+                    ) as caught:
+                        await operation()
+                    assert "s3cret" not in str(caught.value)
+                assert shop.script.left == 1
+
+
+async def test_missing_database_is_refused(valkey: Valkey) -> None:
+    async with RedisLedger(f"{valkey.url.removesuffix('/0')}/99") as ledger:
+        shop = Shop(approved(), ledger=ledger)
+        for operation in (shop.approve, lambda: create(ledger)):
+            with pytest.raises(
+                LedgerMismatchError, match="/99 names a database that the server does not have"
+            ):
+                await operation()
+        assert shop.script.left == 1
+
+
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
