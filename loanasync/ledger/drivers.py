@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from loanasync.ledger.ledger import Ledger
 
 CLOSE_TIMEOUT = 5.0  # seconds to wait for a server when connections are closed
+# Seconds after which a connection is opened again. The name of the server may mean another one by then, and
+# firewalls forget idle connections.
+MAX_AGE = 300.0
 
+# In the name, SQLSTATE and text of an error. Before Redis 7, only the text of a script's error has a code.
+_CHANGED = r"(?i)readonly|masterdown|loading|noreplicas|^\w+ (25006|57P0[123]|08\w{3}) "
+_TRANSIENT = rf"{_CHANGED}|^(Connection|Timeout)|connection is closed"
+_REFUSED = r"(?i)^(FileNotFound|gaierror|CannotConnect)|loading|connection ?refused|call failed|connecting to"
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")  # of a TypeError
 
 
@@ -37,6 +44,28 @@ def unsuitable_driver_error(ledger: "Ledger", error: BaseException) -> Configura
     return ConfigurationError(
         "ledger", f"{version} has no option {option[1]}: remove it from the address, or {update}"
     )
+
+
+def has_changed(error: BaseException) -> bool:
+    """Return True if the server is not the primary any more, starts or stops, or has lost its connection."""
+    return re.search(_CHANGED, _text(error)) is not None
+
+
+def may_repeat(ledger: "Ledger", error: BaseException, *, once: bool) -> bool:
+    """Return True if an operation may succeed on a new connection.
+
+    Args:
+        ledger: The ledger of the operation.
+        error: The error of its last attempt.
+        once: It is repeated only once, so it needs a server that accepts connections.
+    """
+    is_refused = once and re.search(_REFUSED, _text(error))
+    is_transient = isinstance(error, OSError) or re.search(_TRANSIENT, _text(error))
+    return bool(ledger.driver and is_transient and not is_refused)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__} {getattr(error, 'sqlstate', '')} {error}"
 
 
 def masked_url(url: str) -> str:

@@ -31,7 +31,7 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-from loanasync.ledger.drivers import unsuitable_driver_error
+from loanasync.ledger.drivers import may_repeat, unsuitable_driver_error
 from loanasync.ledger.header import Header, check_cipher, check_scope, keys_of
 from loanasync.ledger.keys import Approval, Place, places_of, places_of_call, scope_parts
 from loanasync.ledger.last_number import LastNumber
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CallResult: TypeAlias = Outcome | LoanError
+Action: TypeAlias = Callable[[], Awaitable[T]]
 
 _MAX_UNWRITTEN = 10_000  # settlements
 _READ_MARGIN = 0.5  # seconds for the last read of a wait
 _OPERATION = "approve"
 _NOWHERE = Place("", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
+_REPEAT_TIME = 2.0  # seconds for a claim and its repeat, during which it holds a slot
+_PAUSE = 0.1  # seconds before a repeat
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
@@ -125,38 +128,56 @@ class LedgerGuard:
         return keys if keys is not None and keys.header is self.ledger.known_header else None
 
     async def attempt(
-        self, action: Callable[[], Awaitable[T]], within: float, key: str = "", operation: str = _OPERATION
+        self, action: Action[T], within: float, key: str = "", call: str = _OPERATION, *, once: bool = True
     ) -> T | LoanError:
         """Run operations of the ledger for a call; return an error if the ledger cannot be used.
 
+        While the server restarts or is replaced, the operations are repeated.
+
         Args:
-            action: The operations.
+            action: The operations, which can be repeated.
             within: Seconds that they may take.
             key: Key of the call's entry, for the error.
-            operation: Name of the call, for the error.
+            call: Name of the call, for the error.
+            once: Repeat them once, within two seconds, and not if the server refuses connections or starts: a
+                claim holds a slot. False: repeat them until the time is over, for a settlement.
 
         Raises:
             HeaderChangedError: A claim was not written.
         """
         if within <= 0:
-            return self._unavailable(TimeoutError(), operation, key)
+            return self._unavailable(TimeoutError(), call, key)
         earlier = cancellations()  # a settlement may run in a task that was cancelled before
         try:
-            async with asyncio.timeout(None if self._never_waits else within):
-                return await action()
+            async with asyncio.timeout(None if self._never_waits else within) as limit:
+                return await self._repeat(action, limit, _REPEAT_TIME if once else within, once=once)
         except HeaderChangedError:
             raise
         except LedgerMismatchError as error:
-            return LedgerMismatchError(operation, key, error.ledger, error.reason)
+            return LedgerMismatchError(call, key, error.ledger, error.reason)
         except LoanError as error:  # for example ConfigurationError: the driver is not installed
             return type(error)(*error.args)  # a copy without traceback: its frames contain personal data
         except asyncio.CancelledError as error:
             if cancellations() > earlier:
                 raise
             # Raised by the store, which was closed meanwhile; or by the timeout, in early releases of 3.11.
-            return self._unavailable(error, operation, key)
+            return self._unavailable(error, call, key)
         except Exception as error:  # noqa: BLE001  (any exception of a store means that it cannot be used)
-            return unsuitable_driver_error(self.ledger, error) or self._unavailable(error, operation, key)
+            return unsuitable_driver_error(self.ledger, error) or self._unavailable(error, call, key)
+
+    async def _repeat(self, action: Action[T], limit: asyncio.Timeout, within: float, *, once: bool) -> T:
+        """Run operations, again if a new connection may help and some seconds are not over."""
+        now = asyncio.get_running_loop().time
+        until = now() + within
+        while True:
+            try:
+                return await action()
+            except Exception as error:
+                if now() + _PAUSE >= until or not may_repeat(self.ledger, error, once=once):
+                    raise
+            limit.reschedule(min(until, limit.when() or until))
+            until = now() if once else until  # the next attempt is the last one
+            await asyncio.sleep(_PAUSE)
 
     def _unavailable(self, error: BaseException, operation: str, key: str) -> LedgerUnavailableError:
         return LedgerUnavailableError(operation, key, type(error).__name__, self.ledger.reason(error))
@@ -401,13 +422,13 @@ class LedgerClaim(Claim):
             self._wait_until = min(now + wait, self._started + self._run.timeout.total)
         return self._wait_until - now
 
-    async def _in_time(self, action: Callable[[], Awaitable[T]]) -> T | LoanError:
+    async def _in_time(self, action: Action[T]) -> T | LoanError:
         """Run a ledger operation before the request is sent, limited by the rest of ``timeout.total``."""
         return await self._attempt(action, min(self._time_left(), self._policy.patience))
 
-    async def _attempt(self, action: Callable[[], Awaitable[T]], within: float) -> T | LoanError:
+    async def _attempt(self, action: Action[T], within: float, *, once: bool = True) -> T | LoanError:
         """Run ledger operations; return their result, or an error if the ledger cannot be used."""
-        result = await self._guard.attempt(action, within, self._at.key)
+        result = await self._guard.attempt(action, within, self._at.key, once=once)
         self._has_failed = isinstance(result, LoanError)
         return result
 
@@ -470,9 +491,9 @@ class LedgerClaim(Claim):
             over=None if over is None else over.token,
             subject=self._at.subject,
             header=self._header,
-            within=within,
         )
-        claiming = asyncio.ensure_future(self._attempt(claim, within))
+        # A repeat has less time, so that it is not written later than the first claim.
+        claiming = asyncio.create_task(self._attempt(lambda: claim(within=until - time.monotonic()), within))
         try:
             entry = await asyncio.shield(claiming)
         except HeaderChangedError:
@@ -563,7 +584,7 @@ class LedgerClaim(Claim):
             settlement=settlement,
             claimed=self._claimed,
         )
-        return await self._attempt(settle, self._policy.patience)
+        return await self._attempt(settle, self._policy.patience, once=False)
 
     async def _settle_decision(self, decision: Decision, settlement: Settlement) -> CallResult:
         """Write a decision to the ledger, or else to an orphan file if possible.

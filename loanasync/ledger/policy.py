@@ -118,7 +118,8 @@ class LedgerPolicy:
             ``$XDG_STATE_HOME/loanasync/orphans`` (``~/.local/state/loanasync/orphans`` without that
             variable), or a folder for temporary files if that cannot be written.
         patience: Seconds that one ledger operation may take. Operations before the request also end with
-            ``Timeout.total``; writing the result may take `patience` once more.
+            ``Timeout.total``; writing the result may take `patience` once more, and is repeated for that time
+            while a server restarts or is replaced.
         wait: Seconds that `LoanClient.approve` waits for another process that is requesting the same
             approval, never longer than ``Timeout.total``. Then the call raises `InFlightError`. It is short,
             so that a shopper gets a page soon after the other process was killed. `approve_many`, the

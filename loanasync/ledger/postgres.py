@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
-from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
+from loanasync.ledger.drivers import CLOSE_TIMEOUT, MAX_AGE, has_changed, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import SERVICE, Entry, dump_entry, load_entry, set_times
@@ -25,8 +25,6 @@ _TABLE = "loanasync_decisions"
 _SCHEMES = ("postgresql", "postgres")
 _RETRIES = 10
 _LOCK_TIMEOUT = "10s"  # for a change of the header
-_IDLE = 300.0  # seconds after which an idle connection is not used again; firewalls forget such connections
-
 _LOST = 1  # a lower number than that of each write: the tables were restored from a copy
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _UNDEFINED_TABLE = "42P01"
@@ -167,35 +165,42 @@ class _Pool:
         self._url = url
         self._cache_size = statement_cache_size
         self._connections = connections
-        # With the time of the release, the last one first; None for a connection that is not open yet.
-        self._free: asyncio.LifoQueue[tuple[float, Connection]] = asyncio.LifoQueue()
+        # The last released one first; None for a connection that is not open yet.
+        self._free: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
         for _ in range(connections):
-            self._free.put_nowait((0.0, None))
-        self._open: set[Connection] = set()
+            self._free.put_nowait(None)
+        self._open: dict[Connection, float] = {}  # with the time of opening
+        self._changed = float("-inf")  # time of the last error of the server's role or state
 
     async def acquire(self) -> Connection:
-        released, connection = await self._free.get()
+        connection = await self._free.get()
         if connection is not None:
-            if not connection.is_closed() and time.monotonic() < released + _IDLE:
+            least = max(self._changed, time.monotonic() - MAX_AGE)
+            if not connection.is_closed() and self._open[connection] > least:
                 return connection
             connection.terminate()
-            self._open.discard(connection)
+            del self._open[connection]
         try:
             return await self._connect()
         except BaseException:
-            self._free.put_nowait((0.0, None))
+            self._free.put_nowait(None)
             raise
+
+    async def expire_connections(self) -> None:
+        """Open all connections again before their next use, as the method of `asyncpg.Pool` does."""
+        self._changed = time.monotonic()
 
     async def _connect(self) -> Connection:
         import asyncpg  # noqa: PLC0415  (its extra may not be installed)
 
+        opened = time.monotonic()
         connection = await asyncpg.connect(self._url, statement_cache_size=self._cache_size)
         session = connection if self._cache_size else _Session(connection)
-        self._open.add(session)
+        self._open[session] = opened
         return session
 
     async def release(self, connection: Connection) -> None:
-        self._free.put_nowait((time.monotonic(), connection))
+        self._free.put_nowait(connection)
 
     async def close(self, within: float) -> None:
         """Close the connections when they are no longer in use, or after a time."""
@@ -243,6 +248,10 @@ class _PostgresStore:
             yield connection
         except asyncio.CancelledError:
             connection.terminate()  # otherwise `release` would wait for a server that hangs
+            raise
+        except Exception as error:
+            if has_changed(error):
+                await pool.expire_connections()
             raise
         finally:
             await pool.release(connection)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 from loanasync._log import log
 from loanasync._runtime.per_loop import PerLoop
 from loanasync.errors import ConfigurationError, LedgerMismatchError
-from loanasync.ledger.drivers import CLOSE_TIMEOUT, masked_url, missing_driver_error
+from loanasync.ledger.drivers import CLOSE_TIMEOUT, MAX_AGE, has_changed, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, mismatch
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry, State, dump_entry, load_entry, set_times
@@ -93,9 +93,8 @@ class _RedisStore:
         try:
             return await server.scripts[script]([f"{self._prefix}header"], [self._prefix, *arguments])
         except ResponseError as error:
-            text = f"{type(error).__name__} {error}"
             for pattern, reason in _MISMATCHES.items():
-                if found := re.search(pattern, text):
+                if found := re.search(pattern, f"{type(error).__name__} {error}"):
                     raise mismatch(self.name, found.expand(reason)) from None
             raise
 
@@ -160,6 +159,31 @@ class _RedisStore:
         await self._servers.aclose(CLOSE_TIMEOUT)
 
 
+class _Connection:
+    """A mixin: a connection is opened again after some minutes, and if the server is not the primary.
+
+    After a fail-over, the old server may keep its connections, and refuse each write. If one connection of
+    a pool finds that, all others are opened again, too. Each pool has its own subclass.
+    """
+
+    opened = changed = float("-inf")  # times; `changed` of the last such error, for the whole class
+
+    async def connect(self) -> None:
+        now = time.monotonic()
+        if self.opened <= max(self.changed, now - MAX_AGE):
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]  # of redis-py, as below
+            self.opened = now
+        await super().connect()  # type: ignore[misc]
+
+    async def read_response(self, *args: object, **options: object) -> object:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except Exception as error:
+            if has_changed(error):
+                type(self).changed = time.monotonic()
+            raise
+
+
 class _Server:
     """The connections of one event loop to the server, whose settings are checked from time to time."""
 
@@ -174,6 +198,7 @@ class _Server:
         # before 7.2 do not know this option, and read the file when they are imported.
         options = {"driver_info": None} if "driver_info" in signature(Redis).parameters else {}
         pool = BlockingConnectionPool.from_url(url, max_connections=connections, retry=retry, **options)
+        pool.connection_class = type("_Connection", (_Connection, pool.connection_class), {})
         self.client = Redis.from_pool(pool)
         self.scripts = {script: self.client.register_script(script) for script in _SCRIPTS}
         self._name = name
@@ -248,21 +273,18 @@ _FOREIGN = (
     "another prefix"
 )
 _CLUSTER = "is on a cluster, which cannot run its scripts: use a single server, with or without replicas"
-_NO_DATABASE = (
-    "names a database that the server does not have: correct its number in the address, or raise the "
-    "server's databases"
-)
 # By the name of an exception and its text.
 _MISMATCHES = {
     r"^\w+ LEDGER (.+)": r"\1",  # an error of a script
     r"WRONGTYPE": _FOREIGN,
     r"^(Moved|Ask|Cluster)|CROSSSLOT|CLUSTERDOWN|non local key|in cluster mode": _CLUSTER,
-    r"DB index": _NO_DATABASE,
+    r"DB index": "names a database that the server does not have: correct its number in the address",
 }
 
 # By the name of an exception and its text. Before Redis 7, only the text has the code of a script's error.
 _REASONS = {
-    r"^ReadOnly|READONLY": "the server is a replica: use the address of the primary",
+    r"^ReadOnly|READONLY|^MasterDown|MASTERDOWN": "the server is a replica: use the address of the primary",
+    r"NOREPLICAS": "the server has too few replicas for its min-replicas-to-write: check the replicas",
     r"^OutOfMemory|OOM": "the server is out of memory: raise its maxmemory",
     r"MISCONF": "the server cannot write to its disk: free disk space, or see its log",
     r"^BusyLoading|LOADING": "the server is loading its data: wait until it has started",

@@ -187,7 +187,7 @@ async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
         entry = await find_entry(guard.ledger, places, by_order=False) if len(places) > 1 else None
         return entry.key if isinstance(entry, Entry) else places[0].key
 
-    return await guard.attempt(find, guard.policy.patience, operation="entry_key")
+    return await guard.attempt(find, guard.policy.patience, call="entry_key")
 
 
 async def resolve_customer(
@@ -202,7 +202,7 @@ async def resolve_customer(
     statement = Statement(STATES[stated], source, note or source)
     patience = guard.policy.patience
     resolving = partial(_resolve, guard, approval, statement, stated)
-    return await guard.attempt(resolving, 2 * patience, operation=_OPERATION)
+    return await guard.attempt(resolving, 2 * patience, call=_OPERATION, once=False)
 
 
 async def _resolve(

@@ -131,6 +131,8 @@ class Server:
 class SimulatedLedger(Ledger):
     """The ledger of one process, on the server."""
 
+    driver = "simulated"  # its operations are repeated after a ConnectionError
+
     def __init__(self, process: "Process", server: Server) -> None:
         super().__init__(_Connection(process, server), creates=False)
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -201,6 +202,24 @@ async def test_user_who_may_not_write_sends_nothing(postgres: Postgres, table: s
         assert "read-only replica" in await refusal(PostgresLedger(read_only, table=table))
         expected = "grant SELECT, INSERT, UPDATE and DELETE"
         assert expected in await refusal(PostgresLedger(reader, table=table))
+
+
+@pytest.mark.parametrize("cache", [0, 100])
+@pytest.mark.parametrize("has_pool", [False, True])
+async def test_sessions_that_became_read_only_are_replaced(
+    postgres: Postgres, connection: Any, table: str, cache: int, *, has_pool: bool
+) -> None:
+    """After a fail-over, the old server keeps its sessions, and refuses writes. New ones reach another."""
+    async with user_of(postgres, table, default_transaction_read_only="on") as url, AsyncExitStack() as stack:
+        where = await stack.enter_async_context(asyncpg.create_pool(url, min_size=3)) if has_pool else url
+        ledger = await stack.enter_async_context(
+            PostgresLedger(where, table=table, statement_cache_size=cache)
+        )
+        await asyncio.gather(*(ledger.get(f"{number}") for number in range(30)))  # opens all connections
+        await connection.execute(f"ALTER ROLE {urlsplit(url).username} RESET default_transaction_read_only")
+        shop = Shop(*[approved()] * 38, ledger=ledger)
+        results = [type(await shop.result(scope=f"{number}")) for number in range(38)]
+        assert results == [Approved] * 38
 
 
 @pytest.mark.parametrize("cache", [0, 100])

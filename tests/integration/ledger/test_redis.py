@@ -1,13 +1,14 @@
 """The Redis ledger: server settings, lost writes, other data, access rights, memory and replicas."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from attrs import evolve
@@ -219,6 +220,79 @@ async def test_replica_is_read_and_never_claimed(valkey: Valkey) -> None:
                 assert shop.script.left == 1
 
 
+class Proxy:
+    """A name of a server: new connections reach the present target, and open ones stay where they are."""
+
+    def __init__(self, target: Valkey) -> None:
+        self.target = target
+        self.url = ""
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far = await asyncio.open_connection("127.0.0.1", self.target.port)
+        self._writers += [writer, far[1]]
+        await asyncio.gather(self._copy(reader, far[1]), self._copy(far[0], writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+
+async def test_fail_over_that_leaves_the_old_server_alive_is_followed(tmp_path: Path) -> None:
+    """The old server becomes a replica of the new one, and keeps the connections of its clients."""
+    with (
+        server_with(repl_diskless_sync_delay="0") as old,
+        server_with(replicaof=f"127.0.0.1 {old.port}") as new,
+    ):
+        async with Proxy(old) as proxy, RedisLedger(proxy.url) as ledger:
+            await create(ledger)
+            step, arrived, go = held_response(approved())
+            shop = Shop(step, *[approved()] * 38, ledger=ledger, orphan_folder=tmp_path)
+            call = asyncio.create_task(shop.approve())
+            await arrived.wait()
+            await asyncio.gather(*(ledger.get(f"{number}") for number in range(30)))  # opens connections
+            while not await run(new, "KEYS", "*entry:*"):  # noqa: ASYNC110  (until the replica has the claim)
+                await asyncio.sleep(0.01)
+            await run(new, "REPLICAOF", "NO", "ONE")
+            await run(old, "REPLICAOF", "127.0.0.1", str(new.port))
+            proxy.target = new
+            go.set()
+            assert isinstance(await call, Approved)
+            results = [type(await shop.result(scope=f"{number}")) for number in range(38)]
+            assert results == [Approved] * 38
+            assert {entry.state for entry in await shop.entries()} == {State.APPROVED}
+
+
+async def test_connection_is_opened_again_after_its_age(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py asks each connection to connect, before it is used."""
+
+    async def connections() -> set[bytes]:
+        return set(re.findall(rb"id=(\d+) .*cmd=evalsha", await run(valkey, "CLIENT", "LIST")))
+
+    async with ledger_on(valkey) as ledger:
+        await claim(ledger)
+        first = await connections()
+        await claim(ledger)
+        assert await connections() == first
+        monkeypatch.setattr(redis, "MAX_AGE", 0.0)
+        await claim(ledger)
+        assert first.isdisjoint(await connections())
+
+
 @pytest.mark.parametrize("has_slots", [True, False])
 async def test_cluster_is_refused(*, has_slots: bool) -> None:
     with server_with(cluster_enabled="yes") as server:
@@ -254,6 +328,8 @@ async def test_missing_database_is_refused(valkey: Valkey) -> None:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
+        (exceptions.ResponseError("MASTERDOWN Link with MASTER is down"), "primary"),
+        (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), "check the replicas"),
         (exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left"), "disk space"),
         # as Redis 6.2 reports errors of scripts
         (

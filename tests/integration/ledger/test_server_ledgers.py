@@ -7,6 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,8 +22,9 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import Entry, Ledger, PostgresLedger, RedisLedger, SqliteLedger, State, import_orphans
-from loanasync.testing import approved, not_connected, refused
-from support.ledger_clients import FailingLedger, Shop, create, held_response
+from loanasync.ledger.drivers import may_repeat
+from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, not_connected, refused
+from support.ledger_clients import FailingLedger, Shop, create, held_response, orphans_in
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
 from support.settlements import REFUSAL, claim, settle
@@ -76,6 +78,32 @@ async def test_failing_server_repeats_no_request_and_loses_no_decision(
     assert isinstance(await shop.approve(), Refused)
     assert len(shop.script.sent) == 1
     await shop.ledger.aclose()
+
+
+async def test_restart_of_the_server_loses_no_decision_in_flight(store: LedgerStore, tmp_path: Path) -> None:
+    """All settlements begin while the server is down."""
+    go, count = asyncio.Event(), 30
+
+    async def respond(_: SentRequest) -> ScriptedResponse:
+        await go.wait()
+        return approved()
+
+    ledger = store.ledger()
+    shop = Shop(*[computed(respond)] * count, ledger=ledger, orphan_folder=tmp_path, patience=60)
+    calls = [asyncio.create_task(shop.result(scope=f"{number}")) for number in range(count)]
+    while len(shop.script.sent) < count:  # noqa: ASYNC110  (each request follows its claim)
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(store.server.kill)
+    with mock.patch("loanasync.ledger.guard.may_repeat", side_effect=may_repeat) as failed:
+        go.set()
+        while failed.call_count < count:  # noqa: ASYNC110  (each settlement has failed)
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(store.server.start)
+        assert {type(await call) for call in calls} == {Approved}
+    assert [entry.state for entry in await shop.entries()] == [State.APPROVED] * count
+    assert orphans_in(tmp_path) == 0
+    await shop.client.aclose()
+    await ledger.aclose()
 
 
 async def test_decision_survives_kill_9_of_its_server(store: LedgerStore) -> None:
