@@ -236,6 +236,17 @@ class LedgerGuard:
         is_open = entry.state is State.INFLIGHT or entry.note == LEASE_EXPIRED
         return is_open and entry.token in self.unwritten
 
+    def unwritten_of(self, at: Place, entry: Entry | None) -> str | None:
+        """Return the token of a settlement that is not written yet, if the entry at a place accepts it."""
+        if not self.unwritten or (entry is not None and entry.state.is_decided):
+            return None
+        if entry is not None and self.is_unwritten(entry):
+            return entry.token
+        # A decision is accepted from any claim, also after a repeat has taken over the entry.
+        unwritten = tuple(self.unwritten.items())  # other threads may add some meanwhile
+        decided = (token for token, each in unwritten if each.state.is_decided and each.at.key == at.key)
+        return next(decided, None)
+
     async def write(self, token: str) -> Entry | None:
         """Write a settlement, if its claim was written; return the current entry.
 
@@ -366,11 +377,11 @@ class LedgerClaim(Claim):
 
         Return the entry as it is then, or an error if the ledger cannot be used.
         """
-        while isinstance(found, Entry):
-            if self._guard.is_unwritten(found):
-                found = await self._in_time(partial(self._guard.write, found.token))
+        while not isinstance(found, LoanError):
+            if (token := self._guard.unwritten_of(self._at, found)) is not None:
+                found = await self._in_time(partial(self._guard.write, token))
                 continue
-            if found.state is not State.INFLIGHT or self._is_other_request(found):
+            if found is None or found.state is not State.INFLIGHT or self._is_other_request(found):
                 break
             if (left := self._wait_left()) <= 0:
                 break

@@ -18,7 +18,15 @@ from cryptography.fernet import Fernet
 
 from loanasync import Approved, Refused, errors
 from loanasync._protocol.messages import Response
-from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, State, import_orphans
+from loanasync.ledger import (
+    Entry,
+    LedgerPolicy,
+    MemoryLedger,
+    RedisLedger,
+    Settlement,
+    State,
+    import_orphans,
+)
 from loanasync.ledger.ledger import HeaderChangedError
 from loanasync.testing import approved, fiscal_code, not_connected, refused, scripted_client, timed_out
 from support.builders import FISCAL_CODE, approval_request
@@ -213,6 +221,25 @@ async def test_unrecorded_decision_is_in_the_error_and_in_an_orphan_file(
         assert isinstance(await shop.approve(), kind)
         assert len(shop.script.sent) == 1
         assert await import_orphans(ledger, tmp_path / "orphans") == 0
+
+
+@pytest.mark.parametrize("state", [State.INFLIGHT, State.UNKNOWN, State.LOST, State.RELEASED])
+async def test_unwritten_decision_is_returned_after_another_claim(state: State, tmp_path: Path) -> None:
+    """Another process has repeated the request after the lease."""
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
+    assert isinstance(await shop.result(), errors.DecisionNotRecordedError)
+    ledger.faults.clear()
+    first = await shop.entry()
+    place = {"key": first.key, "payload": first.payload}
+    expired = Settlement(state=State.UNKNOWN, note="the lease expired")
+    await ledger.settle(**place, token=first.token, settlement=expired)
+    await ledger.claim(**place, token="another's", lease=3600, over=first.token)
+    if state is not State.INFLIGHT:
+        await ledger.settle(**place, token="another's", settlement=Settlement(state=state))
+    assert isinstance(await shop.result(wait=0), Approved)
+    assert len(shop.script.sent) == 1
+    assert (await shop.entry()).state is State.APPROVED
 
 
 async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
