@@ -158,7 +158,7 @@ class Flights(ForkSafe):
             within: float | None = timeout.total
             if waits_for_response:
                 # Another event loop may be closed, and its flight then never ends.
-                within = None if flight is own else flight.timeout.longest + _CLOSE_TIMEOUT
+                within = None if flight.loop is own.loop else flight.timeout.longest + _CLOSE_TIMEOUT
             if flight is own:
                 result = _result_for(own, flight, is_late=await self._wait(own, flight, within))
             else:

@@ -31,6 +31,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
 from support.memory_clients import cancelled, request
 from support.raw_server import until
@@ -117,6 +118,24 @@ async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
         assert unknown_outcomes() <= before
     finally:
         gc.enable()
+
+
+def test_row_that_has_joined_an_approval_waits_for_a_late_response() -> None:
+    """The response is late if the event loop was blocked, for example."""
+
+    async def run() -> tuple[object, object]:
+        step, arrived, go = held_response(approved())
+        client = ScriptedTransport(step).client(timeout=Timeout(total=1, attempt=1))
+        first = asyncio.create_task(request(client))
+        await arrived.wait()
+        asyncio.get_running_loop().call_later(60, go.set)
+        async with client.approve_many([(FISCAL_CODE, approval_request())]) as results:
+            [row] = [result async for result in results]
+        return await first, row.decision
+
+    error, decision = VirtualTime().run(run())
+    assert isinstance(error, DeadlineExceededError)
+    assert isinstance(decision, Approved)
 
 
 def test_approval_without_a_connection_in_time_is_tried_once() -> None:
