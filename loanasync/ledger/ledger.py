@@ -300,7 +300,7 @@ class Ledger(Closing):
         subject: Subject = NO_SUBJECT,
         claimed: Entry | None = None,
     ) -> Entry:
-        """Write the outcome of a claim, or correct what a person wrote.
+        """Write the outcome of a claim, or what a person or another source states.
 
         A decision of the service is written whatever token is given, unless the entry has a decision. So is
         its response that could not be classified, if the entry is unknown and has no response. Any other
@@ -309,10 +309,10 @@ class Ledger(Closing):
 
         Args:
             key: Key of the entry.
-            token: Token of the claim; for a correction, a new token.
+            token: Token of the claim; for a stated outcome, a new token.
             payload: Digest of the request's data.
             settlement: The outcome.
-            over: For a correction: token of the entry to correct.
+            over: For a stated outcome: revision of the entry that it settles or corrects.
             subject: For an entry that does not exist: its customer, its order and its scope.
             claimed: The entry as `claim` returned it, which saves a read.
 

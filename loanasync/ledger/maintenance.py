@@ -10,7 +10,6 @@ from loanasync.ledger.model import PERSON, SERVICE, Entry, Settlement, State
 from loanasync.ledger.replay import STATUS
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
-_LEASE = 60.0  # seconds; `resolve` claims an entry and settles it immediately
 _TEXT = (b"{", b"[", b"<", b'"')  # first byte of JSON and HTML; encrypted bodies begin with another one
 
 
@@ -53,27 +52,15 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
     settlement = Settlement(state=state, note=note, source=source)
     if source == SERVICE:
         raise ValueError("the source of a resolved entry cannot be 'service': use another, such as 'person'")
-    token = token_hex(16)
-    if entry.is_correctable:
-        if not note.strip():
-            raise ValueError("a correction needs a note, such as the ticket that reported the mistake")
-        return await ledger.settle(
-            entry.key,
-            token=token,
-            payload=entry.payload,
-            settlement=_with_response(settlement, entry),
-            over=entry.token,
-        )
-    is_released = entry.state is State.RELEASED  # by a client
-    if is_released and state is not State.HELD:  # nothing to resolve, but a claim would succeed
-        return await ledger.get(entry.key) or entry
-    # Take over the entry first. From then on the earlier owner can write a decision and nothing else.
-    over = None if is_released else entry.token
-    found = await ledger.claim(entry.key, token=token, payload=entry.payload, lease=_LEASE, over=over)
-    if not found.is_claimed_by(token):
-        return found
+    if entry.is_correctable and not note.strip():
+        raise ValueError("a correction needs a note, such as the ticket that reported the mistake")
+    # One write: a claim that is not settled, because the ledger fails then, would look like a second request.
     return await ledger.settle(
-        entry.key, token=token, payload=entry.payload, settlement=_with_response(settlement, found)
+        entry.key,
+        token=token_hex(16),
+        payload=entry.payload,
+        settlement=_with_response(settlement, entry),
+        over=entry.revision,
     )
 
 

@@ -97,11 +97,13 @@ def settle(
     if entry is None:
         entry = claim(None, key, token=token, payload=payload, over=None, subject=subject, revision=revision)
         assert entry is not None  # noqa: S101  (the first claim is always allowed)
-    corrects = over is not None and _is_correction(entry, token, settlement, over)
-    if not (corrects or _is_accepted(entry, token, settlement)):
+    resolves = _is_resolution(as_read(entry), token, settlement, over)
+    if resolves:
+        entry = as_read(entry)
+    elif not _is_accepted(entry, token, settlement):
         return None
     replaces_note = entry.state is State.UNKNOWN and entry.source != settlement.source  # of a person
-    is_left = corrects or entry.state is not settlement.state or replaces_note
+    is_left = resolves or entry.state is not settlement.state or replaces_note
     response = entry if _keeps_response(entry, settlement) else settlement
     return Entry(  # `evolve` takes four times as long
         key=entry.key,
@@ -125,13 +127,18 @@ def settle(
     )
 
 
-def _is_correction(entry: Entry, token: str, settlement: Settlement, over: str) -> bool:
-    """Return True if a settlement names the entry to correct, and has a note and another source.
+def _is_resolution(entry: Entry, token: str, settlement: Settlement, over: str | None) -> bool:
+    """Return True if another source than the service settles or corrects the entry with this revision.
 
-    A correction has a new token, so that repeating it has no effect.
+    A resolution has a new token: from then on the earlier owner can write a decision and nothing else. A
+    correction has a note. An entry that a client released can only be HELD.
     """
-    is_noted = settlement.source != SERVICE and bool(settlement.note.strip())
-    return is_noted and entry.is_correctable and entry.token == over != token
+    if settlement.source == SERVICE or entry.revision != over or entry.token == token:
+        return False
+    if entry.is_correctable:
+        return bool(settlement.note.strip())
+    is_held = entry.state is State.RELEASED and settlement.state is State.HELD
+    return is_held or entry.state in UNSETTLED
 
 
 def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:

@@ -61,9 +61,10 @@ async def test_concurrent_claims_have_one_owner(ledger: Ledger, before: Settleme
 
 
 async def test_concurrent_corrections_are_written_once(ledger: Ledger) -> None:
-    await settle(ledger, by_person(State.REFUSED))
+    wrong = await settle(ledger, by_person(State.REFUSED))
     right = by_person(State.HELD, "ticket 18")
-    entries = await asyncio.gather(*(settle(ledger, right, token=f"u{n}", over="t") for n in range(32)))
+    over = wrong.revision
+    entries = await asyncio.gather(*(settle(ledger, right, token=f"u{n}", over=over) for n in range(32)))
     assert len({entry.token for entry in entries}) == 1
     assert [each.note for each in entries[0].history] == ["ticket 17"]
 

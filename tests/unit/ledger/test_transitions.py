@@ -52,7 +52,8 @@ EVENTS = {
     "refuse late": partial(settled, token="old", settlement=REFUSAL),
     "lost late": partial(settled, token="old", settlement=LOST),
     "by a person": partial(settled, token="u", settlement=by_person(State.APPROVED)),
-    "correct": partial(settled, token="u", over="t", settlement=by_person(State.REFUSED)),
+    "resolve": partial(settled, token="u", over="1", settlement=by_person(State.REFUSED)),
+    "hold": partial(settled, token="u", over="1", settlement=by_person(State.HELD)),
 }
 # The letter of the state after the event; "." if the event changes nothing.
 LETTERS = {
@@ -66,19 +67,20 @@ LETTERS = {
     ".": None,
 }
 TABLE = {
-    # claim, again, take over, another; release, unknown, lost, held, approve; both late; by a person, correct
-    "no entry": "iiii rulhA Rl AR",
-    "inflight": ".... rulhA R. ..",
-    "expired": "..i. rulhA R. ..",
-    "released": "i... rulhA R. ..",
-    "unknown": "..i. rulhA R. ..",
-    "lost": "..i. rulhA R. ..",
-    "held": "..i. rulhA R. ..",
-    "approved": ".... ..... .. ..",
-    "refused": ".... ..... .. ..",
-    "released by a person": "i... rulhA R. .R",
-    "approved by a person": ".... ..... .. .R",
-    "refused by a person": ".... ..... .. .R",
+    # claim, again, take over, another; release, unknown, lost, held, approve; both late;
+    # by a person, resolve, hold
+    "no entry": "iiii rulhA Rl ARh",
+    "inflight": ".... rulhA R. ...",
+    "expired": "..i. rulhA R. .Rh",
+    "released": "i... rulhA R. ..h",
+    "unknown": "..i. rulhA R. .Rh",
+    "lost": "..i. rulhA R. .Rh",
+    "held": "..i. rulhA R. .Rh",
+    "approved": ".... ..... .. ...",
+    "refused": ".... ..... .. ...",
+    "released by a person": "i... rulhA R. .Rh",
+    "approved by a person": ".... ..... .. .Rh",
+    "refused by a person": ".... ..... .. .Rh",
 }
 
 
@@ -93,8 +95,11 @@ def test_state_and_event_lead_to_the_state_of_the_table(before: str) -> None:
             continue
         # Each settled state that is left is in the history; a claim keeps what a takeover must know.
         left = as_read(stored)
-        is_left = after.state is not left.state or name == "correct"
-        has_left = is_left and not (stored.state is State.INFLIGHT and after.state is not State.INFLIGHT)
+        is_resolved = name in ("resolve", "hold")
+        is_left = after.state is not left.state or is_resolved
+        # A late owner's settlement replaces the end of the lease.
+        is_owners = stored.state is State.INFLIGHT and after.state is not State.INFLIGHT and not is_resolved
+        has_left = is_left and not is_owners
         assert [(each.state, each.changed, each.note, each.source) for each in after.history] == (
             [(left.state, left.changed, left.note, left.source)] if has_left else []
         ), name
@@ -153,11 +158,11 @@ def test_claim_and_settlement_write_payload_and_subject() -> None:
     ("note", "source", "token", "over"),
     [
         ("ticket 18", "person", "u", None),
-        ("ticket 18", "person", "u", "not-t"),
-        ("ticket 18", "person", "t", "t"),
-        ("", "person", "u", "t"),
-        (" \t\u00a0", "person", "u", "t"),
-        ("ticket 18", "service", "u", "t"),
+        ("ticket 18", "person", "u", "not-1"),
+        ("ticket 18", "person", "t", "1"),
+        ("", "person", "u", "1"),
+        (" \t\u00a0", "person", "u", "1"),
+        ("ticket 18", "service", "u", "1"),
     ],
 )
 def test_correction_needs_token_note_and_source(note: str, source: str, token: str, over: str | None) -> None:
