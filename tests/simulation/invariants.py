@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from loanasync.errors import InFlightError, PayloadMismatchError
 from loanasync.ledger import Entry, State
 from loanasync.ledger.model import DECIDED
-from simulation.record import Key, Write
+from simulation.record import Call, Key, Write
 from simulation.service import CODES, PAGE, PERSONAL
 from simulation.world import EPOCH
 
@@ -58,12 +58,12 @@ def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
     last = earlier[-1]
     mine = (write.process, write.guard, write.key)
     own = [each for each in world.record.calls if (each.process, each.guard, each.key) == mine]
-    # A caller that gave up waiting, or had other data, has not received the response.
+    # A caller that sent nothing, gave up waiting, or had other data, has not received the response.
     answered = [
         each
         for each in own
         if each.started <= last.at
-        and each.said is not None
+        and each.said not in (None, "not_sent")
         and not isinstance(each.result, InFlightError | PayloadMismatchError)
     ]
     if any((last.ended or inf) <= (each.ended or 0.0) for each in answered):
@@ -71,7 +71,18 @@ def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
     faults = takewhile(
         lambda each: each.received == _FAULT and each.process is write.process, reversed(earlier)
     )
-    return len(list(faults)) < world.plan.setup.attempts and any(each.ended is None for each in own)
+    return len(list(faults)) < world.plan.setup.attempts and any(_waits(world, each) for each in own)
+
+
+def _waits(world: "World", call: Call) -> bool:
+    """Return True if a call waits, or has left when nothing could stop its request any more.
+
+    With Python 3.11, aiohttp writes in a task of its own, which begins one iteration of the event loop after
+    `ClientSession.request` has found its connection. Cancelling the request in this iteration does not stop
+    that task. So the request counts as sent already, and its response is read.
+    """
+    left_too_late = world.plan.setup.network == "session" and call.ended == world.now
+    return call.ended is None or left_too_late
 
 
 def _permit(world: "World", write: Write, last: Write) -> bool:
@@ -82,8 +93,8 @@ def _permit(world: "World", write: Write, last: Write) -> bool:
     calls = [each for each in record.calls if (each.guard, each.key) == (write.guard, write.key)]
     for call in calls:
         # If the caller that permitted it was cancelled, the callers that had joined it continue its request.
-        has_joined = any(each.ended is None and each.started <= (call.ended or 0.0) for each in calls)
-        if call.repeats_unknown and (call.ended is None or (call.said is None and has_joined)):
+        has_joined = any(_waits(world, each) and each.started <= (call.ended or 0.0) for each in calls)
+        if call.repeats_unknown and (_waits(world, call) or (call.said is None and has_joined)):
             call.repeats_unknown = False
             return True
     return False

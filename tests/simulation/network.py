@@ -3,7 +3,7 @@
 import asyncio
 import json
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from loanasync import (
     ConnectError,
@@ -209,19 +209,7 @@ class SeamTransport:
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """See `loanasync.Transport.send`."""
         request.is_sent = False
-        exchange = asyncio.ensure_future(self._exchange(request, connect, within))
-        while True:
-            try:
-                return await asyncio.shield(exchange)
-            except asyncio.CancelledError:
-                if not (request.is_sent and request.survives_cancellation):
-                    exchange.cancel()
-                    raise
-                if (task := asyncio.current_task()) is not None:
-                    task.uncancel()
-
-    async def _exchange(self, request: Request, connect: float, within: float) -> Response | NoResponse:
-        started = self._process.loop.time()
+        deadline = self._process.loop.time() + within
         try:
             async with asyncio.timeout(min(connect, within)):
                 await self._process.world.network.connect(self._process)
@@ -243,17 +231,29 @@ class SeamTransport:
         exchange.on_end = receive
         self._open.add(response)
         try:
-            async with asyncio.timeout_at(started + within):
-                number = len(self._process.world.record.writes)
-                if self._process.world.choose("returns", _ENDS, "transport", number) == "raises":
-                    raise ConnectionResetError  # as a transport of a shop may do, with bytes written
-                return await response
-        except TimeoutError:  # after a freeze, the response may have arrived at the same time
-            arrived = response.done() and not response.cancelled()
-            return response.result() if arrived else _lost(ReadTimeoutError, "TimeoutError")
+            number = len(self._process.world.record.writes)
+            if self._process.world.choose("returns", _ENDS, "transport", number) == "raises":
+                raise ConnectionResetError  # as a transport of a shop may do, with bytes written
+            while not await self._is_over(response, deadline, survives=request.survives_cancellation):
+                pass
+            # After a freeze, the response may have arrived at the same time as the end of the wait.
+            return response.result() if response.done() else _lost(ReadTimeoutError, "TimeoutError")
         finally:
             self._open.discard(response)
             exchange.abandon()
+
+    async def _is_over(
+        self, response: "asyncio.Future[Response | NoResponse]", deadline: float, *, survives: bool
+    ) -> bool:
+        """Wait for a response until its deadline. Return False if the task was cancelled and must read on."""
+        try:
+            await asyncio.wait((response,), timeout=deadline - self._process.loop.time())
+        except asyncio.CancelledError:
+            if not survives:
+                raise
+            cast("asyncio.Task[object]", asyncio.current_task()).uncancel()
+            return False
+        return True
 
     async def aclose(self) -> None:
         """End the requests in progress."""

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 import loanasync
+from loanasync import NoResponse, Request, Response
 from simulation.__main__ import main
 from simulation.mutants import Mutant, mutants, planted
-from simulation.plan import generate
+from simulation.network import Network, SeamTransport
+from simulation.plan import Plan, Setup, generate
 from simulation.runner import machine, run, run_seeds, shrunk, story
-from simulation.service import PERSONAL
+from simulation.service import CODES, PERSONAL, Service
+from simulation.world import Process, World
 
-# With each other Python, the schedules of other seeds. The scheduled session runs 250,000.
+# With each other Python, the schedules of other seeds. The scheduled session runs new ones each day.
 FIRST, SCHEDULES = (0, 2_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 500)
 RARE = (4_551, 5_100, 19_777)  # seeds that find planted faults which the first 2,000 do not find
 PARTS = 10  # tests, for several workers
@@ -61,6 +64,31 @@ def test_same_seed_has_the_same_trace_in_another_process(folder: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     printed = done.stdout.split()
     assert printed == [run(generate(seed), folder).trace for seed in range(40)]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("iterations", range(8))
+def test_simulated_transport_writes_nothing_after_a_cancellation(iterations: int) -> None:
+    world = World.current = World(Plan(0, Setup(), ()))
+    world.network, world.service, world.has_faults = Network(world), Service(world), False
+    process = Process(world, "program 1")
+    url = f"https://loans.example.com/api/shops/shop-1/requests/{CODES['A']}"
+    request = Request(method="POST", url=url, headers={}, body=b"{}", survives_cancellation=True)
+    results: list[Response | NoResponse] = []
+
+    async def send() -> None:
+        results.append(await SeamTransport(process, "").send(request, connect=3.0, within=8.0))
+
+    task, written = process.start(send()), [0]
+
+    def cancel() -> None:
+        written[0] = len(world.record.writes)
+        task.cancel()
+
+    process.after_iterations(iterations, cancel)
+    world.run(60.0)
+    assert len(world.record.writes) == len(results) == written[0]
+    world.dispose()
 
 
 @pytest.fixture
