@@ -75,6 +75,8 @@ PURE = [
 # The tests that cover them. `tests` measures no others, because coverage doubles the time of a test.
 COVERING = ["tests/unit", "tests/integration/client/test_client.py"]
 
+DAY = int(time.time()) // 86_400  # selects what a scheduled session runs today
+
 # The scheduled sessions; .github/workflows/nightly.yml runs the same ones.
 NIGHTLY = [
     *(f"full-{python}" for python in PYTHONS),
@@ -297,9 +299,11 @@ def fleet(session: nox.Session) -> None:
 
 @nox.session(python=ONE_PYTHON)
 def simulation(session: nox.Session) -> None:
-    """Run schedules of the simulated world (`-- 50000 --seed 7`), or `-- --mutants`."""
+    """Run new schedules of the simulated world each day (or `-- 50000 --seed 7`), or `-- --mutants`."""
     install(session, "unit", ".[redis,taskiq]")
-    session.run("python", "-m", "simulation", *(session.posargs or ["250000"]), env=SUPPORT)
+    # The printed command repeats the schedules of a day. The gate has the same ones each time.
+    of_today = ["250000", "--seed", str(250_000 * DAY)]
+    session.run("python", "-m", "simulation", *(session.posargs or of_today), env=SUPPORT)
 
 
 @nox.session(python=MEASURED)  # with 3.11, context variables of mutmut end the process (segmentation fault)
@@ -307,7 +311,7 @@ def mutants(session: nox.Session) -> None:
     """Change the code in many ways and check that a test fails: about a tenth of them, or that of `-- 3`."""
     install(session, "mutants", EVERYTHING)
     # Runs on ten days in a row try each change once.
-    turn = session.posargs[0] if session.posargs else str(int(time.time()) // 86_400 % 10)
+    turn = session.posargs[0] if session.posargs else str(DAY % 10)
     work = Path(session.create_tmp()) / "work"  # a copy, since the tools change the files
     shutil.rmtree(work, ignore_errors=True)
     for folder in ("docs", "loanasync", "tests"):

@@ -22,6 +22,8 @@ def run_all(first: int, number: int, workers: int) -> Summary:
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for found in pool.map(run_chunk, *zip(*chunks, strict=True)):
             summary.join(found)
+            if found.failed:
+                print(f"failed: {', '.join(map(str, found.failed))}", flush=True)
             if summary.number % (20 * _CHUNK) == 0:
                 seconds = time.monotonic() - started
                 print(
@@ -72,6 +74,7 @@ def main() -> int:
     if given.number == 1:
         print(text := story_of(given.seed))
         return int("VIOLATION" in text)
+    print(f"seeds {given.seed} to {given.seed + given.number - 1}", flush=True)
     summary = run_all(given.seed, given.number, given.workers)
     print(*table(summary), sep="\n")
     print(f"{summary.number} schedules, {len(summary.failed)} failed {dict(summary.invariants)}")
