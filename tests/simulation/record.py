@@ -101,17 +101,17 @@ class Record:
     printed: list[str] = field(factory=list)  # log records, spans and errors
     stray: list[str] = field(factory=list)  # errors that only asyncio's handler received
     met: Counter[tuple[str, str]] = field(factory=Counter)  # events, and the state that they met
-    released: list[tuple[Key, float, float]] = field(factory=list)  # claimed and released at these times
+    released: list[tuple[Key, float, float]] = field(factory=list)  # nothing was evaluated between the times
 
     def violate(self, invariant: str, text: str) -> None:
         """Add a violation of an invariant."""
         self.violations.append((invariant, text))
         self.world.note("VIOLATION", f"{invariant}: {text}")
 
-    def release(self, key: Key, entry: "Entry") -> None:
-        """Note that an entry was released, by a client with proof or by a person."""
+    def release(self, key: Key, entry: "Entry", until: float) -> None:
+        """Note that an entry was released, by a client with proof about this time or by a person."""
         if entry.source == SERVICE:
-            self.released.append((key, entry.claimed, self.world.now))
+            self.released.append((key, entry.claimed, until))
         else:
             for write in self.writes:
                 write.proves |= write.key == key

@@ -10,6 +10,7 @@ from loanasync.ledger.header import Header, new_header
 from loanasync.ledger.memory import MemoryStore
 from loanasync.ledger.store import Column, Found, FoundHeader, Write
 from loanasync.ledger.transitions import as_read
+from simulation.world import EPOCH
 
 if TYPE_CHECKING:
     import asyncio
@@ -125,7 +126,10 @@ class Server:
         was = "no entry" if before is None else before.state
         self.world.note("ledger", f"{key}: {was} -> {after.state}")
         if after.state is State.RELEASED and key is not None:
-            self.world.record.release(key, after)
+            # After a rotation, the approval may have another entry. Requests since its claim belong to that.
+            entries = [each for each in self.stored().values() if self.keys.get(each.key) == key]
+            others = [each.claimed - EPOCH for each in entries if each.claimed > after.claimed]
+            self.world.record.release(key, after, min([self.world.now, *others]))
 
 
 class SimulatedLedger(Ledger):
