@@ -44,6 +44,19 @@ def belongs_to_another_customer(echoed: object, fiscal_code: str) -> bool:
     return bool(_DIGIT.search(code)) and code not in fiscal_code
 
 
+def names_customer(echoed: object, fiscal_code: str) -> bool:
+    """Return True if an echoed fiscal code shows at least a part of the one that was sent, with a digit.
+
+    Example:
+        >>> names_customer("TST*********000A", "TSTXYZ00A00A000A"), names_customer(None, "TSTXYZ00A00A000A")
+        (True, False)
+    """
+    if echoed == fiscal_code:
+        return True
+    is_shown = isinstance(echoed, str) and _DIGIT.search(echoed) is not None
+    return is_shown and not belongs_to_another_customer(echoed, fiscal_code)
+
+
 def _agrees_by_position(code: str, fiscal_code: str) -> bool:
     """Compare the visible characters. Omocodia changes digits, and with them the check letter at the end."""
     pairs = enumerate(zip(code, fiscal_code, strict=True))

@@ -4,7 +4,7 @@ To add an endpoint, add an `Endpoint` at the end of this module and to `OPERATIO
 method to `LoanClient`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
@@ -14,9 +14,9 @@ from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec, json
-from loanasync._protocol.echo import belongs_to_another_customer
+from loanasync._protocol.echo import belongs_to_another_customer, names_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
-from loanasync._protocol.messages import UNDECODABLE, Request, Response
+from loanasync._protocol.messages import UNDECODABLE, Judgement, Request, Response
 from loanasync._protocol.proof import is_proof
 from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
@@ -104,7 +104,11 @@ class Endpoint:
     ) -> "Call":
         """Return the call for a valid payload; `others` are further arguments of `Call`."""
         if isinstance(payload, ApprovalRequest):
-            others.update(order_token=payload.order_token, has_extra=payload.extra is not EMPTY_BODY)
+            others.update(
+                amount=payload.amount,
+                order_token=payload.order_token,
+                has_extra=payload.extra is not EMPTY_BODY,
+            )
         body = self.write(payload, dialect)
         return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
 
@@ -125,6 +129,7 @@ class Call:
         shop: The shop.
         fiscal_code: Normalized fiscal code, if it is part of the path.
         body: The JSON body.
+        amount: Amount of an approval request, in euro cents.
         order_token: Order token of an approval request.
         has_extra: True if the body of an approval has members of `extra`, in the order of the caller.
         scope: Distinguishes several applications of one customer.
@@ -137,6 +142,7 @@ class Call:
     shop: Shop
     fiscal_code: str | None = field(repr=mask)
     body: bytes = field(repr=mask)
+    amount: int | None = None
     order_token: str | None = field(default=None, repr=mask)
     has_extra: bool = False
     scope: str = ""
@@ -174,6 +180,19 @@ class Call:
         reader = self.endpoint.readers.get(response.status, _read_unexpected_status)
         return reader(self, response, meta)
 
+    def judgement_on(self, result: "Outcome | LoanError") -> Judgement:
+        """Return what the result of a response says about its connection.
+
+        After an error, the connection may be out of step. For example, the service may refuse a request
+        before it has read all of it, and then respond again: the next customer would get this response.
+        """
+        if isinstance(result, LoanError):
+            is_stray = isinstance(result, UnexpectedResponseError) and _NO_CUSTOMER in result.reasons
+            return "stray" if is_stray else "wrong"
+        if not isinstance(result, Approved | Refused):
+            return "kept"
+        return "trusted" if names_customer(result.fiscal_code, self.fiscal_code or "") else "wrong"
+
 
 Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
 
@@ -197,8 +216,8 @@ def _decode(response: Response, decode_body: Callable[[bytes], Any] = json.decod
     return decode_body(response.body)
 
 
-_UNIQUE = ("approved", "redirectUrl", "fiscalCode")  # members that must not be repeated
-_OTHER_CUSTOMER = "fiscalCode: belongs to another customer"
+_UNIQUE = ("approved", "redirectUrl", "fiscalCode", "orderToken", "amount")  # must not be repeated
+_NO_CUSTOMER = "fiscalCode: missing on a used connection"
 
 
 def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | LoanError:
@@ -209,7 +228,6 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
     except json.Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
     approved = members.get("approved")
-    code = members.get("fiscalCode")
     if "approved" in repeated:
         reason = "approved: given more than once"
     elif "approved" not in members:
@@ -218,10 +236,10 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
         reason = "approved: expected a boolean"
     elif approved and response.status == REFUSED:
         reason = f"approved: contradicts status {response.status}"
-    elif (repeated or code not in (call.fiscal_code, None)) and _are_of_another_customer(
-        repeated.get("fiscalCode", [code]), call
+    elif (repeated or not _echoes(call, members)) and (
+        mismatch := _mismatch(call, response, lambda name: repeated.get(name, [members.get(name)]))
     ):
-        reason = _OTHER_CUSTOMER
+        reason = mismatch
     else:
         if "redirectUrl" in repeated:
             # It is unknown which URL is right. `read_decision` reports a list as unread.
@@ -230,27 +248,59 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
     return _unexpected(call, response, (reason,), meta, problems=read_problems(members))
 
 
-def _are_of_another_customer(codes: Iterable[object], call: Call) -> bool:
-    return any(belongs_to_another_customer(code, call.fiscal_code or "") for code in codes)
+def _echoes(call: Call, members: Mapping[str, Any]) -> bool:
+    """Return True if a response has exactly what was sent. Most do, and then need no closer look."""
+    return (
+        members.get("fiscalCode") == call.fiscal_code
+        and members.get("orderToken") in (None, call.order_token)
+        and members.get("amount") in (None, call.amount)
+    )
+
+
+def _mismatch(call: Call, response: Response, values_of: Callable[[str], list[Any]]) -> str | None:
+    """Return why a decision is not, or may not be, about the request of the call; None if it is.
+
+    On a used connection, a response may belong to the request before.
+    """
+    code = call.fiscal_code or ""
+    codes = values_of("fiscalCode")
+    if any(belongs_to_another_customer(each, code) for each in codes):
+        return "fiscalCode: belongs to another customer"
+    if response.is_reused and not any(names_customer(each, code) for each in codes):
+        return _NO_CUSTOMER
+    sent = {"orderToken": call.order_token, **({"amount": call.amount} if response.is_reused else {})}
+    for name, value in sent.items():
+        if any(type(each) is type(value) and each != value for each in values_of(name)):
+            return f"{name}: belongs to another order"
+    return None
 
 
 def _read_partial_decision(
     call: Call, response: Response, meta: Meta, reasons: tuple[str, ...]
 ) -> Outcome | LoanError:
     """Read a 201 or a 422 whose body is not a JSON object, for example a truncated or empty one."""
+    mismatch = _mismatch(call, response, partial(_part_values, response.body))
+    if mismatch == _NO_CUSTOMER:
+        return _unexpected(call, response, (mismatch,), meta)
     if response.status == REFUSED and _is_empty(response) and is_proof(response):
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
     expected = response.status != REFUSED
     may_be_read = expected or _is_cut_object(response)
     values = json.decode_part(response.body, "approved")
     if may_be_read and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
-        if _are_of_another_customer(json.decode_part(response.body, "fiscalCode"), call):
-            return _unexpected(call, response, (_OTHER_CUSTOMER,), meta)
+        if mismatch is not None:
+            return _unexpected(call, response, (mismatch,), meta)
         partial_meta = evolve(meta, unread=_UNREAD_BODY)
         if not expected:
             return Refused(meta=partial_meta)
         return Approved(redirect_url=_redirect_in(response.body), meta=partial_meta)
     return _unexpected(call, response, reasons, meta)
+
+
+def _part_values(part: bytes, name: str) -> list[Any]:
+    """Return the values of a member in a part of a body, without texts that are cut off."""
+    values = json.decode_part(part, name)
+    return values if name == "fiscalCode" else [each for each in values if not str(each).endswith("…")]
 
 
 def _is_cut_object(response: Response) -> bool:

@@ -20,6 +20,7 @@ _REQUEST_ID = re.compile(
 _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
 End: TypeAlias = Literal["stated", "closed", "cut"]
+Judgement: TypeAlias = Literal["trusted", "kept", "wrong", "stray"]
 
 # `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
@@ -63,13 +64,19 @@ class Response:
         end: How the response ended: ``stated`` (after its Content-Length or its last chunk), ``closed`` (with
             an orderly end of the connection) or ``cut`` (in any other way).
         is_followed: True if anything but line breaks was received behind the response.
-        discard: Set by the transport: closes the connection. The client calls it after an error, which may
-            belong to another request. None if the connection is closed already.
+        is_reused: True if the connection had another exchange before: the response may belong to that one.
+        judge: Set by the transport, or None. The client calls it after reading the response, with
+
+            - ``trusted`` after a decision that names the customer: approvals may use the connection;
+            - ``kept`` after another success: other calls may use it;
+            - ``wrong`` after an error, which may belong to another request: it must be closed;
+            - ``stray`` after a decision without a fiscal code on a used connection: it must be closed, and
+              approvals need new connections from now on.
 
     Example:
         >>> from loanasync import Response
         >>> Response(status=201, headers={}, body=b'{"approved": true}')
-        Response(status=201, body=***, fault=None, end='stated', is_followed=False)
+        Response(status=201, body=***, fault=None, end='stated', is_followed=False, is_reused=False)
     """
 
     status: int
@@ -78,7 +85,8 @@ class Response:
     fault: str | None = None
     end: End = "stated"
     is_followed: bool = False
-    discard: Callable[[], object] | None = field(default=None, eq=False, repr=False)
+    is_reused: bool = False
+    judge: Callable[[Judgement], object] | None = field(default=None, eq=False, repr=False)
 
 
 @frozen(kw_only=True)

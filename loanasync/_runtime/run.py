@@ -17,7 +17,7 @@ from loanasync._protocol.endpoints import (
     Outcome,
     is_system_fault,
 )
-from loanasync._protocol.messages import NoResponse, Request, Response, correlation
+from loanasync._protocol.messages import Judgement, NoResponse, Request, Response, correlation
 from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import LoopResources, Pipeline
@@ -336,7 +336,7 @@ class Run:
                 response = _no_response(request, name if is_foreign else PROGRAM_FAILED + name)
             if isinstance(response, Response):
                 if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
-                    _discard_connection(response)
+                    _judge(response, "wrong")
                 if type(response.body) is not bytes:  # of a user's transport
                     response.body = _as_bytes(response.body)
                 self.last = response  # before any effect that can fail
@@ -385,8 +385,7 @@ class Run:
             self.after_unknown,
         )
         result = self.call.read(last, meta)
-        if isinstance(result, LoanError) or getattr(result, "fiscal_code", "") is None:
-            _discard_connection(last)
+        _judge(last, self.call.judgement_on(result))
         if isinstance(result, SystemFaultError) and stopped_by is not None:
             return evolve(result, stopped_by=stopped_by)
         return result
@@ -466,12 +465,10 @@ def _no_response(request: Request, cause_type: str) -> NoResponse:
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
 
 
-def _discard_connection(response: Response) -> None:
-    """Close the connection of a response that may belong to another request: an error, or without a customer.
-
-    For example, the service may refuse a request before it has read all of it, and then respond again. The
-    connection is then out of step, and the next customer would get the response of this one.
-    """
-    if response.discard is not None:
-        with suppress(Exception):  # an error here must not replace the response
-            response.discard()
+def _judge(response: Response, judgement: Judgement) -> None:
+    """Let the transport keep or close the connection of a response."""
+    if response.judge is not None:
+        try:  # noqa: SIM105  (`suppress` is slower)
+            response.judge(judgement)
+        except Exception:  # noqa: BLE001, S110  (an error here must not replace the response)
+            pass

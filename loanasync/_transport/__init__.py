@@ -2,9 +2,10 @@
 
 There are two, with the same behaviour unless a rule names one. `DirectTransport` (in `pool`) writes requests
 to connections that it opens itself. `SessionTransport` (in `session`) calls `ClientSession.request`. It is
-used with `direct_connections=False`, with versions of aiohttp other than 3.14, and while other code
-replaces methods of `ClientSession`. `selection` chooses between them. A user's session only provides its
-connector and its default headers: its hooks, middlewares, cookies and agents see nothing.
+used with `direct_connections=False`, without httptools, with a version of aiohttp that has not the names in
+`aiohttp_internals`, and while other code replaces methods of `ClientSession`. `selection` chooses between
+them. A user's session only provides its connector and its default headers: its hooks, middlewares, cookies
+and agents see nothing.
 
 The tests of the fault matrix check each fault on each transport, with own and user's sessions:
 
@@ -15,7 +16,10 @@ The tests of the fault matrix check each fault on each transport, with own and u
    sets it when a connection was found, or at the beginning while other code replaces methods. If no response
    arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
 3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
-   sent no further data. After an error, which may belong to another request, `Response.discard` closes it.
+   sent no further data. The client calls `Response.judge` with what it says about the connection: it is
+   closed after an error, which may belong to another request, and an approval reuses it only after a decision
+   that named its customer. After a decision without a fiscal code on a reused connection, each approval has a
+   new one.
    An own connection is not reused after it was idle for 1 second, or for half of the time in the header
    `Keep-Alive` if that is shorter. The socket is checked for unread data before each reuse. If a reused
    connection proves unusable before anything was written, the request is sent on another.
@@ -30,7 +34,8 @@ The tests of the fault matrix check each fault on each transport, with own and u
    with the head. `Response.end` and `Response.is_followed` say how the response ended and if data follow.
    Bodies are decoded (gzip and deflate) up to 1 MiB. A response with a repeated `Content-Length` counts as
    malformed (RFC 9112 §6.3).
-6. **Head.** A head may have 1,000 headers of 64 KiB each. A head that cannot be parsed counts as no response.
+6. **Head.** A head may have 1,000 headers of 64 KiB each; head and body together may have 64 KiB more than
+   1 MiB. A head that cannot be parsed counts as no response.
 7. **Deadline.** `connect` limits the wait for a connection, `within` the whole request. If the event loop was
    blocked beyond the deadline, a response that arrived in time is still read.
 8. **Cancellation.** If the task is cancelled before the first byte, nothing is sent. After the first byte,

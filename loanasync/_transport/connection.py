@@ -13,18 +13,20 @@ import aiohttp
 from attrs import define, field
 from yarl import URL
 
-from loanasync._protocol.messages import End, NoResponse, Request, Response
+from loanasync._protocol.messages import End, Judgement, NoResponse, Request, Response
 from loanasync._transport import failures
-from loanasync._transport.aiohttp_internals import (
-    MAX_BODY_SIZE,
-    MUST_CHECK_LENGTHS,
-    buffered_body,
-    new_parser,
-)
+from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE, MAX_FIELD_SIZE, MAX_HEADERS
 from loanasync._waits import SharedTimer, expire
 
+try:
+    import httptools
+except ImportError:  # there are no wheels for PyPy: `is_direct_possible` is False
+    httptools = None  # type: ignore[assignment]  # a module
+
 if TYPE_CHECKING:
-    from loanasync._transport.aiohttp_internals import OpenedConnection, ResponseHead, ResponseParser
+    import ssl
+
+    from loanasync._transport.aiohttp_internals import OpenedConnection
 
 HasUnreadData: TypeAlias = Callable[[], object]
 
@@ -34,10 +36,20 @@ MAX_BODY_FOR_REUSE = 1 << 16
 # Statuses of interim responses, which precede the final one (RFC 9110 §15.2). 101 is left out, because the
 # connection does not use HTTP after it.
 _INTERIM = frozenset(range(100, 200)) - {101}
-_HEAD_ENDS = b"\r\n\r\n"
-_CHUNKS_END = b"0\r\n\r\n"
-_LINE_BREAK = b"\r\n"
-_STATUS_ENDS = len("HTTP/1.1 200")
+# The headers that are read; all others are dropped.
+_HEADERS = {
+    name.lower().encode(): name
+    for name in (
+        *("Content-Encoding", "Content-Length", "Transfer-Encoding", "Keep-Alive"),
+        *("Date", "Retry-After", "X-Request-Id", "X-Correlation-Id", "Request-Id"),
+    )
+}
+# aiohttp's parser accepts heads like these: other than the specification of HTTP, but unambiguous.
+_LENIENCIES = {
+    "lenient_headers": True,  # control characters in values; this module refuses NUL
+    "lenient_optional_cr_before_lf": True,
+    "lenient_spaces_after_chunk_size": True,
+}
 _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three
 # Seconds after which an idle connection is closed. A server may close one in the moment in which a request is
 # written to it, and then the outcome of the request is unknown. So it is used only long before that moment.
@@ -48,6 +60,8 @@ _ANNOUNCED = re.compile("timeout=([0-9]{1,9})", re.IGNORECASE)  # in the header 
 _BLOCKED_AFTER = 0.01
 # Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
 _BYTES_PER_TURN = 1 << 16
+# Bytes of a response with its head. More are tiny chunks, or interim responses without end.
+_MAX_RECEIVED = MAX_BODY_SIZE + MAX_FIELD_SIZE
 _UNUSABLE = "connection closed, or data received before the request"
 
 
@@ -122,83 +136,47 @@ class Scheduler:
 class Origin:
     """A scheme, host and port, and the idle connections of the client to it.
 
-    `waiting` has the time limits of calls that wait for a connection while the number of them is limited.
+    Attributes:
+        trusted: Idle connections whose last exchange was a decision that named its customer. Only these are
+            used for approvals: on others, a response may be on its way that belongs to no request.
+        idle: The other idle connections.
+        waiting: The time limits of calls that wait for a connection while the number of them is limited.
+        sends_strays: True after a decision without a fiscal code on a used connection. From then on, each
+            approval has a new connection.
     """
 
     address: str
     url: URL
+    trusted: "dict[DirectConnection, None]" = field(factory=dict, init=False)
     idle: "dict[DirectConnection, None]" = field(factory=dict, init=False)
+    sends_strays: bool = field(default=False, init=False)
     waiting: dict[asyncio.Timeout, None] = field(factory=dict, init=False)
     host: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.host = self.url.host_port_subcomponent or ""
 
-    def take_idle(self, now: float) -> "DirectConnection | None":
+    def take_idle(self, now: float, *, approves: bool) -> "DirectConnection | None":
         """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
-        while self.idle:
-            # Take the connection that was used last, so that surplus connections stay idle and expire.
-            connection, _ = self.idle.popitem()
-            if connection.is_reusable(now):
-                return connection
-            connection.close()
+        choices = (self.trusted,) if approves else (self.idle, self.trusted)
+        for idle in () if approves and self.sends_strays else choices:
+            while idle:
+                # Take the connection that was used last, so that surplus connections stay idle and expire.
+                connection, _ = idle.popitem()
+                if connection.is_reusable(now):
+                    return connection
+                connection.close()
         return None
 
 
-class HeadSplitter(asyncio.Protocol):
-    """Base class of a protocol that passes the head of a response to aiohttp's parser apart from the body.
-
-    aiohttp's parser raises an error without a result if any part of its input is malformed. If it received
-    the head together with a malformed body, or with bytes that do not belong to the response, the status
-    would be lost, and with it possibly a decision. Call `expect_response` before each response, and `split`
-    for all received data.
-    """
-
-    def expect_response(self) -> None:
-        """Reset the state: the next received byte begins a head."""
-        self._in_head = True
-        self._status_line = b""  # its first bytes
-        self._head_tail = b""  # the last bytes of an incomplete head
-        self._received_after_head = 0  # bytes
-        self._last_piece = b""
-
-    def split(self, data: bytes) -> list[bytes]:
-        """Split received data after each head; interim responses (1xx) consist of a head only."""
-        pieces: list[bytes] = []
-        while self._in_head and data:
-            known = len(self._head_tail)
-            self._status_line += data[: _STATUS_ENDS - len(self._status_line)]
-            end = (self._head_tail + data).find(_HEAD_ENDS)
-            if end < 0:
-                self._head_tail = (self._head_tail + data)[1 - len(_HEAD_ENDS) :]
-                return [*pieces, data]
-            end += len(_HEAD_ENDS) - known
-            status = self._status_line[-3:]
-            self._in_head = status.isdigit() and int(status) in _INTERIM
-            self._status_line = self._head_tail = b""
-            pieces.append(data[:end])
-            data = data[end:]
-        if data:
-            self._received_after_head += len(data)
-            self._last_piece = data
-            pieces.append(data)
-        return pieces
-
-    def has_more_than(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
-        """Return True if data after the response was received, such as a part of another head."""
-        return self._received_after_head != content.total_bytes and not (
-            is_chunked and self._last_piece.endswith(_CHUNKS_END)
-        )
-
-    def is_followed(self, content: aiohttp.StreamReader, *, is_chunked: bool) -> bool:
-        """Return True if anything but line breaks was received after the response."""
-        surplus = self._received_after_head - content.total_bytes
-        if is_chunked:
-            return not self._last_piece.rstrip(_LINE_BREAK).endswith(_CHUNKS_END.rstrip(_LINE_BREAK))
-        return surplus > 0 and bool(self._last_piece[-surplus:].strip(_LINE_BREAK))
+def new_parser(callbacks: object) -> "httptools.HttpResponseParser":
+    """Return a parser that calls methods of `callbacks` for the parts of responses."""
+    parser = httptools.HttpResponseParser(callbacks)
+    parser.set_dangerous_leniencies(**_LENIENCIES)
+    return parser
 
 
-class DirectConnection(HeadSplitter):
+class DirectConnection(asyncio.Protocol):
     """A connection that sends one request at a time. It is the asyncio protocol of its transport.
 
     aiohttp's connector opens the connection; this object then replaces aiohttp's protocol on it.
@@ -211,8 +189,9 @@ class DirectConnection(HeadSplitter):
       fails.
     - `interrupt` sets it when the exchange times out or `DirectTransport` is closed.
 
-    `_parser` is created just before the request is written. If an exchange fails before that, the request was
-    not sent.
+    The parser calls `on_header` and the other methods in the order of the received bytes. So the status and
+    the received part of a body are known, whatever comes later. All received data is parsed before the
+    exchange ends, to see if anything follows the response.
 
     `_is_clean` becomes False when the connection cannot be used again: the server asked to close it, it
     failed, a body was too large, or it received data that belongs to no response. `release` then aborts it.
@@ -241,18 +220,23 @@ class DirectConnection(HeadSplitter):
         self._result: asyncio.Future[Response | NoResponse] | None = None
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
-        self._received = bytearray()  # the part of the body that was taken out of the parser
-        self._parser: ResponseParser | None = None
-        self._head: ResponseHead | None = None
-        self._length: str | None = None  # the Content-Length that ends the body
-        self._content: aiohttp.StreamReader | None = None
-        self._is_too_large = False
-        self._end: End = "stated"
-        self._is_followed = False
+        self._is_reading = False  # the request was written, and its response has not ended
+        self._has_orderly_end = False  # of the connection
+        self._reset()
         self.was_used = False  # by an earlier exchange
+        self._parser: httptools.HttpResponseParser | None = new_parser(self)
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
+
+    def _reset(self) -> None:
+        """Forget the last response."""
+        self._status = 0  # of the response; 0 before the end of its head
+        self._fields: list[tuple[bytes, bytes]] = []  # all headers
+        self._headers: dict[str, str] = {}  # those that are read
+        self._body: list[bytes] = []
+        self._received = self._body_size = 0  # bytes
+        self._is_malformed = self._is_complete = self._is_followed = False
 
     async def check_new(self, deadline: float) -> None:
         """Raise an aiohttp error if this new connection cannot be used, or if `deadline` has passed."""
@@ -275,9 +259,7 @@ class DirectConnection(HeadSplitter):
         scheduler = self._scheduler
         scheduler.in_progress += 1
         self._result = scheduler.loop.create_future()
-        self._head = self._length = None
-        self._received.clear()
-        self.expect_response()
+        self._reset()
         self._request = request
         self._unsent_bytes = _serialize(request, headers, self._origin)
         self.expires_at = deadline
@@ -303,12 +285,7 @@ class DirectConnection(HeadSplitter):
 
     def write(self) -> int:
         """Write the request and return its size. Return 0 if it is already written, cancelled or failed."""
-        if (
-            self._result is None
-            or self._result.done()
-            or self._unsent_bytes is None
-            or self._parser is not None
-        ):
+        if self._result is None or self._result.done() or self._unsent_bytes is None:
             return 0
         # Data received before the request was sent would be taken for its response.
         if not self._is_clean or self._transport.is_closing():
@@ -316,7 +293,7 @@ class DirectConnection(HeadSplitter):
             return 0
         size = len(self._unsent_bytes)
         try:
-            self._parser = new_parser(self, self._scheduler.loop)
+            self._is_reading = True
             if self._request is not None:
                 self._request.is_sent = True
             # Error reports may show local variables, so do not copy these bytes (personal data) into a local.
@@ -332,10 +309,9 @@ class DirectConnection(HeadSplitter):
         Args:
             keep: False if the request was so large that a part of it may still be unsent.
         """
-        is_complete = self._parser is None
         self._scheduler.in_progress -= 1
         self._result = self._unsent_bytes = self._request = None
-        if keep and is_complete and self._is_clean:
+        if keep and not self._is_reading and self._is_clean:
             self._store()
         else:
             self.abort()
@@ -343,8 +319,8 @@ class DirectConnection(HeadSplitter):
     def _store(self) -> None:
         """Keep the connection as an idle one."""
         self.was_used = True
-        if self._head is not None:  # else nothing was sent, and the connection has been idle for longer
-            announced = _ANNOUNCED.search(self._head.headers.get("Keep-Alive", ""))
+        if self._status:  # else nothing was sent, and the connection has been idle for longer
+            announced = _ANNOUNCED.search(self._headers.get("Keep-Alive", ""))
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
             self._fresh_until = self._scheduler.loop.time() + limit
         self.expires_at = self._fresh_until
@@ -354,6 +330,15 @@ class DirectConnection(HeadSplitter):
             waiting = next(iter(self._origin.waiting))  # the one that waits longest
             del self._origin.waiting[waiting]
             expire(waiting)
+
+    def judge(self, judgement: Judgement) -> None:
+        """Use the idle connection for approvals, or close it, as the content of its response says."""
+        if judgement == "trusted":
+            if self in self._origin.idle:  # else it was aborted, or another call has taken it
+                self._origin.trusted[self] = self._origin.idle.pop(self)
+        elif judgement != "kept":
+            self._origin.sends_strays |= judgement == "stray"
+            self.abort()
 
     async def read_on(self) -> Response | NoResponse:
         """Read the rest of the response although the task was cancelled, and return the result.
@@ -412,139 +397,146 @@ class DirectConnection(HeadSplitter):
     def unregister(self) -> None:
         """Remove the connection from the idle connections and from those that the timer interrupts."""
         self._origin.idle.pop(self, None)
+        self._origin.trusted.pop(self, None)
         self._scheduler.connections.discard(self)
         self._scheduler.timer.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse received data (called by asyncio)."""
-        if self._parser is None:
+        if not self._is_reading or self._parser is None:
             self._is_clean = False  # the server sent data without a request
             return
         try:
-            for piece in self.split(data):
-                if self._length is not None and self._is_whole_body(piece):
-                    self._finish_with_body(piece)
-                    return
-                self._parse(piece)
-        except Exception:  # noqa: BLE001  (any error of the parser means malformed HTTP)
-            self._check_body()  # the body may be complete, and only the data after it malformed
-            self._fail(failures.MalformedResponseError())
-        else:
-            self._check_body()
-
-    def _is_whole_body(self, data: bytes) -> bool:
-        """Return True for all data after a head with Content-Length, if it is exactly the body.
-
-        Then the parser has nothing left to check. It would copy the body into a stream and out again.
-        """
-        size = len(data)
-        return self._length == str(size) and self._received_after_head == size <= MAX_BODY_SIZE
-
-    def _parse(self, data: bytes) -> None:
-        assert self._parser is not None  # noqa: S101  (the caller has checked it)
-        messages, is_upgraded, _ = self._parser.feed_data(data)
-        for head, content in messages:
-            if self._head is not None:
-                self._is_clean = False
-                self._is_followed = True
-                break
-            if head.code in _INTERIM:
-                continue
-            if MUST_CHECK_LENGTHS and failures.has_two_lengths(head.headers):
-                raise failures.MalformedResponseError
-            self._head, self._content = head, content
-            self._is_clean = not (head.should_close or is_upgraded)
-            # The parser accepts heads that end with bare line feeds. `split` does not find their end.
-            is_split = not (self._in_head or content.total_bytes)
-            # A response with 204 or 304 has no body, whatever its Content-Length says.
-            has_body = not (is_upgraded or content.is_eof())
-            if is_split and has_body and "Transfer-Encoding" not in head.headers:
-                self._length = head.headers.get("Content-Length")
-
-    def _check_body(self) -> None:
-        """Finish the exchange if the body is complete, too large, or failed."""
-        head, content = self._head, self._content
-        if head is None or content is None:
-            return
-        if (error := content.exception()) is not None:
-            self._fail(error)
-        elif self._is_too_large or content.total_bytes > MAX_BODY_SIZE:
+            self._received += len(data)
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
             self._is_clean = False
-            self._finish(
-                failures.decoded_response(
-                    head.code, head.headers, self._take_received(), "too large", end="cut"
-                )
-            )
-        elif content.is_eof():
-            if self.has_more_than(content, is_chunked=head.chunked):
-                self._is_clean = False
-                if self.is_followed(content, is_chunked=head.chunked):
-                    self._is_followed = True
-            self._finish_with_body(bytes(self._received) + content.read_nowait())
+        except Exception as error:  # noqa: BLE001  (any error of the parser means malformed HTTP)
+            # An error after the end of the response means that something follows it.
+            self._is_followed = self._is_malformed = True
+            if (raised := error.__context__) is not None and not isinstance(raised, Exception):
+                self._fail(failures.MalformedResponseError())
+                raise raised from None  # a KeyboardInterrupt in a method that the parser called
+        if self._is_complete:
+            self._finish_response()
+        elif self._is_malformed or (self._received > _MAX_RECEIVED and not self._status):
+            self._fail(failures.MalformedResponseError())
+        elif self._received > _MAX_RECEIVED or self._body_size > MAX_BODY_SIZE:
+            self._is_clean = False
+            self._finish(self._response(fault="too large", end="cut"))
 
-    def _finish_with_body(self, body: bytes) -> None:
-        """Finish the exchange with a complete response."""
-        assert self._head is not None  # noqa: S101  (the caller has checked it)
-        response = failures.decoded_response(self._head.code, self._head.headers, body, end=self._end)
+    def on_message_begin(self) -> None:
+        """Note that another response follows (called by the parser at the first byte of a response)."""
+        self._is_followed |= self._is_complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header (called by the parser; also for the trailers behind a body)."""
+        if not self._status:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Read the headers, unless the response is an interim one (called by the parser)."""
+        if self._parser is None or self._status:
+            return
+        status, fields = self._parser.get_status_code(), self._fields
+        if status in _INTERIM:
+            fields.clear()
+            return
+        for name, value in fields:
+            if b"\0" in value or len(name) + len(value) > MAX_FIELD_SIZE:
+                self._is_malformed = True
+            known = _HEADERS.get(name.lower())
+            if known is not None:
+                text = value.decode(errors="surrogateescape").strip()
+                earlier = self._headers.get(known)
+                self._headers[known] = text if earlier is None else f"{earlier}, {text}"
+        self._is_malformed |= len(fields) > MAX_HEADERS
+        if not self._is_malformed:
+            self._status = status
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a part of the body (called by the parser)."""
+        if not self._is_complete:
+            self._body.append(data)
+            self._body_size += len(data)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the response (called by the parser)."""
+        if self._status and not self._is_complete and self._parser is not None:
+            self._is_complete = True
+            self._is_clean &= self._parser.should_keep_alive()
+
+    def _finish_response(self, end: End = "stated") -> None:
+        """Finish the exchange with a response whose body has ended."""
+        if self._is_followed or end != "stated":
+            self._is_clean = False
+        self._finish(self._response(end=end))
+
+    def _response(self, *, fault: str | None = None, end: End) -> Response:
+        response = failures.decoded_response(
+            self._status, self._headers, b"".join(self._body), fault, end=end
+        )
         response.is_followed = self._is_followed
-        self._finish(response)
+        response.is_reused = self.was_used
+        return response
 
-    def _take_received(self) -> bytes:
-        """Move the received body out of the parser, because a failing parser drops it. Return all of it."""
-        self._received += buffered_body(self._content)
-        return bytes(self._received)
+    def eof_received(self) -> None:
+        """Note if the server closed the connection in order (called by asyncio)."""
+        self._has_orderly_end = _ends_in_order(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Finish the exchange, because the connection has ended (called by asyncio).
 
-        The end of the connection completes a response without Content-Length. The future is set before
+        The end of the connection completes a response that states no other end. The future is set before
         aiohttp's protocol is called, because that call may raise an error.
         """
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
-            if self._parser is not None and self._head is not None:
-                self._take_received()
-                self._end = "closed" if exc is None else "cut"
-                self._parser.feed_eof()
-                self._check_body()
-        except Exception:  # noqa: BLE001  (any error of the parser means an incomplete response)
-            self._fail(exc or aiohttp.ClientPayloadError())
+            if self._is_reading and self._status and not _states_end(self._headers):
+                self._finish_response("closed" if exc is None and self._has_orderly_end else "cut")
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
             self.unregister()
+            self._parser = None  # it refers to this object
             try:
                 # Undocumented. Closing aiohttp's session waits for this call.
                 self._handler.connection_lost(exc)
             finally:
                 self._connection.close()
 
-    def pause_reading(self) -> None:
-        """Note that the body is too large, and pause the parser (called by the parser)."""
-        self._is_too_large = True
-        if self._parser is not None:
-            self._parser.pause_reading()
-
-    def resume_reading(self, *_: object, **__: object) -> None:
-        """Do nothing (called by the parser): the rest of a body that is too large is never read."""
-
     def _fail(self, error: BaseException) -> None:
         """Finish the exchange with a `NoResponse`; if the head has arrived, with an incomplete response."""
         self._is_clean = False
-        result: Response | NoResponse = failures.no_response(error, is_unsent=self._parser is None)
-        try:
-            if (head := self._head) is not None:
-                result = failures.partial_response(head.code, head.headers, error, self._take_received())
-        finally:
-            self._finish(result)
+        if self._status:
+            fault = "timed out" if isinstance(error, TimeoutError) else "truncated"
+            self._finish(self._response(fault=fault, end="cut"))
+        else:
+            self._finish(failures.no_response(error, is_unsent=not self._is_reading))
 
     def _finish(self, result: Response | NoResponse) -> None:
         """Set the result of the exchange, unless it has one."""
-        self._parser = self._content = self._unsent_bytes = None
+        self._is_reading = False
+        self._unsent_bytes = None
         if self._result is not None and self._result.cancelled():
             # The task was cancelled in this iteration of the event loop. `read_on` needs the result.
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
+
+
+def _states_end(headers: dict[str, str]) -> bool:
+    return "Content-Length" in headers or "chunked" in headers.get("Transfer-Encoding", "").lower()
+
+
+def _ends_in_order(transport: asyncio.BaseTransport) -> bool:
+    """Return True if the other side has closed the connection in order, with TLS by its closing message."""
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return True
+    try:
+        return not tls.read(1)
+    except (OSError, ValueError):  # SSLWantReadError: the closing message has not arrived
+        return False
 
 
 def _interrupt(connection: DirectConnection, _: float) -> None:

@@ -2,11 +2,12 @@
 
 `ClientSession.request` handles cookies, redirects, middlewares, uploads and traces. A call does not use them,
 and they cost more CPU time than the rest of the call. So this transport only uses a session's connector to
-open connections, and aiohttp's parser to read responses. `_transport` describes the rules that it follows.
+open connections, and httptools to read responses. `_transport` describes the rules that it follows.
 """
 
 import asyncio
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -53,7 +54,7 @@ class DirectTransport:
         self._waits = Waits()  # the connection attempts in progress
         connector = self._session.connector
         limits = (0, 0) if connector is None else (connector.limit, getattr(connector, "limit_per_host", 0))
-        self._has_limit = max(limits) > 0
+        self._limit = min(filter(None, limits), default=inf)  # of the number of connections
         self._keeps = connector is not None and not connector.force_close
 
     def check(self) -> None:
@@ -99,7 +100,7 @@ class DirectTransport:
                 raise
             connection.release(keep=keep)
             if isinstance(result, Response):
-                result.discard = connection.abort
+                result.judge = connection.judge
                 return result
             now = self._loop.time()
             is_over = self._waits.is_closed or self._session.closed or now >= deadline
@@ -115,9 +116,12 @@ class DirectTransport:
         origin = self._origins.get(address)
         if origin is None:
             origin = self._origins[address] = Origin(address, URL(address))
-        while (connection := origin.take_idle(now)) is None:
+        approves = request.survives_cancellation
+        while (connection := origin.take_idle(now, approves=approves)) is None:
             if self._waits.is_closed or self._session.closed:
                 return failures.SESSION_CLOSED
+            if approves and origin.idle and len(self._scheduler.connections) >= self._limit:
+                origin.idle.popitem()[0].close()  # the connector counts it, too
             try:
                 return await self._connect(origin, connect, deadline)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (`cause_of` distinguishes them)
@@ -140,7 +144,7 @@ class DirectTransport:
         """
         limit = asyncio.timeout_at(deadline)
         async with self._waits.limited_by(limit):
-            if self._has_limit:
+            if self._limit < inf:
                 origin.waiting[limit] = None
             try:
                 opened = await open_connection(

@@ -125,8 +125,9 @@ class SessionTransport:
     It requires only documented names of aiohttp, so it works with all versions, and while other code replaces
     methods of `ClientSession`. That code may send the request, so the request then counts as sent.
 
-    Each request has a new connection, which is closed after the response. The public API can neither limit
-    the time for which a connection may be idle, nor close one whose response was not understood.
+    Each request has a new connection, which is closed after the response. If connections were kept, aiohttp's
+    pool would give a response that belongs to no request to the next request: tests got the decision about
+    another customer that way. The public API cannot close a connection whose response was not understood.
 
     Args:
         session: The session of the client, which `open_session` returned, or that of the user. Of the latter,

@@ -9,21 +9,21 @@ import aiohttp
 import pytest
 
 from loanasync import LoanClient
-from loanasync._transport.aiohttp_internals import is_direct_tested
+from loanasync._transport.aiohttp_internals import is_direct_possible
 from support.faults.row import SESSIONS
 from support.raw_server import authority
 from support.separate import SeparateClient
 
 # Not `is_direct_possible()`: with these versions, an unusable direct path is an error.
 needs_direct_path = pytest.mark.skipif(
-    not is_direct_tested(aiohttp.__version__),
+    not is_direct_possible(),
     reason="this version of aiohttp is used through ClientSession.request",
 )
 
 
 def is_direct(session: str) -> bool:
     """Return True if a client with this session of `support.faults.row` writes to connections directly."""
-    return "through aiohttp" not in session and is_direct_tested(aiohttp.__version__)
+    return "through aiohttp" not in session and is_direct_possible()
 
 
 # Of tests with a user's session: the parameter is for `LoanClient(direct_connections=...)`.

@@ -27,12 +27,19 @@ def read(
     fault: str | None = None,
     end: End = "stated",
     is_followed: bool = False,
+    is_reused: bool = False,
     after_unknown: bool = False,
 ) -> Any:
     """Return the outcome of a response; a body that is not bytes is encoded as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = Response(
-        status=status, headers={}, body=content, fault=fault, end=end, is_followed=is_followed
+        status=status,
+        headers={},
+        body=content,
+        fault=fault,
+        end=end,
+        is_followed=is_followed,
+        is_reused=is_reused,
     )
     meta = Meta(status=status, attempts=attempts, elapsed=0.1, after_unknown=after_unknown)
     return call.read(response, meta)

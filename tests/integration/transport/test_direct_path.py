@@ -1,26 +1,24 @@
 """The direct path: when it is used, its fallback to `ClientSession.request`, and errors of aiohttp in it."""
 
 import asyncio
-import logging
 import subprocess
 import sys
 from asyncio import selector_events
 from collections.abc import Iterator
-from importlib.metadata import version
 from traceback import walk_tb
 from typing import Any
 from unittest import mock
 
 import aiohttp
 import pytest
-from aiohttp import http
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aioresponses import aioresponses
 
 from loanasync import Approved, ConnectError, ConnectionLostError, Refused, TransportError, _log
-from loanasync._transport.aiohttp_internals import is_direct_possible, is_direct_tested
+from loanasync._transport import aiohttp_internals
+from loanasync._transport.aiohttp_internals import is_direct_possible
 from loanasync.testing import repaired_aioresponses
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
@@ -189,28 +187,18 @@ def changed(*names: str) -> Any:
     return eval(f"lambda {', '.join(names)}: None")  # noqa: S307  (names of this file)
 
 
-def parser_with(**change: object) -> Any:
-    """Return a parser that is created with other options."""
-    real = http.HttpResponseParser
-    return lambda protocol, loop, limit, **options: real(protocol, loop, limit, **{**options, **change})
-
-
-@needs_direct_path
 @pytest.mark.usefixtures("_new_check")
 @pytest.mark.parametrize(
     ("owner", "name", "now"),
     [
         (aiohttp.BaseConnector, "connect", changed("self", "request", "traces", "timeout", "key")),
         (ResponseHandler, "connection_lost", changed("self")),
+        (aiohttp.ClientRequest, "__init__", changed("self", "method", "url", "*", "version")),
         (aiohttp.ClientRequest, "connection_key", changed("self")),
         (Connection, "close", changed("self", "how")),
         (Connection, "protocol", changed("self")),
         (ResponseHandler, "should_close", changed("self")),
         (ConnectionKey, "_fields", ("host", "port")),
-        (http, "HttpResponseParser", changed("protocol", "loop", "limit")),
-        (http, "HttpResponseParser", parser_with(response_with_body=False)),
-        (http, "HttpResponseParser", parser_with(read_until_eof=False)),
-        (http, "HttpResponseParser", parser_with(unknown=True)),
         (sys.modules, "aiohttp.client_proto", None),
         (sys.modules, "aiohttp.connector", None),
     ],
@@ -224,26 +212,18 @@ def test_changed_aiohttp_is_used_through_its_documented_api(owner: Any, name: st
 
 
 @pytest.mark.usefixtures("_new_check")
-async def test_untested_aiohttp_is_not_used_directly_and_logged_once(
+async def test_missing_parser_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "loanasync")
-    monkeypatch.setattr(aiohttp, "__version__", "3.15.0")
+    monkeypatch.setattr(aiohttp_internals, "find_spec", lambda _: None)
     for _ in range(2):
         assert not is_written_directly(await sent("own"))
-    [message] = [each for each in caplog.messages if "ClientSession.request" in each]
-    assert "aiohttp 3.15.0 was not tested" in message
+    [message] = [each for each in caplog.messages if "direct connections" in each]
+    assert "without httptools" in message
 
 
-TESTED = dict.fromkeys(("3.14", "3.14.0", "3.14.99", "3.14.0rc1"), True)
-UNTESTED = dict.fromkeys(("3.11.18", "3.15.0", "3.15.0a1", "4.0.0", "3.140.1", "3", ""), False)
-
-
-def test_patch_versions_of_a_tested_minor_are_tested() -> None:
-    versions = TESTED | UNTESTED
-    assert {each: is_direct_tested(each) for each in versions} == versions
-    installed = version("aiohttp")
-    assert is_direct_tested(installed) or installed.startswith(("3.12.", "3.13."))
+def test_direct_connections_are_possible_with_the_installed_aiohttp() -> None:
+    assert is_direct_possible()
 
 
 def close_and_fail(self: Connection, *_: object, close: Any = Connection.close) -> None:
@@ -261,9 +241,8 @@ HALF = response_bytes(201, b'{"approved":true ,"amount":45000}')[:-3]
     [
         (ResponseHandler, "connection_lost", mock.Mock(side_effect=RuntimeError("aiohttp"))),
         (Connection, "close", close_and_fail),
-        (aiohttp.StreamReader, "_read_nowait", mock.Mock(side_effect=RuntimeError("aiohttp"))),
     ],
-    ids=["connection_lost", "close", "read"],
+    ids=["connection_lost", "close"],
 )
 async def test_aiohttp_error_on_connection_loss_ends_the_call(
     owner: type, name: str, breaks: Any, response: bytes
@@ -278,5 +257,5 @@ async def test_aiohttp_error_on_connection_loss_ends_the_call(
                 result: object = await approve(client)
             except TransportError as error:
                 result = error
-        assert isinstance(result, ConnectionLostError if not response or name == "_read_nowait" else Approved)
+        assert isinstance(result, ConnectionLostError if not response else Approved)
         await client.aclose()

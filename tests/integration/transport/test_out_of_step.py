@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanError, Refused, UnexpectedStatusError
+from loanasync import Approved, LoanError, Refused, Timeout, UnexpectedResponseError, UnexpectedStatusError
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
-from support.canned_server import REFUSAL, approve, response_bytes, serving
+from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.direct_path import client_of, each_direct_session, each_path, each_session, needs_direct_path
 from support.faults.connections import OTHER_CUSTOMER
 from support.faults.row import http
@@ -100,6 +100,49 @@ async def test_connection_of_a_response_that_is_not_understood_is_closed(session
         first = set(server.open)
         assert isinstance(await approve(client), Refused)
         assert server.open - first  # the second call took another connection
+
+
+STRAY = response_bytes(201, b'{"approved":true}')
+
+
+@each_direct_session
+async def test_stray_201_without_a_code_is_no_decision(session: str) -> None:
+    """The service sends a surplus response after the next request was written, before the right one."""
+    late = [APPROVAL, STRAY + REFUSAL, REFUSAL]
+    async with serving(*late) as server, client_of(server.base_url, session) as client:
+        assert isinstance(await approve(client), Approved)
+        with pytest.raises(UnexpectedResponseError) as caught:
+            await approve(client)
+        assert caught.value.reasons == ("fiscalCode: missing on a used connection",)
+        assert caught.value.response is not None
+        for connections in (2, 3):  # from now on, each approval has a connection of its own
+            assert isinstance(await approve(client), Refused)
+            assert server.connections == connections
+
+
+@each_direct_session
+async def test_approval_reuses_only_a_connection_of_a_decision(session: str) -> None:
+    created = response_bytes(201, b"{}")
+    async with (
+        serving(created, created, APPROVAL, APPROVAL, created, APPROVAL) as server,
+        client_of(server.base_url, session) as client,
+    ):
+        counts = []
+        for approves in (False, False, True, True, False, True):
+            await (approve(client) if approves else client.create_request({}))
+            counts.append(server.connections)
+    # The fifth call uses the connection of a creation, and leaves that of the decisions to the sixth one.
+    assert counts == [1, 1, 2, 2, 2, 2]
+
+
+async def test_idle_connection_that_no_approval_may_use_gives_back_its_slot() -> None:
+    async with (
+        serving(response_bytes(201, b"{}"), APPROVAL) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
+        client_of(server.base_url, session) as client,
+    ):
+        await client.create_request({})
+        assert isinstance(await approve(client, timeout=Timeout(total=5, attempt=5)), Approved)
 
 
 PART = b'{"approved":true,"redirectUrl":"https://x.exam'

@@ -74,7 +74,6 @@ class Form:
     proves: str = "all"  # the bodies that are proof: also "objects" (JSON and HTML), "empty" and "none"
     proves_through_aiohttp: str = ""  # if it is another answer
     shows: str = READABLE  # the decisions that can be read
-    waits: str = ""  # the reason why direct connections do not meet this yet
 
     def raw(self, answer: Answer) -> bytes:
         body = self.body(answer.body)
@@ -120,8 +119,6 @@ def open_ended(name: str, end: Play, **options: Any) -> Form:
 
 
 CHUNKED = "Transfer-Encoding: chunked"
-# asyncio and aiohttp report the end of a connection without TLS's closing message as an orderly end.
-ISSUE = "issue 2: the direct exchange does not see if TLS ended in order"
 FORMS = [
     Form("length"),
     Form("length, then closed", end=FIN),
@@ -135,7 +132,7 @@ FORMS = [
         end=FIN, proves="none"),
     open_ended("closed", FIN),
     open_ended("reset", RST, proves="none", proves_through_aiohttp="objects"),
-    open_ended("TLS cut", CUT, proves="none", proves_through_aiohttp="objects", waits=ISSUE),
+    open_ended("TLS cut", CUT, proves="none", proves_through_aiohttp="objects"),
     open_ended("head, closed", FIN, body=nothing, proves="none", shows=HIDDEN),
     open_ended("head, reset", RST, body=nothing, proves="none", shows=HIDDEN),
     open_ended("half, closed", FIN, body=half, proves="none"),
@@ -171,10 +168,8 @@ def cases() -> Iterator[Any]:
             for session in ("own", "own, through aiohttp"):
                 if form.end is CUT and scheme == "http":
                     continue
-                waits = form.waits if is_direct(session) else ""
-                marks: list[Any] = [pytest.mark.xfail(reason=waits, strict=True)] if waits else []
-                if scheme == "https" and form.end is None:  # TLS changes nothing but the end
-                    marks.append(pytest.mark.scheduled)
+                is_scheduled = scheme == "https" and form.end is None  # TLS changes nothing but the end
+                marks = [pytest.mark.scheduled] if is_scheduled else []
                 yield pytest.param(form, scheme, session, id=f"{form.name}-{scheme}-{session}", marks=marks)
 
 

@@ -13,9 +13,11 @@ from loanasync import (
     Refused,
     UnexpectedResponseError,
 )
+from loanasync._protocol import endpoints
 from loanasync._protocol.messages import End
+from support.builders import FISCAL_CODE, approval_request
 from support.line_count import lines_run
-from support.response_reader import APPROVE, errors, read
+from support.response_reader import APPROVE, SHOP, STREET, errors, read
 
 LARGEST = 1 << 20
 
@@ -247,3 +249,40 @@ def test_approve_already_evaluated_with_approved_keeps_the_response() -> None:
 def test_approve_unusable_redirect_keeps_the_decision(body: bytes) -> None:
     """It is unknown which of two redirect URLs is right, so neither is returned (spec §1.3)."""
     assert decided(Approved, 201, body).meta.unread == ("redirectUrl",)
+
+
+WITH_TOKEN = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request(order_token="T-1"))
+
+
+@pytest.mark.parametrize(
+    ("echo", "is_reused", "reason"),
+    [
+        ({"fiscalCode": FISCAL_CODE, "orderToken": "T-1", "amount": 45_000}, True, None),
+        ({"fiscalCode": FISCAL_CODE.lower(), "orderToken": None}, True, None),
+        ({"fiscalCode": f"{FISCAL_CODE[:4]}****{FISCAL_CODE[8:]}", "orderToken": 5}, True, None),
+        ({}, False, None),
+        ({"fiscalCode": ""}, False, None),
+        ({"amount": 45_001}, False, None),
+        ({}, True, "fiscalCode: missing on a used connection"),
+        ({"fiscalCode": None}, True, "fiscalCode: missing on a used connection"),
+        ({"fiscalCode": "****"}, True, "fiscalCode: missing on a used connection"),
+        ({"fiscalCode": "UNKNOWN"}, True, "fiscalCode: missing on a used connection"),
+        ({"orderToken": "T-2"}, False, "orderToken: belongs to another order"),
+        ({"fiscalCode": FISCAL_CODE, "amount": 45_001}, True, "amount: belongs to another order"),
+    ],
+    ids=str,
+)
+def test_decision_about_another_request_is_unknown(
+    echo: dict[str, object],
+    is_reused: bool,  # noqa: FBT001  (a column of the table)
+    reason: str | None,
+) -> None:
+    """On a used connection, a response may belong to an earlier request."""
+    whole = json.dumps({"approved": True, **echo}).encode()
+    for body in (whole, whole[:-1] + b', "city": "Ro'):  # also if the body is cut off
+        found = read(WITH_TOKEN, 201, body, is_reused=is_reused)
+        if reason is None:
+            assert isinstance(found, Approved)
+        else:
+            assert isinstance(found, UnexpectedResponseError)
+            assert (found.reasons, found.response) == ((reason,), RawResponse(201, body))

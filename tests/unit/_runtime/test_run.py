@@ -31,26 +31,37 @@ async def failure(run: Run, **policy: object) -> LoanError:
 
 
 @pytest.mark.parametrize(
-    ("received", "calls"),
+    ("received", "judgements"),
     [
-        (Response(status=404, headers={}, body=b""), 1),
-        (Response(status=201, headers={}, body=b"<html>"), 1),
-        (Response(status=201, headers={}, body=b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000B"}'), 1),
-        (Response(status=422, headers={}, body=b'{"approved":false}'), 1),  # about which customer?
-        (Response(status=422, headers={}, body=b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'), 0),
-        (Response(status=403, headers={}, body=b"{}"), 1),
-        (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), 1),
-        (Response(status=500, headers={}, body=b""), 4),  # three attempts; the last one is also read
+        (Response(status=404, headers={}, body=b""), ["wrong"]),
+        (Response(status=201, headers={}, body=b"<html>"), ["wrong"]),
+        (
+            Response(status=201, headers={}, body=b'{"approved":true,"fiscalCode":"TSTXYZ00A00A000B"}'),
+            ["wrong"],
+        ),
+        (Response(status=422, headers={}, body=b'{"approved":false}'), ["wrong"]),  # about which customer?
+        (Response(status=422, headers={}, body=b'{"approved":false}', is_reused=True), ["stray"]),
+        (Response(status=422, headers={}, body=b"", is_reused=True), ["stray"]),
+        (
+            Response(status=422, headers={}, body=b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'),
+            ["trusted"],
+        ),
+        (Response(status=403, headers={}, body=b"{}"), ["wrong"]),
+        (Response(status=400, headers={}, body=b'{"errors":{"city":["Blank"]}}'), ["wrong"]),
+        (
+            Response(status=500, headers={}, body=b""),
+            ["wrong"] * 4,
+        ),  # three attempts; the last one is also read
     ],
 )
-async def test_connection_of_an_error_is_discarded(received: Response, calls: int) -> None:
-    """An error in `discard` does not replace the response."""
-    discard = mock.Mock(side_effect=OSError)
+async def test_connection_of_a_response_is_judged(received: Response, judgements: list[str]) -> None:
+    """An error in `judge` does not replace the response."""
+    judge = mock.Mock(side_effect=OSError)
 
     class Transport(ScriptedTransport):
         async def send(self, request: Request, *, connect: float, within: float) -> Response:
             del request, connect, within
-            return evolve(received, discard=discard)
+            return evolve(received, judge=judge)
 
     run = Run(transport=Transport())
     result: object = None
@@ -59,7 +70,7 @@ async def test_connection_of_an_error_is_discarded(received: Response, calls: in
     except LoanError as error:
         result = error
     assert isinstance(result, LoanError | Refused)
-    assert discard.call_count == calls
+    assert [call.args[0] for call in judge.call_args_list] == judgements
 
 
 async def test_system_fault_with_a_decision_is_not_retried() -> None:

@@ -175,7 +175,10 @@ async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> No
     ("make", "expected"),
     [
         (approved, "Computed(function=_Decision(status=201))"),
-        (denied, "Response(status=403, body=***, fault=None, end='stated', is_followed=False)"),
+        (
+            denied,
+            "Response(status=403, body=***, fault=None, end='stated', is_followed=False, is_reused=False)",
+        ),
         (
             timed_out,
             f"NoResponse(error={errors.ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)",
