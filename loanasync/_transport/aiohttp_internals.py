@@ -128,12 +128,16 @@ class ClosingResponse(aiohttp.ClientResponse):
 
 def has_next_response(response: aiohttp.ClientResponse) -> bool:
     """Return True if another response, or a part of its head, was received with this one."""
-    # The queue of parsed responses, and the parser, which returns the head that it has begun to read. If
-    # aiohttp renames them, a second response is not noticed.
+    # The queue of parsed responses, and the parser. If aiohttp renames them, a second response is missed.
     protocol = getattr(response, "opened_protocol", None)
-    if getattr(protocol, "_buffer", None):
+    return bool(getattr(protocol, "_buffer", None)) or has_begun(getattr(protocol, "_parser", None))
+
+
+def has_begun(parser: "ResponseParser | None") -> bool:
+    """Return True if a parser has begun to read another head after a complete response."""
+    # The parser in Python keeps the begun line and the lines before it. The one in C returns the begun head.
+    if any(getattr(parser, name, ()) for name in ("_tail", "_lines")):
         return True
-    parser = getattr(protocol, "_parser", None)
     try:
         return parser is not None and parser.feed_eof() is not None
     except Exception:  # noqa: BLE001  (any error means that the parser did not expect the end here)

@@ -10,8 +10,10 @@ FAULTS = Path(__file__).parent
 
 def test_python_parser_gives_the_same_results() -> None:
     """Unlike the parser in C, it accepts a repeated Content-Length."""
-    played = [str(FAULTS / "test_response_heads.py"), str(FAULTS / "test_fault_matrix.py")]
-    rows = "(test_response_heads or two-lengths or bad-chunk) and through"
+    files = ("test_response_heads.py", "test_fault_matrix.py", "test_raw_responses.py")
+    played = [str(FAULTS / each) for each in files]
+    raw = "test_raw_responses and head and behind and not https"
+    rows = f"({raw} or test_response_heads or two-lengths or bad-chunk) and through"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", *played, "-k", rows],
         check=False,

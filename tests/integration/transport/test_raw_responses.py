@@ -71,6 +71,7 @@ class Form:
     has_length: bool = True
     end: Play | None = None
     version: str = "1.1"
+    line_break: bytes = b"\r\n"  # of the head
     proves: str = "all"  # the bodies that are proof: also "objects" (JSON and HTML), "empty" and "none"
     proves_through_aiohttp: str = ""  # if it is another answer
     shows: str = READABLE  # the decisions that can be read
@@ -80,7 +81,8 @@ class Form:
         lines = [f"HTTP/{self.version} {answer.status}", *self.head]
         if self.has_length:
             lines.append(f"Content-Length: {len(body)}")
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + body + self.more
+        head = [line.encode() for line in (*lines, "", "")]
+        return self.line_break.join(head) + body + self.more
 
     def result(self, answer: Answer, session: str) -> str:
         """Return the expected result."""
@@ -145,6 +147,13 @@ FORMS = [
     Form("with a part of a head behind", more=APPROVAL[:30], proves="none"),
     Form("with a byte behind", more=b"H", proves="none"),
     Form("chunks, with a decision behind", head=(CHUNKED,), body=chunks, has_length=False, more=APPROVAL,
+        proves="none"),
+    Form("chunks, with a part of a head behind", head=(CHUNKED,), body=chunks, has_length=False,
+        more=b"HTTP/1.1 201 Created\r\nContent-Length: 10\r\n", proves="none"),
+    Form("chunks, with a trailer", head=(CHUNKED,), has_length=False,
+        body=lambda body: chunks(body)[:-2] + b"X-Checksum: 1\r\n\r\n"),
+    Form("bare line feeds", line_break=b"\n"),
+    Form("bare line feeds, with a part of a head behind", line_break=b"\n", more=APPROVAL[:30],
         proves="none"),
     Form("length 0 before its body", head=("Content-Length: 0",), has_length=False, more=SECOND,
         proves="none", shows=HIDDEN),
