@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import aiohttp
+from multidict import MultiMapping
 
 from loanasync._protocol.messages import UNDECODABLE, End, NoResponse, Response
 from loanasync._transport import tls
@@ -72,7 +73,7 @@ async def read(response: aiohttp.ClientResponse, body: bytearray) -> Response:
     states_end = (
         "Content-Length" in headers
         or status in _NO_BODY
-        or "chunked" in headers.get("Transfer-Encoding", "").lower()
+        or headers.get("Transfer-Encoding", "").rpartition(",")[2].strip().lower() == "chunked"
         or is_replaced()  # a mock sends no headers
     )
     # aiohttp does not tell how a connection ended.
@@ -94,7 +95,8 @@ def decoded_response(
     If the body cannot be decoded to its end, `Response.fault` is ``undecodable``.
     """
     if body and "Content-Encoding" in headers:
-        names = (name.strip().lower() for name in headers["Content-Encoding"].split(","))
+        labels = headers.getall if isinstance(headers, MultiMapping) else lambda name: [headers[name]]
+        names = (name.strip().lower() for name in ",".join(labels("Content-Encoding")).split(","))
         compressions = [name for name in names if not _NO_COMPRESSION.fullmatch(name)]
         if compressions:
             body, decoding_fault = _decode(compressions, body)
