@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from operator import attrgetter
 from typing import TypeAlias
-from unicodedata import normalize
 
 from attrs import evolve, field, frozen
 
 from loanasync._display.masking import ReadOnlyDict
 from loanasync._display.texts import Param
 from loanasync._results import Problem
-from loanasync._text import is_blank, seen
+from loanasync._text import is_blank, normal_form, seen
 
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
 _CONTROL = re.compile(CONTROL)
@@ -121,7 +120,7 @@ class Text:
             if violation is not None:
                 return violation.with_hints(self.hint(value))
             value = seen(str(value))
-        if self.excluded is not None and self.excluded.search(normalize("NFKC", value)):
+        if self.excluded is not None and self.excluded.search(normal_form("NFKC", value)):
             return self.exclusion
         if self.pattern is None or self.pattern.fullmatch(value):
             return None
