@@ -130,13 +130,9 @@ def has_next_response(response: aiohttp.ClientResponse) -> bool:
     """Return True if another response, or a part of its head, was received with this one."""
     # The queue of parsed responses, and the parser. If aiohttp renames them, a second response is missed.
     protocol = getattr(response, "opened_protocol", None)
-    return bool(getattr(protocol, "_buffer", None)) or has_begun(getattr(protocol, "_parser", None))
-
-
-def has_begun(parser: "ResponseParser | None") -> bool:
-    """Return True if a parser has begun to read another head after a complete response."""
+    parser = getattr(protocol, "_parser", None)
     # The parser in Python keeps the begun line and the lines before it. The one in C returns the begun head.
-    if any(getattr(parser, name, ()) for name in ("_tail", "_lines")):
+    if any((getattr(protocol, "_buffer", ()), getattr(parser, "_tail", ()), getattr(parser, "_lines", ()))):
         return True
     try:
         return parser is not None and parser.feed_eof() is not None

@@ -492,7 +492,7 @@ class DirectConnection(asyncio.Protocol):
         """
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
-            if self._is_reading and self._status and not _states_end(self._headers):
+            if self._is_reading and self._status and not failures.states_end(self._headers):
                 self._finish_response("closed" if exc is None and self._has_orderly_end else "cut")
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
@@ -522,10 +522,6 @@ class DirectConnection(asyncio.Protocol):
             self._result = self._scheduler.loop.create_future()
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
-
-
-def _states_end(headers: dict[str, str]) -> bool:
-    return "Content-Length" in headers or "chunked" in headers.get("Transfer-Encoding", "").lower()
 
 
 def _ends_in_order(transport: asyncio.BaseTransport) -> bool:

@@ -70,16 +70,18 @@ async def read(response: aiohttp.ClientResponse, body: bytearray) -> Response:
         body += await content.readany()
         if len(body) > MAX_BODY_SIZE:
             return decoded_response(status, headers, bytes(body), "too large", end="cut")
-    states_end = (
-        "Content-Length" in headers
-        or status in _NO_BODY
-        or headers.get("Transfer-Encoding", "").rpartition(",")[2].strip().lower() == "chunked"
-        or is_replaced()  # a mock sends no headers
-    )
+    # A mock sends no headers.
+    is_stated = states_end(headers) or status in _NO_BODY or is_replaced()
     # aiohttp does not tell how a connection ended.
-    decoded = decoded_response(status, headers, bytes(body), end="stated" if states_end else "closed")
+    decoded = decoded_response(status, headers, bytes(body), end="stated" if is_stated else "closed")
     decoded.is_followed = has_next_response(response)
     return decoded
+
+
+def states_end(headers: Mapping[str, str]) -> bool:
+    """Return True if a response states its end, by a length or by chunks as the last coding."""
+    last_coding = headers.get("Transfer-Encoding", "").rpartition(",")[2].strip().lower()
+    return "Content-Length" in headers or last_coding == "chunked"
 
 
 def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
