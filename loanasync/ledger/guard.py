@@ -173,7 +173,8 @@ class LedgerGuard:
             try:
                 return await action()
             except Exception as error:
-                if now() + _PAUSE >= until or not may_repeat(self.ledger, error, once=once):
+                is_over = limit.expired() or now() + _PAUSE >= until
+                if is_over or not may_repeat(self.ledger, error, once=once):
                     raise
             limit.reschedule(min(until, limit.when() or until))
             until = now() if once else until  # the next attempt is the last one

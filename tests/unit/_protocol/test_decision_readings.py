@@ -94,7 +94,7 @@ def test_approve_422_without_approved_false_is_unknown(body: object, reason: str
     "part",
     [
         b'{"approved":true',
-        b'<br />\n<b>Notice</b>: {x} is "undefined" in a[0]\n{"approved":true,"city":"Ro',
+        b'<br />\n<b>Notice</b>: {x} is "undefined" in a[0] of f() {}\n{"approved":true,"city":"Ro',
         b'{"approved" : true , "redirectUrl":"https://x.exa',
         b'{"amount":45000,"approved":true,"note":"\\"approved\\": false","city":"Ro',
         b'{"note":"{[","approved":true,"x":[{"y":1}],"net',
