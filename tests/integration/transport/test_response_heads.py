@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from loanasync import Approved, Refused, UnexpectedResponseError, UnexpectedStatusError
+from support.builders import FISCAL_CODE, user_data
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
 from support.direct_path import client_of, each_direct_session, each_session, is_direct
 from support.raw_server import PATIENCE
@@ -74,6 +75,16 @@ async def test_refusal_that_cannot_be_decoded_keeps_its_status(session: str, enc
     assert (error.status, error.outcome, error.reasons) == (422, "unknown", ("body: undecodable",))
     assert error.response is not None
     assert error.response.body == b'{"approved":false}'
+
+
+@pytest.mark.parametrize("label", ["utf-8", "none", "identity, identity"])
+@each_session
+async def test_label_that_names_no_compression_is_ignored(session: str, label: str) -> None:
+    body = b'\n\xef\xbb\xbf{"profession":"baker"}'
+    response = response_bytes(200, body, f"Content-Encoding: {label}")
+    async with serving(response) as server, client_of(server.base_url, session) as client:
+        assert await client.create_request({}) == {"profession": "baker"}
+        assert (await client.complete(FISCAL_CODE, user_data())).profession == "baker"
 
 
 DECISION = REFUSAL.partition(b"\r\n\r\n")[2]
