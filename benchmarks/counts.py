@@ -1,6 +1,6 @@
-"""Count the Python function calls of an approval, and its objects that the garbage collector tracks.
+"""Count the Python and C function calls of an approval, and its objects that the garbage collector tracks.
 
-Both are exact and equal in every run. `tests/stress/test_cost.py` checks their upper bounds.
+All are exact and equal in every run. `tests/stress/test_cost.py` checks their upper bounds.
 """
 
 import asyncio
@@ -26,28 +26,29 @@ IN_FLIGHT = 100
 TARGETS = {"function calls, own session": 130, "function calls, session of the user": 240}
 
 
-async def function_calls(call: Call) -> float:
-    """Return the number of Python functions that one call runs; each resumed coroutine counts again."""
+async def function_calls(name: str, call: Call) -> dict[str, float]:
+    """Return the Python and C functions that one call runs; each resumed coroutine counts again."""
     for _ in range(WARM_UP):
         assert await call() == APPROVED
     gc.collect()
     # The mode, since an unrelated timer sometimes runs during a call.
-    return statistics.mode([await _counted(call) for _ in range(CALLS)])
+    python, c = statistics.mode([await _counted(call) for _ in range(CALLS)])
+    return {f"function calls, {name}": python, f"C calls, {name}": c}
 
 
-async def _counted(call: Call) -> int:
-    calls = 0
+async def _counted(call: Call) -> tuple[int, int]:
+    events = {"call": 0, "c_call": -1}  # `setprofile` at the end is a C function, too
 
-    def count_call(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
+    def count_event(_: object, event: str, __: object) -> None:
+        if event in events:
+            events[event] += 1
 
-    sys.setprofile(count_call)
+    sys.setprofile(count_event)
     try:
         await call()
     finally:
         sys.setprofile(None)
-    return calls
+    return events["call"], events["c_call"]
 
 
 async def in_flight(call: Call, service: Service, number: int, measure: Callable[[], float]) -> float:
@@ -95,13 +96,13 @@ async def run() -> dict[str, float]:
         decision = await scripted.approve(CODE, FULL.request(), scope=str(next(orders)))
         return decision.meta.status, decision.approved
 
-    figures = {"function calls, script": await function_calls(approve)}
+    figures = await function_calls("script", approve)
     in_flight = {}
     with serving() as service:
         service.respond_late()
         for name, client in clients().items():
             async with client(Scenario(service.base_url)) as call:
-                figures[f"function calls, {name}"] = await function_calls(call)
+                figures |= await function_calls(name, call)
                 in_flight[f"objects in flight, {name}"] = await objects(call, service)
     return figures | in_flight
 
