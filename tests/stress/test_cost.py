@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (174, 145, 145),
-    "function calls, own session": (232, 221, 221),
-    "function calls, session of the user": (247, 236, 236),
-    "function calls, recording": (493, 481, 481),
-    "C calls, script": (212, 193, 193),
-    "C calls, own session": (273, 260, 260),
-    "C calls, session of the user": (282, 269, 269),
-    "C calls, recording": (458, 437, 437),
+    "function calls, script": (151, 122, 122),
+    "function calls, own session": (209, 199, 198),
+    "function calls, session of the user": (224, 214, 213),
+    "function calls, recording": (470, 459, 458),
+    "C calls, script": (165, 146, 146),
+    "C calls, own session": (226, 217, 213),
+    "C calls, session of the user": (235, 226, 222),
+    "C calls, recording": (411, 402, 390),
     "objects in flight, own session": (29, 29, 29),
     "objects in flight, session of the user": (29, 29, 29),
 }
