@@ -12,15 +12,17 @@ import shutil
 import subprocess
 import sys
 
-from clients_loanasync import through_users_session, with_loanasync
+from byhand import recording
+from clients_loanasync import recorded, through_users_session, with_loanasync
 from clients_plain import plain
-from order import Scenario
+from order import Opener, Scenario
 from rounds import calling
 from service import Service, serving
 
-CLIENTS = {
+CLIENTS: dict[str, Opener] = {
     "loanasync": with_loanasync,
     "loanasync, session of the user": through_users_session,
+    "loanasync, recording": lambda scenario: recorded(scenario, recording()),
     "plain aiohttp": plain,
 }
 FEW = 20  # calls that fill the caches

@@ -29,7 +29,7 @@ from rounds import interleaved, parser_of, save
 
 from loanasync import ApprovalRequest, Decision, LoanClient, Telemetry
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._runtime import pipeline
+from loanasync._runtime import run as runtime
 from loanasync._telemetry import Instruments
 from loanasync.testing import approval_request, fiscal_code
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class NoTelemetry:
     """A call record that records nothing."""
 
-    trace_id = None
+    trace_id = span = None
+    is_recording = False
     headers: ClassVar[dict[str, str]] = {}
 
     def nothing(self, *_: object, **__: object) -> None:
@@ -75,7 +76,9 @@ def client_with_telemetry(transport: InMemoryService, telemetry: Instruments | N
     client = client_with(transport)
     if telemetry is None:
         removed = NoTelemetry()
-        vars(pipeline)["CallTelemetry"] = vars(pipeline)["AttemptTelemetry"] = lambda *_: removed
+        for name in ("CallTelemetry", "AttemptTelemetry"):
+            assert name in vars(runtime)  # it was not renamed
+            vars(runtime)[name] = lambda *_, **__: removed
     else:
         client._pipeline.telemetry = telemetry  # noqa: SLF001  (the measured part)
     return client
