@@ -37,12 +37,14 @@ def recording() -> Providers:
 
 
 class ByHand:
-    """The same two spans, duration metric and propagation as the package."""
+    """The same two spans, duration metrics and propagation as the package."""
 
     def __init__(self, providers: Providers) -> None:
         tracing, metering = providers
         self._tracer = tracing.get_tracer("shop")
-        self._duration = metering.get_meter("shop").create_histogram("http.client.request.duration")
+        meter = metering.get_meter("shop")
+        self._calls = meter.create_histogram("loanasync.call.duration")
+        self._duration = meter.create_histogram("http.client.request.duration")
         self._inject = TraceContextTextMapPropagator().inject
 
     async def call(
@@ -51,14 +53,18 @@ class ByHand:
         """Run one call within its span."""
         span = self._tracer.start_span("loanasync.approve", attributes={"loanasync.operation": "approve"})
         token = otel_context.attach(trace.set_span_in_context(span))
+        attributes: dict[str, str | int] = {"loanasync.operation": "approve", "loanasync.attempts": 1}
+        started = time.perf_counter()
         try:
             result = await approve()
             is_approved = approved(result)
+            outcome = attributes["loanasync.outcome"] = "approved" if is_approved else "refused"
             span.set_attribute("loanasync.attempts", 1)
-            span.set_attribute("loanasync.outcome", "approved" if is_approved else "refused")
+            span.set_attribute("loanasync.outcome", outcome)
             span.set_attribute("loanasync.approved", is_approved)
             return result
         finally:
+            self._calls.record(time.perf_counter() - started, attributes)
             otel_context.detach(token)
             span.end()
 

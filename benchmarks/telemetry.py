@@ -47,7 +47,7 @@ class NoTelemetry:
     def nothing(self, *_: object, **__: object) -> None:
         """Ignore all arguments."""
 
-    set_queue_time = set_ledger_result = end = nothing
+    set_ledger_result = end = nothing
 
 
 class HandTraced(InMemoryService):

@@ -821,14 +821,18 @@ class LoanClient(Closing):
             InvalidRequestError: `call` is this error.
             ConfigurationError: A setting of the call is invalid.
         """
+        telemetry, options = self._pipeline.telemetry, self._options
         if isinstance(call, InvalidRequestError):
             # Raise a copy: raising `call` itself would make a reference cycle with the frames above.
-            raise InvalidRequestError(*call.args)
-        options = self._options
-        if timeout is not None or retry is not None:
-            options = options.with_changes(timeout=timeout, retry=retry)
-        if call.wait is not None:
-            require_wait("wait", call.wait)
+            raise telemetry.not_begun(call.operation or "", InvalidRequestError(*call.args))
+        try:
+            if timeout is not None or retry is not None:
+                options = options.with_changes(timeout=timeout, retry=retry)
+            if call.wait is not None:
+                require_wait("wait", call.wait)
+        except ConfigurationError as error:
+            telemetry.not_begun(call.endpoint.operation, error)
+            raise
         if call.endpoint is not APPROVE:
             return run_call(self._pipeline, call, options.timeout, options.retry)
         return self._flights.approve(

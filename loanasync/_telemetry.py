@@ -16,20 +16,21 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanKind, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._forks import ForkSafe
 from loanasync._log import is_logged, log, log_event, log_failure
-from loanasync._protocol.endpoints import APPROVE, OPERATIONS, SYSTEM_FAULT, Call, CircuitChange
+from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call, CircuitChange
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
 from loanasync._version import __version__
 from loanasync.errors import CIRCUIT_CAUSES, CircuitReason, ConfigurationError, LoanError, Outcome
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 Injector: TypeAlias = Callable[[Context], dict[str, str]]
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # of a header (RFC 9110 §5.6.2)
@@ -85,7 +86,8 @@ def _can_be_sent(name: object, value: object) -> bool:
 
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
-# Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration.
+# Seconds: the boundaries that the semantic conventions recommend for http.client.request.duration. Calls have
+# the same, so that both can be compared.
 _BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
@@ -112,29 +114,23 @@ class Metrics:
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter("loanasync", __version__, SCHEMA)
-        self.duration: Histogram = meter.create_histogram(
-            "http.client.request.duration",
-            unit="s",
-            description="Duration of HTTP client requests.",
-            explicit_bucket_boundaries_advisory=_BOUNDARIES,
+        self.calls, self.attempts = (
+            meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=_BOUNDARIES
+            )
+            for name, description in (
+                ("loanasync.call.duration", "Duration of calls, however they end."),
+                ("http.client.request.duration", "Duration of HTTP client requests."),
+            )
         )
-        self.queue: Histogram = meter.create_histogram(
-            "loanasync.queue.duration",
-            unit="s",
-            description="Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
-            explicit_bucket_boundaries_advisory=_BOUNDARIES,
-        )
-        self.decisions: AttributeCounts = AttributeCounts("loanasync.outcome", _COUNTED)
-        self.retries: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.openings: AttributeCounts = AttributeCounts("loanasync.reason", get_args(CircuitReason))
-        openings = "Pauses of approvals by the circuit breaker, by reason."
-        for name, counts, unit, description in (
-            ("loanasync.decisions", self.decisions, "{decision}", "Approvals by outcome."),
-            ("loanasync.retries", self.retries, "{retry}", "Attempts after a response with status 500."),
-            ("loanasync.circuit.openings", self.openings, "{opening}", openings),
-        ):
-            meter.create_observable_counter(name, [counts.observe], unit=unit, description=description)
+        meter.create_observable_counter(
+            "loanasync.circuit.openings",
+            [self.openings.observe],
+            unit="{opening}",
+            description="Pauses of approvals by the circuit breaker, by reason.",
+        )
         meter.create_observable_up_down_counter(
             "loanasync.inflight",
             [self.inflight.observe],
@@ -179,13 +175,9 @@ def _metrics(provider: MeterProvider) -> Metrics:
 Attributes = dict[str, AttributeValue]
 
 CLAIMED = "claimed"  # the call claimed its ledger entry and sent its own request
-_COUNTED = ("approved", "refused", "unknown")  # by loanasync.decisions
 _HTTP_ERROR = 400
 _NO_HEADERS: Mapping[str, str] = {}  # read only; a MappingProxyType would be slower
-_CALLS: dict[str, tuple[str, SpanKind, Attributes]] = {
-    operation: (f"loanasync.{operation}", SpanKind.INTERNAL, {"loanasync.operation": operation})
-    for operation in OPERATIONS
-}
+_SPAN_NAMES = {operation: f"loanasync.{operation}" for operation in OPERATIONS}
 
 
 _OPENED = "circuit breaker: open, because %s; after %g s, one approval at a time tries again"
@@ -237,6 +229,14 @@ class Instruments:
         """Return the trace headers for the span in `context`."""
         return _safe(self._inject, context, default={})
 
+    def not_begun(self, operation: str, error: E) -> E:
+        """Record a call that ends before it begins, and so has no `CallTelemetry`. Return its error."""
+        outcome: Outcome = error.outcome if isinstance(error, LoanError) else "not_sent"
+        failure = type(error).__name__ if isinstance(error, Exception) else None
+        labels, _ = _end_of_call(operation, outcome, failure, 0, None, None)
+        _safe(self.metrics.calls.record, 0.0, labels, default=None)
+        return error
+
     def report_circuits(self, changes: Iterable[CircuitChange], span: Span) -> None:
         """Report the circuits that a call has opened and closed: by a metric, a span event and a log line."""
         for reason, pause in changes:
@@ -277,12 +277,46 @@ def _without_none(attributes: Mapping[str, AttributeValue | None]) -> Attributes
     return {name: value for name, value in attributes.items() if value is not None}
 
 
+@lru_cache(maxsize=1024)
+def _end_of_call(
+    operation: str,
+    outcome: Outcome | None,
+    error_type: str | None,
+    attempts: int,
+    stopped_by: str | None,
+    ledger: str | None,
+) -> tuple[Attributes, Attributes]:
+    """Return the attributes of `loanasync.call.duration` and of the span for the end of a call."""
+    common: dict[str, AttributeValue | None] = {
+        "loanasync.operation": operation,
+        "loanasync.outcome": outcome,
+        "loanasync.attempts": attempts,
+        "error.type": error_type,
+    }
+    of_span = {
+        "loanasync.approved": outcome == "approved" if outcome in ("approved", "refused") else None,
+        "loanasync.stopped_by": stopped_by,
+        "loanasync.ledger": ledger,
+    }
+    return _without_none(common), _without_none(common | of_span)
+
+
+@lru_cache(maxsize=1024)
+def _end_of_attempt(status: int | None, error_type: str | None) -> Attributes:
+    """Return the attributes of the span for the end of an attempt."""
+    return _without_none({"http.response.status_code": status, "error.type": error_type})
+
+
 def _span_of_caller(context: Context) -> Span:
     """Return a span that keeps the caller's trace and records nothing. A tracer of an old API does not."""
     span_context = trace.get_current_span(context).get_span_context()
     return trace.NonRecordingSpan(span_context) if span_context.is_valid else INVALID_SPAN
 
 
+_ERROR = trace.Status(trace.StatusCode.ERROR)
+# The attribute of a global histogram that is None until an SDK is configured; a call then skips the rest.
+# If a later OpenTelemetry renames it, nothing is skipped.
+_REAL = "_real_instrument"
 _GET_CONTEXT, _IS_RECORDING, _END = map(methodcaller, ("get_span_context", "is_recording", "end"))
 
 
@@ -306,9 +340,12 @@ class CallTelemetry:
     trace_id: str | None = None
     span: Span = INVALID_SPAN
     context: Context | None = None  # with `span`, if tracing is on
+    is_recording = False  # the span is recorded, and so are those of the attempts
     attempts = 0
     stopped_by: str | None = None  # the reason for making no further attempt after a 500
-    outcome: Outcome | None = None  # a refusal is not an error: the status of the span stays unset
+    # A refusal is not an error: the status of the span stays unset. None: the call joined a request that was
+    # not sent, and begins again.
+    outcome: Outcome | None = None
     _ledger: str | None = None
     _token: Token[Context] | None = None
 
@@ -318,28 +355,19 @@ class CallTelemetry:
         self._started = perf_counter()
         operation = call.endpoint.operation
         context = get_current()
-        span = instruments.span(*_CALLS[operation], context)
+        span = instruments.span(_SPAN_NAMES[operation], SpanKind.INTERNAL, {}, context)
         if span is not INVALID_SPAN:
             self.span = span
             ids = _safe(_GET_CONTEXT, span, default=INVALID_SPAN_CONTEXT)
             self.trace_id = trace.format_trace_id(ids.trace_id) if ids.is_valid else None
+            self.is_recording = _safe(_IS_RECORDING, span, default=False)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
         # At the end: if an error is raised here, `end` is not called.
         instruments.metrics.inflight.counts[operation] += 1
 
-    def set_queue_time(self, seconds: float, error_type: str | None) -> None:
-        """Record the time that the call waited for a slot, and the error if none became free."""
-        attributes = {"loanasync.operation": self.call.endpoint.operation}
-        if error_type is not None:
-            attributes["error.type"] = error_type
-        _safe(self.instruments.metrics.queue.record, seconds, attributes, default=None)
-
     def set_ledger_result(self, result: str) -> None:
-        """Set the result of the ledger or the memory: the attribute `loanasync.ledger`.
-
-        With a ledger or a memory, a decision is counted only by the call that sent the request.
-        """
+        """Set the result of the ledger or the memory: the attribute `loanasync.ledger`."""
         self._ledger = result
 
     def link(self, span: Span | None) -> None:
@@ -363,24 +391,32 @@ class CallTelemetry:
             changes: The circuits that it has opened and closed.
             may_be_evaluated: A request may have reached the service.
         """
-        metrics, endpoint = self.instruments.metrics, self.call.endpoint
-        metrics.inflight.counts[endpoint.operation] -= 1
-        if error is not None and endpoint is APPROVE:
+        instruments, operation = self.instruments, self.call.endpoint.operation
+        instruments.metrics.inflight.counts[operation] -= 1
+        duration = perf_counter() - self._started
+        if error is not None:
             may_be: Outcome = "unknown" if may_be_evaluated else "not_sent"  # usually cancelled
             self.outcome = error.outcome if isinstance(error, LoanError) else may_be
-        if self.outcome in _COUNTED and self._ledger in (None, CLAIMED):
-            metrics.decisions.counts[self.outcome] += 1
+        # A cancelled call did not fail: CancelledError is not a subclass of Exception.
+        failure = type(error).__name__ if isinstance(error, Exception) else None
+        outcome, histogram = self.outcome, instruments.metrics.calls
         try:
-            # A cancelled call did not fail: CancelledError is not a subclass of Exception.
-            failure = type(error).__name__ if isinstance(error, Exception) else None
-            level = logging.WARNING if failure or self.outcome == "unknown" else logging.INFO
-            if is_logged(level):
-                end = failure or ("cancelled" if error is not None else self.outcome or "done")
-                self._log(level, end, entry)
-            if self._token is not None and _safe(_IS_RECORDING, self.span, default=False):
-                self._describe(failure)
+            if self.is_recording or getattr(histogram, _REAL, histogram) is not None:
+                labels, attributes = _end_of_call(
+                    operation, outcome, failure, self.attempts, self.stopped_by, self._ledger
+                )
+                if outcome is not None:
+                    _safe(histogram.record, duration, labels, default=None)
+            level = logging.WARNING if failure or outcome == "unknown" else logging.INFO
+            if outcome is not None and is_logged(level):
+                end = failure or ("cancelled" if error is not None else outcome)
+                self._log(level, end, duration, entry)
+            if self.is_recording:
+                if failure is not None:
+                    self.span.set_status(_ERROR)
+                self.span.set_attributes(attributes)
             if changes:
-                self.instruments.report_circuits(changes, self.span)
+                instruments.report_circuits(changes, self.span)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
@@ -388,33 +424,19 @@ class CallTelemetry:
                 detach(self._token)
                 _safe(_END, self.span, default=None)
 
-    def _log(self, level: int, end: str, entry: str | None) -> None:
+    def _log(self, level: int, end: str, duration: float, entry: str | None) -> None:
         log_event(
             level,
             "%(operation)s: %(end)s, attempts: %(attempts)d, %(duration).3f s",
             operation=self.call.endpoint.operation,
             end=end,
             attempts=self.attempts,
-            duration=perf_counter() - self._started,
+            duration=duration,
             outcome=self.outcome,
             stopped_by=self.stopped_by,
             trace_id=self.trace_id,
             entry=entry,
         )
-
-    def _describe(self, failure: str | None) -> None:
-        is_decided = self.outcome in ("approved", "refused")
-        attributes = {
-            "loanasync.attempts": self.attempts,
-            "loanasync.outcome": self.outcome,
-            "loanasync.approved": self.outcome == "approved" if is_decided else None,
-            "loanasync.stopped_by": self.stopped_by,
-            "loanasync.ledger": self._ledger,
-            "error.type": failure,
-        }
-        if failure is not None:
-            self.span.set_status(trace.Status(trace.StatusCode.ERROR))
-        self.span.set_attributes(_without_none(attributes))
 
 
 class AttemptTelemetry:
@@ -436,10 +458,8 @@ class AttemptTelemetry:
         self._parent = parent
         parent.attempts = number
         instruments, context = parent.instruments, parent.context
-        if number > 1:
-            instruments.metrics.retries.counts[parent.call.endpoint.operation] += 1
         # If the span of the call is not sampled, the attempts have no spans.
-        if context is not None and _safe(_IS_RECORDING, parent.span, default=False):
+        if context is not None and parent.is_recording:
             self._span = instruments.attempt_span(parent.call, number, context)
             context = set_span_in_context(self._span, context)
             self._token = attach(context)
@@ -469,12 +489,10 @@ class AttemptTelemetry:
                     error_type = f"body {response.fault}"
             elif response is not None:
                 error_type = response.cause_type
-            if self._span is not None:
-                _describe_attempt(self._span, status, error_type)
             if response is not None:
-                parent = self._parent
-                attributes = parent.instruments.attributes(parent.call, status, error_type)
-                parent.instruments.metrics.duration.record(duration, attributes)
+                histogram = self._parent.instruments.metrics.attempts
+                if self._span is not None or getattr(histogram, _REAL, histogram) is not None:
+                    self._record(duration, status, error_type)
                 is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
                 if is_logged(level):
@@ -482,9 +500,22 @@ class AttemptTelemetry:
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)
         finally:  # as in `CallTelemetry.end`
-            if self._token is not None and self._span is not None:
-                detach(self._token)
-                _safe(_END, self._span, default=None)
+            if self._span is not None:
+                self._end_span(self._span)
+
+    def _record(self, duration: float, status: int | None, error_type: str | None) -> None:
+        if (span := self._span) is not None:
+            if error_type is not None:
+                span.set_status(_ERROR)
+            span.set_attributes(_end_of_attempt(status, error_type))
+        instruments = self._parent.instruments
+        attributes = instruments.attributes(self._parent.call, status, error_type)
+        instruments.metrics.attempts.record(duration, attributes)
+
+    def _end_span(self, span: Span) -> None:
+        if self._token is not None:
+            detach(self._token)
+        _safe(_END, span, default=None)
 
     def _log(
         self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
@@ -502,11 +533,3 @@ class AttemptTelemetry:
             trace_id=parent.trace_id,
             entry=entry,
         )
-
-
-def _describe_attempt(span: Span, status: int | None, error_type: str | None) -> None:
-    if status is not None:
-        span.set_attribute("http.response.status_code", status)
-    if error_type is not None:
-        span.set_attribute("error.type", error_type)
-        span.set_status(trace.Status(trace.StatusCode.ERROR))

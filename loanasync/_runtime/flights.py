@@ -31,6 +31,7 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 
+_MOMENT = 0.001  # seconds: a time limit cannot be 0
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a flight in which no response is awaited any more
 
 
@@ -151,7 +152,11 @@ class Flights(ForkSafe):
         Raises:
             LoanError: The call failed.
         """
-        customer, payload = self._digests_of(call)
+        try:
+            customer, payload = self._digests_of(call)
+        except LoanError as error:
+            self._pipeline.telemetry.not_begun(call.endpoint.operation, error)
+            raise
         while True:
             own = Flight(self._pipeline, call, timeout, retry, customer, payload)
             flight = self._find_or_add(own)
@@ -163,8 +168,6 @@ class Flights(ForkSafe):
                 result = _result_for(own, flight, is_late=await self._wait(own, flight, within))
             else:
                 result = await self._join(own, flight, within)
-            if result is None and (left := own.deadline - self._pipeline.now()) <= 0:
-                result = _late_error(own)
             if isinstance(result, BaseException):
                 try:
                     raise result
@@ -172,7 +175,7 @@ class Flights(ForkSafe):
                     del own, flight, result  # breaks the reference cycle of error, traceback and frame
             if result is not None:
                 return result
-            timeout = evolve(timeout, total=left)
+            timeout = evolve(timeout, total=max(own.deadline - self._pipeline.now(), _MOMENT))
 
     def _find_or_add(self, own: Flight) -> Flight:
         """Return the flight of the same approval in progress, or else add this one, which `_wait` starts."""
@@ -207,7 +210,10 @@ class Flights(ForkSafe):
                 is_late = await self._wait(own, flight, within)
             finally:  # before Python 3.12, the flight may have no span when this caller joins
                 own.telemetry.link(flight.span)
-            return own.finish(_result_for(own, flight, is_late=is_late))
+            result = _result_for(own, flight, is_late=is_late)
+            if result is None and own.deadline <= self._pipeline.now():
+                result = _late_error(own)
+            return own.finish(result)
 
     async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:
         """Wait for the end of a flight. Return True if the time of this caller is over before.
@@ -267,6 +273,7 @@ class Flights(ForkSafe):
             return
         flight.task.cancel()
         if flight.phase is Phase.NEW:  # its coroutine never runs
+            self._pipeline.telemetry.not_begun(flight.call.endpoint.operation, CancelledError())
             self._finish(flight, CancelledError())
 
     async def _fly(self, flight: Flight) -> None:

@@ -138,17 +138,21 @@ class Pipeline:
         """Open the transport of the running event loop, which its first call does otherwise."""
         self._per_loop.current()
 
-    def resources(self) -> LoopResources:
+    def resources(self, operation: str) -> LoopResources:
         """Return the resources of the running event loop, for a call that begins.
 
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: The client's session belongs to another event loop.
         """
-        if self.is_closed:
-            raise ClientClosedError
-        resources = self._per_loop.current()
-        resources.transport.check()
+        try:
+            if self.is_closed:
+                raise ClientClosedError  # noqa: TRY301  (recorded like the errors of the user's session)
+            resources = self._per_loop.current()
+            resources.transport.check()
+        except Exception as error:
+            self.telemetry.not_begun(operation, error)
+            raise
         return resources
 
     def open_circuit(self, shop: Shop) -> CircuitOpenError | None:

@@ -109,7 +109,7 @@ class Run:
 
     def __init__(self, pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
         self._pipeline = pipeline
-        self.resources: LoopResources = pipeline.resources()
+        self.resources: LoopResources = pipeline.resources(call.endpoint.operation)
         self.call = call
         self.timeout: Timeout = timeout
         self.retry: RetryPolicy = retry
@@ -118,7 +118,7 @@ class Run:
 
     def __enter__(self) -> Self:
         if self.resources.waits.is_closed:
-            raise ClientClosedError
+            raise self._pipeline.telemetry.not_begun(self.call.endpoint.operation, ClientClosedError())
         self.telemetry = CallTelemetry(self._pipeline.telemetry, self.call)
         self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
         self.resources.calls += 1
@@ -161,14 +161,16 @@ class Run:
 
     def finish(self, result: Result) -> Result:
         """Record and return the result of the call."""
-        if isinstance(result, NothingKnownError):
-            return result
-        if isinstance(result, LoanError):
+        if isinstance(result, NothingKnownError):  # no failure of the call
+            self.telemetry.outcome = result.outcome
+        elif isinstance(result, LoanError):
             self._error = result
             if isinstance(result, LedgerError):
                 result.trace_id = self.trace_id
         elif isinstance(result, Approved | Refused):
             self.telemetry.outcome = "approved" if result.approved else "refused"
+        elif self.call.endpoint is not APPROVE:
+            self.telemetry.outcome = "done"
         return result
 
     # --- slots
@@ -201,13 +203,10 @@ class Run:
 
     async def _wait_for_slot(self) -> bool:
         """Wait for a slot, at most until the deadline of the call. Return False if none became free."""
-        queued = self._pipeline.now()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._remaining()):
                 await self.resources.slots.wait()
                 self._has_slot = True
-        waited = self._pipeline.now() - queued
-        self.telemetry.set_queue_time(waited, None if self._has_slot else "PoolTimeoutError")
         return self._has_slot
 
     def release_slot(self) -> None:

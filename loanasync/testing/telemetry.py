@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 else:
     sdk = LazyModule("opentelemetry.sdk.trace")
 
-_DURATIONS = ("http.client.request.duration", "loanasync.queue.duration")
-_COUNTS = ("loanasync.decisions", "loanasync.retries", "loanasync.circuit.openings", "loanasync.inflight")
+_DURATIONS = ("http.client.request.duration", "loanasync.call.duration")
+_COUNTS = ("loanasync.circuit.openings", "loanasync.inflight")
 _CLIENT_METRICS = (*_DURATIONS, *_COUNTS)
 
 
@@ -55,8 +55,10 @@ class TelemetryRecorder:
         >>> shop = scripted_client(system_error(), approved(), telemetry=recorder.telemetry)
         >>> decision = run(shop.approve(fiscal_code, request))
         >>> [call] = recorder.spans("loanasync.approve")
-        >>> recorder.attributes(call)["loanasync.attempts"], recorder.metric("loanasync.retries").sum
-        (2, 1)
+        >>> recorder.attributes(call)["loanasync.attempts"]
+        2
+        >>> recorder.metric("loanasync.call.duration", {"loanasync.outcome": "approved"}).count
+        1
     """
 
     tracer_provider: TracerProvider
@@ -108,9 +110,9 @@ class TelemetryRecorder:
         """Return the current value of a metric.
 
         Args:
-            name: ``loanasync.decisions``, ``loanasync.retries``, ``loanasync.circuit.openings``,
-                ``loanasync.inflight``, ``http.client.request.duration`` or ``loanasync.queue.duration``
-                (seconds), or another metric that was recorded with the provider.
+            name: ``loanasync.call.duration`` or ``http.client.request.duration`` (seconds),
+                ``loanasync.circuit.openings`` or ``loanasync.inflight``, or another metric that was recorded
+                with the provider.
             attributes: Include only values recorded with these attributes, such as
                 ``{"loanasync.outcome": "refused"}``.
 

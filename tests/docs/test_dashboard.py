@@ -1,11 +1,10 @@
 """Queries of the dashboard and of alerts match the Prometheus exporter, and use every metric."""
 
 import asyncio
-import contextlib
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,12 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, Metric
 
-from loanasync import LoanError, Telemetry, Timeout
-from loanasync.testing import (
-    ScriptedResponse,
-    SentRequest,
-    approval_request,
-    approved,
-    computed,
-    connection_lost,
-    denied,
-    fiscal_code,
-    not_connected,
-    refused,
-    response,
-    scripted_client,
-    system_error,
-    timed_out,
-)
+from loanasync import Telemetry, Timeout
+from loanasync.testing import approved, denied, fiscal_code, response, system_error, timed_out
 from loanasync.testing.telemetry import _CLIENT_METRICS
+from support.call_ends import ENDS
+from support.ledger_clients import held_response
+from support.memory_clients import Shop
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "_static" / "grafana.json").read_text(encoding="utf-8"))
@@ -48,44 +35,35 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
 
 
 async def _make_calls(metering: MeterProvider) -> None:
-    """Make calls with every outcome, one that waits for a slot, and one that times out waiting."""
+    """Make calls that end in each way."""
+    telemetry = Telemetry(meter_provider=metering)
+    for play, _ in ENDS.values():
+        await play(telemetry)
     lost = response(201, b'{"approved": tr')
-    for script in (
-        *([approved()], [refused()], [system_error(), approved()], [system_error()] * 3),
-        *([connection_lost()], [not_connected()], [timed_out()], [denied()], [lost]),
-    ):
-        client = scripted_client(*script, telemetry=Telemetry(meter_provider=metering))
-        with contextlib.suppress(LoanError):
-            await client.approve(fiscal_code(), approval_request())
-    arrived, responding = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: SentRequest) -> ScriptedResponse:
-        arrived.set()
-        await responding.wait()
-        return approved()
-
-    busy = scripted_client(
-        computed(wait), approved(), telemetry=Telemetry(meter_provider=metering), max_concurrency=1
-    )
-    first = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))
+    for script in ([system_error()] * 3, [timed_out()], [denied()], [lost]):
+        await Shop(*script, telemetry=telemetry).approve()
+    step, arrived, go = held_response(approved())
+    busy = Shop(step, telemetry=telemetry, max_concurrency=1)
+    first = asyncio.create_task(busy.approve())
     await arrived.wait()
-    second = asyncio.create_task(busy.approve(fiscal_code(), approval_request()))
-    short = Timeout(total=0.001, attempt=0.001, connect=0.0005)
-    with contextlib.suppress(LoanError):
-        await busy.approve(fiscal_code(), approval_request(), timeout=short)
-    responding.set()
-    await asyncio.gather(first, second)
+    await busy.approve(fiscal_code(), timeout=Timeout(total=0.001, attempt=0.001, connect=0.0005))
+    go.set()
+    await first
+
+
+def rendered(make_calls: Callable[[MeterProvider], Coroutine[None, None, object]]) -> list[Metric]:
+    """Return the metrics of the package after calls, as the real exporter renders them."""
+    registry = CollectorRegistry()
+    metering = MeterProvider([PrometheusMetricReader(registry=registry)], shutdown_on_exit=False)
+    asyncio.run(make_calls(metering))
+    families = [family for family in registry.collect() if family.name != "target"]
+    metering.shutdown()
+    return families
 
 
 @pytest.fixture(scope="module")
 def families() -> list[Metric]:
-    """Metrics of the package, as the real exporter renders them."""
-    registry = CollectorRegistry()
-    metering = MeterProvider([PrometheusMetricReader(registry=registry)], shutdown_on_exit=False)
-    asyncio.run(_make_calls(metering))
-    rendered = [family for family in registry.collect() if family.name != "target"]
-    metering.shutdown()
-    return rendered
+    return rendered(_make_calls)
 
 
 def filled_in(expression: str) -> str:
@@ -127,20 +105,68 @@ def grouped(expression: str) -> set[str]:
     return {label for modifier in modifiers if modifier is not None for label in modifier.labels}
 
 
+def selected(selector: promql.VectorSelector, families: list[Metric]) -> list[tuple[dict[str, str], float]]:
+    """Return the labels and the value of each sample that a selector selects."""
+    samples = [each for family in families for each in family.samples if each.name == selector.name]
+    found = [({**each.labels, **SCRAPED}, each.value) for each in samples]
+    for matcher in selector.matchers.matchers:
+        matches = MATCHES[str(matcher.op).removeprefix("MatchOp.")]
+        assert all(matcher.name in labels for labels, _ in found), f"no label has the name {matcher.name}"
+        found = [sample for sample in found if matches(sample[0][matcher.name], matcher.value)]
+    return found
+
+
 @pytest.mark.parametrize("expression", [*EXPRESSIONS, *ALERTS])
 def test_selectors_match_metrics_of_the_exporter(expression: str, families: list[Metric]) -> None:
-    samples = [(each.name, {**each.labels, **SCRAPED}) for family in families for each in family.samples]
     found = selectors(expression)
     assert found
     for selector in found:
-        named = [labels for name, labels in samples if name == selector.name]
-        assert named, f"no metric has the name {selector.name}"
-        for matcher in selector.matchers.matchers:
-            matches = MATCHES[str(matcher.op).removeprefix("MatchOp.")]
-            assert all(matcher.name in labels for labels in named), f"no label has the name {matcher.name}"
-            named = [labels for labels in named if matches(labels[matcher.name], matcher.value)]
-        assert named, f"{selector.name} has no such values: {selector.matchers}"
+        named = [labels for labels, _ in selected(selector, families)]
+        assert named, f"{selector} selects nothing"
         assert grouped(expression) <= set().union(*named)
+
+
+# The panels and alerts for failures that a person must look at, by the calls that play them.
+SHOWN = {
+    "lost": {"Outcome unknown", "alert: unknown"},
+    "ledger down": {"Ledger down", "alert: ledger"},
+    "ledger mismatch": {"Ledger mismatch", "alert: ledger"},
+    "circuit open": {
+        *("Outcome unknown", "alert: unknown", "Circuit breaker open", "alert: circuit"),
+        "Openings of the circuit breaker",
+    },
+    "other data": {"Other data"},
+    "invalid": {"Invalid requests"},
+    "without an order token": {"Invalid requests"},
+}
+FAILURES = {
+    **{title: target["expr"] for title, target in panels() if title in set().union(*SHOWN.values())},
+    "alert: unknown": next(each for each in ALERTS if '"unknown"' in each),
+    "alert: ledger": next(each for each in ALERTS if "Ledger" in each),
+    "alert: circuit": next(each for each in ALERTS if "circuit" in each),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_failure_moves_its_panels_and_alerts_and_no_others(name: str) -> None:
+    play, _ = ENDS[name]
+    families = rendered(lambda metering: play(Telemetry(meter_provider=metering)))
+    moved = {
+        title
+        for title, expression in FAILURES.items()
+        for each in selectors(expression)
+        if each.offset is None and any(value for _, value in selected(each, families))
+    }
+    assert moved == SHOWN[name]
+
+
+def test_counts_of_rare_failures_include_the_first_of_a_series() -> None:
+    """`increase` alone misses it: the series of a histogram begins with its first call."""
+    rare = [each for each in (*EXPRESSIONS, *ALERTS) if "increase(loanasync_call" in each]
+    assert len(rare) > 5
+    for expression in rare:
+        assert expression.count("increase(") == expression.count(" or max_over_time(")
+        assert expression.count("increase(") == expression.count(" offset ")
 
 
 def test_every_metric_is_on_a_panel(families: list[Metric]) -> None:
@@ -152,9 +178,9 @@ def test_every_metric_is_on_a_panel(families: list[Metric]) -> None:
 
 
 def test_each_outcome_has_its_colour_and_unknown_alerts(families: list[Metric]) -> None:
-    [decisions] = [family for family in families if family.name == "loanasync_decisions"]
-    outcomes = {sample.labels["loanasync_outcome"] for sample in decisions.samples}
     [panel] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Approvals by outcome"]
+    [selector] = selectors(panel["targets"][0]["expr"])
+    outcomes = {labels["loanasync_outcome"] for labels, _ in selected(selector, families)}
     colours = {
         each["matcher"]["options"]: each["properties"][0]["value"]["fixedColor"]
         for each in panel["fieldConfig"]["overrides"]

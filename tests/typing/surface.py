@@ -102,7 +102,7 @@ def help_for_tests(recorder: TelemetryRecorder) -> None:
     assert_type(script.client(telemetry=recorder.telemetry), LoanClient)
     assert_type(scripted_client(approved()), LoanClient)
     assert_type(script.sent, list[SentRequest])
-    assert_type(recorder.metric("loanasync.retries"), Metric)
+    assert_type(recorder.metric("loanasync.inflight"), Metric)
     ScriptedTransport(approved)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,6 @@ from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
     SentRequest,
-    TelemetryRecorder,
     approved,
     computed,
     connection_lost,
@@ -128,21 +127,6 @@ async def test_slot_is_free_while_an_approval_is_settled(step: ScriptedResponse)
     settled.set()
     await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(calls[1].result(), Refused)
-
-
-async def test_wait_for_a_slot_is_measured_once_by_the_clock_of_the_client() -> None:
-    recorder, script = TelemetryRecorder(), ScriptedTransport()
-
-    async def slow(_: SentRequest) -> ScriptedResponse:
-        await asyncio.sleep(0)  # until the second call has begun
-        script.clock.time += 7
-        return approved()
-
-    script.add(computed(slow), system_error(), approved())
-    client = script.client(max_concurrency=1, telemetry=recorder.telemetry)
-    await asyncio.gather(request(client), request(client, OTHER))
-    waited = recorder.metric("loanasync.queue.duration")
-    assert (waited.count, waited.sum) == (1, 7)
 
 
 async def test_copies_of_a_client_share_its_quota() -> None:

@@ -43,8 +43,7 @@ def test_global_providers_record_calls(steps: list[str]) -> None:
         "POST /api/shops/{shopId}/requests/{fiscalCode}",
         "loanasync.approve",
         "http.client.request.duration",
+        "loanasync.call.duration",
         "loanasync.circuit.openings",
-        "loanasync.decisions",
         "loanasync.inflight",
-        "loanasync.retries",
     ]

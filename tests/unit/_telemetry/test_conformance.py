@@ -62,7 +62,7 @@ CONDITIONAL = {
 OWN: dict[str, tuple[type, set[object] | None]] = {
     OPERATION: (str, set(OPERATIONS)),
     "loanasync.attempts": (int, None),
-    "loanasync.outcome": (str, {"approved", "refused", "unknown", "not_sent", "not_evaluated"}),
+    "loanasync.outcome": (str, {"approved", "refused", "done", "unknown", "not_sent", "not_evaluated"}),
     "loanasync.approved": (bool, None),
     "loanasync.stopped_by": (str, {"attempts", "deadline", "quota", "slot", "cancelled"}),
     "loanasync.ledger": (str, {"claimed", "hit", "joined", "remembered", "blocked", "unavailable"}),
@@ -75,14 +75,12 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         {*REQUIRED, *CONDITIONAL} - {url_attributes.URL_FULL, http_attributes.HTTP_REQUEST_RESEND_COUNT},
         "Duration of HTTP client requests.",
     ),
-    "loanasync.queue.duration": (
+    "loanasync.call.duration": (
         "s",
         Histogram,
-        {OPERATION, error_attributes.ERROR_TYPE},
-        "Wait for a slot of max_concurrency; calls that got one at once are not recorded.",
+        {OPERATION, "loanasync.outcome", "loanasync.attempts", error_attributes.ERROR_TYPE},
+        "Duration of calls, however they end.",
     ),
-    "loanasync.decisions": ("{decision}", Sum, {"loanasync.outcome"}, "Approvals by outcome."),
-    "loanasync.retries": ("{retry}", Sum, {OPERATION}, "Attempts after a response with status 500."),
     "loanasync.circuit.openings": (
         "{opening}",
         Sum,
@@ -146,7 +144,7 @@ Action = Callable[[LoanClient], Awaitable[None]]
 FAULT, EVALUATED = system_error(), domain_error("User already evaluated for approval")
 ERROR, UNSET = StatusCode.ERROR, StatusCode.UNSET
 # The responses, the action of the shop, and the span status and outcome of the last call.
-CALLS: dict[str, tuple[list[ScriptedResponse], Action, StatusCode, str | None]] = {
+CALLS: dict[str, tuple[list[ScriptedResponse], Action, StatusCode, str]] = {
     "approved": ([approved()], approve, UNSET, "approved"),
     "refused": ([refused()], approve, UNSET, "refused"),
     "approved after faults": ([FAULT, FAULT, approved()], approve, UNSET, "approved"),
@@ -166,11 +164,11 @@ CALLS: dict[str, tuple[list[ScriptedResponse], Action, StatusCode, str | None]] 
     "timed out": ([timed_out()], approve, ERROR, "unknown"),
     "cancelled": ([computed(_cancel_caller)], cancelled, UNSET, "unknown"),
     "crowded": ([computed(_long), approved()], crowded, ERROR, "not_sent"),
-    "created": ([response(201, {})], create, UNSET, None),
-    "not created": ([denied()], create, ERROR, None),
-    "uploaded": ([response(200, {})], upload, UNSET, None),
-    "completed": ([response(200, {})], complete, UNSET, None),
-    "not completed": ([connection_lost()], complete, ERROR, None),
+    "created": ([response(201, {})], create, UNSET, "done"),
+    "not created": ([denied()], create, ERROR, "not_evaluated"),
+    "uploaded": ([response(200, {})], upload, UNSET, "done"),
+    "completed": ([response(200, {})], complete, UNSET, "done"),
+    "not completed": ([connection_lost()], complete, ERROR, "unknown"),
 }
 
 
@@ -261,8 +259,6 @@ def test_attempt_spans_have_a_resend_count_from_the_second(recorder: TelemetryRe
     for span_id, counts in below.items():
         assert counts == list(range(len(counts)))
         assert attributes(calls[span_id])["loanasync.attempts"] == len(counts)
-    repeated = sum(max(0, len(counts) - 1) for counts in below.values())
-    assert recorder.metric("loanasync.retries").sum == repeated
 
 
 def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name: str) -> None:
@@ -279,11 +275,11 @@ def test_call_span_has_the_result_of_the_call(recorder: TelemetryRecorder, name:
         assert (span.status.status_code is StatusCode.ERROR) == (error_attributes.ERROR_TYPE in found)
         assert hasattr(loanasync, found.get(error_attributes.ERROR_TYPE, "LoanError"))
         assert found.get("loanasync.approved") == {"approved": True, "refused": False}.get(
-            found.get("loanasync.outcome", "")
+            found["loanasync.outcome"]
         )
     first = min(spans, key=lambda span: attributes(span).get(error_attributes.ERROR_TYPE, "~"))
     assert first.status.status_code is status
-    assert attributes(first).get("loanasync.outcome") == outcome
+    assert attributes(first)["loanasync.outcome"] == outcome
 
 
 def test_metrics_have_the_published_names_units_and_boundaries(recorder: TelemetryRecorder) -> None:
@@ -313,18 +309,20 @@ def test_metrics_agree_with_spans(recorder: TelemetryRecorder) -> None:
     assert compared
 
 
-def test_each_attempt_is_counted_once_and_inflight_returns_to_zero(
+def test_attempts_and_calls_are_counted_once_and_inflight_is_zero(
     recorder: TelemetryRecorder, name: str
 ) -> None:
     ended = [] if name == "cancelled" else of_kind(recorder, SpanKind.CLIENT)
     assert recorder.metric(http_metrics.HTTP_CLIENT_REQUEST_DURATION).count == len(ended)
     assert recorder.metric("loanasync.inflight").sum == 0
-    late = recorder.metric("loanasync.queue.duration", {"error.type": "PoolTimeoutError"})
+    late = recorder.metric("loanasync.call.duration", {"error.type": "PoolTimeoutError"})
     assert late.count == (name == "crowded")
-    outcomes = [attributes(span).get("loanasync.outcome") for span in of_kind(recorder, SpanKind.INTERNAL)]
-    for outcome in ("approved", "refused", "unknown"):
-        counted = recorder.metric("loanasync.decisions", {"loanasync.outcome": outcome})
-        assert counted.sum == outcomes.count(outcome)
+    _, _, names, _ = METRICS["loanasync.call.duration"]
+    calls = [attributes(span).items() for span in of_kind(recorder, SpanKind.INTERNAL)]
+    ends = [{key: value for key, value in call if key in names} for call in calls]
+    assert recorder.metric("loanasync.call.duration").count == len(ends)
+    for end in ends:
+        assert recorder.metric("loanasync.call.duration", end).count == ends.count(end)
 
 
 async def test_inflight_counts_calls_in_progress() -> None:

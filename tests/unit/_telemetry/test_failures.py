@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import Approved, Refused, Telemetry, _log
+from loanasync import Approved, InvalidRequestError, Refused, Telemetry, _log
 from loanasync._telemetry import AttributeCounts, metrics_for
 from loanasync.testing import (
     ScriptedTransport,
@@ -91,7 +91,7 @@ async def test_span_without_an_id_has_no_trace_id() -> None:
     assert decision.meta.trace_id is None
 
 
-@pytest.mark.parametrize("name", ["duration", "queue", "observe"])
+@pytest.mark.parametrize("name", ["calls", "attempts", "observe"])
 async def test_failing_metric_does_not_affect_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,6 +105,8 @@ async def test_failing_metric_does_not_affect_calls(
     )
     both = await asyncio.gather(*(client.approve(fiscal_code(), approval_request()) for _ in range(2)))
     assert [type(decision) for decision in both] == [Approved, Approved]
+    with pytest.raises(InvalidRequestError):
+        await client.approve("RSSMRA", approval_request())
     if name != "observe":  # the SDK logs failures of callbacks
         assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
     provider.shutdown()
@@ -238,7 +240,7 @@ async def test_provider_that_is_not_hashable_records_metrics() -> None:
     data = reader.get_metrics_data()
     assert data is not None
     names = {each.name for each in data.resource_metrics[0].scope_metrics[0].metrics}
-    assert "loanasync.decisions" in names
+    assert "loanasync.call.duration" in names
     provider.shutdown()
 
 
@@ -247,4 +249,4 @@ async def test_clients_of_one_provider_are_counted_together() -> None:
     for _ in range(2):
         client = scripted_client(approved(), telemetry=recorder.telemetry)
         await client.approve(FISCAL_CODE, approval_request())
-    assert recorder.metric("loanasync.decisions").sum == 2
+    assert recorder.metric("loanasync.call.duration").count == 2

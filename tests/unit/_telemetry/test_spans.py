@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import opentelemetry
 import pytest
@@ -36,8 +37,10 @@ from loanasync._settings import Propagate
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry, Instruments
 from loanasync.testing import (
     ScriptedResponse,
+    SentRequest,
     TelemetryRecorder,
     approved,
+    computed,
     connection_lost,
     refused,
     system_error,
@@ -185,11 +188,13 @@ def test_durations_of_call_and_attempt_are_measured(
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     parent = CallTelemetry(Instruments(telemetry), call)
     AttemptTelemetry(parent, 1).end(Response(status=201, headers={}, body=b""))
+    parent.outcome = "done"
     parent.end(None)
     data = reader.get_metrics_data()
     assert data is not None
-    points: Any = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-    assert [point.sum for point in points] == [0.25]
+    metrics: Any = data.resource_metrics[0].scope_metrics[0].metrics
+    durations = {each.name: [point.sum for point in each.data.data_points] for each in metrics[:2]}
+    assert durations == {"loanasync.call.duration": [2.0], "http.client.request.duration": [0.25]}
     assert [vars(record)["duration"] for record in caplog.records] == [0.25, 2.0]
 
 
@@ -264,3 +269,48 @@ async def test_without_an_sdk_the_trace_of_the_caller_is_propagated(
     assert isinstance(decision, Approved)
     assert decision.meta.trace_id == f"{0xAB:032x}"
     assert run.transport.sent[0].headers["traceparent"] == f"00-{0xAB:032x}-{0xCD:016x}-01"
+
+
+class CountingSpan(NonRecordingSpan):
+    """A span that is recorded, and keeps the attributes of each call of `set_attributes`."""
+
+    def __init__(self) -> None:
+        super().__init__(SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=False))
+        self.sets: list[dict[str, Any]] = []
+        self.others = mock.Mock()
+        self.set_attribute = self.set_status = self.others  # type: ignore[method-assign]
+
+    def is_recording(self) -> bool:
+        return True
+
+    def set_attributes(self, attributes: Any) -> None:
+        self.sets.append(dict(attributes))
+
+
+async def test_attributes_of_a_span_are_set_at_its_start_and_at_once_at_its_end() -> None:
+    spans = CountingSpan(), CountingSpan()
+    provider = mock.create_autospec(trace.TracerProvider, instance=True)
+    provider.get_tracer.return_value.start_span.side_effect = spans
+    await Run(approved(), telemetry=Telemetry(tracer_provider=provider)).approve()
+    started = [call.args[3].keys() for call in provider.get_tracer.return_value.start_span.call_args_list]
+    names = ("request.method", "server.address", "server.port", "url.full", "url.template")
+    assert started == [set(), {name.replace("request", "http.request") for name in names}]
+    call, attempt = spans
+    assert attempt.sets == [{"http.response.status_code": 201}]
+    assert [each.keys() for each in call.sets] == [
+        {f"loanasync.{name}" for name in ("operation", "outcome", "approved", "attempts")}
+    ]
+    for span in spans:
+        span.others.assert_not_called()
+
+
+async def test_span_of_an_attempt_is_current_in_the_transport_of_the_user() -> None:
+    recorder, seen = TelemetryRecorder(), []
+
+    def look(_: SentRequest) -> ScriptedResponse:
+        seen.append(trace.get_current_span().get_span_context())
+        return approved()
+
+    await Run(computed(look), telemetry=recorder.telemetry).approve()
+    [attempt] = recorder.spans(f"POST {TEMPLATE}")
+    assert seen == [attempt.context]
