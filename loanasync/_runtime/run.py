@@ -319,7 +319,8 @@ class Run:
         # The response to an approval is read and settled even if its callers have left.
         within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
         self.attempts += 1
-        attempt = AttemptTelemetry(self.telemetry, self.attempts)
+        is_current = self.telemetry.is_recording and is_of_user(resources.transport)
+        attempt = AttemptTelemetry(self.telemetry, self.attempts, is_current=is_current)
         response: Response | NoResponse | None = None
         try:
             request = self._sending = call.request(attempt.headers, token)

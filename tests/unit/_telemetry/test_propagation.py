@@ -7,6 +7,15 @@ import pytest
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from loanasync import Approved, Telemetry, _log
 from loanasync._telemetry import injector
@@ -99,4 +108,18 @@ RESERVED = [
 )
 @pytest.mark.usefixtures("propagator")
 def test_propagator_cannot_set_headers_of_the_request() -> None:
-    assert injector("global")(Context()) == {}
+    assert injector("global")(INVALID_SPAN, Context()) == {}
+
+
+@pytest.mark.parametrize("state", [None, TraceState([("vendor", "1"), ("other", "2")])])
+@pytest.mark.parametrize("flags", [0x00, 0x01, 0x03])
+@pytest.mark.parametrize(("trace_id", "span_id"), [(0xAB, 0xCD), ((1 << 128) - 1, (1 << 64) - 1), (0, 0)])
+def test_trace_headers_are_those_of_the_usual_propagator(
+    trace_id: int, span_id: int, flags: int, state: TraceState | None
+) -> None:
+    ids = SpanContext(trace_id, span_id, False, TraceFlags(flags), state)  # noqa: FBT003  (`is_remote`)
+    span, usual = NonRecordingSpan(ids), dict[str, str]()
+    if trace_id:
+        TraceContextTextMapPropagator().inject(usual, set_span_in_context(span))
+    assert injector("traceparent")(span, Context()) == usual
+    assert injector("off")(span, Context()) == {}
