@@ -201,15 +201,12 @@ class Instruments:
         self.tracer: trace.Tracer = trace.get_tracer(
             "loanasync", __version__, settings.tracer_provider, SCHEMA
         )
-        self._is_proxy = isinstance(self.tracer, trace.ProxyTracer)  # a global provider may be set later
+        # A global provider may be set later.
+        self.is_proxy: bool = isinstance(self.tracer, trace.ProxyTracer)
         self.metrics: Metrics = metrics_for(settings.meter_provider)
 
     def span(self, name: str, kind: SpanKind, attributes: Attributes, context: Context) -> Span:
         """Start a span whose parent is in `context`; `INVALID_SPAN` means that tracing is off."""
-        # While no global provider is set, this shortcut is three times as fast as the proxy tracer. It reads
-        # a private name, because `get_tracer_provider` reads the environment each time.
-        if self._is_proxy and getattr(trace, "_TRACER_PROVIDER", ...) is None and not context:
-            return INVALID_SPAN
         # A copy of the attributes, because a sampler may change them.
         off: Span = INVALID_SPAN
         span = _safe(self.tracer.start_span, name, context, kind, dict(attributes), default=off)
@@ -358,7 +355,11 @@ class CallTelemetry:
         self._started = perf_counter()
         operation = call.endpoint.operation
         context = get_current()
-        span = instruments.span(_SPAN_NAMES[operation], SpanKind.INTERNAL, {}, context)
+        span: Span = INVALID_SPAN
+        # While no global provider is set, this is three times as fast as the proxy tracer. It reads a private
+        # name, because `get_tracer_provider` reads the environment each time.
+        if context or not instruments.is_proxy or getattr(trace, "_TRACER_PROVIDER", ...) is not None:
+            span = instruments.span(_SPAN_NAMES[operation], SpanKind.INTERNAL, {}, context)
         if span is not INVALID_SPAN:
             self.span = span
             ids = _safe(_GET_CONTEXT, span, default=INVALID_SPAN_CONTEXT)
