@@ -235,6 +235,7 @@ class DirectConnection(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []  # all headers
         self._headers: dict[str, str] = {}  # those that are read
         self._body: list[bytes] = []
+        self._header_count = 0
         self._received = self._body_size = 0  # bytes
         self._is_malformed = self._is_complete = self._is_followed = False
 
@@ -432,7 +433,9 @@ class DirectConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header (called by the parser; also for the trailers behind a body)."""
         if not self._status:
-            self._fields.append((name, value))
+            self._header_count += 1
+            if self._header_count <= MAX_HEADERS:
+                self._fields += ((name, value),)  # without the cost of a call
 
     def on_headers_complete(self) -> None:
         """Read the headers, unless the response is an interim one (called by the parser)."""
@@ -441,16 +444,18 @@ class DirectConnection(asyncio.Protocol):
         status, fields = self._parser.get_status_code(), self._fields
         if status in _INTERIM:
             fields.clear()
+            self._header_count = 0
             return
+        self._is_malformed |= self._header_count > MAX_HEADERS
+        may_be_long = self._received > MAX_FIELD_SIZE
         for name, value in fields:
-            if b"\0" in value or len(name) + len(value) > MAX_FIELD_SIZE:
+            if b"\0" in value or (may_be_long and len(name) + len(value) > MAX_FIELD_SIZE):
                 self._is_malformed = True
             known = _HEADERS.get(name.lower())
             if known is not None:
                 text = value.decode(errors="surrogateescape").strip()
                 earlier = self._headers.get(known)
                 self._headers[known] = text if earlier is None else f"{earlier}, {text}"
-        self._is_malformed |= len(fields) > MAX_HEADERS
         if not self._is_malformed:
             self._status = status
 

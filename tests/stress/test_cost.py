@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (151, 122, 122),
-    "function calls, own session": (209, 199, 198),
-    "function calls, session of the user": (224, 214, 213),
-    "function calls, recording": (470, 459, 458),
-    "C calls, script": (165, 146, 146),
-    "C calls, own session": (226, 217, 213),
-    "C calls, session of the user": (235, 226, 222),
-    "C calls, recording": (411, 402, 390),
+    "function calls, script": (159, 130, 130),
+    "function calls, own session": (215, 205, 204),
+    "function calls, session of the user": (230, 220, 219),
+    "function calls, recording": (513, 503, 502),
+    "C calls, script": (176, 157, 157),
+    "C calls, own session": (243, 234, 230),
+    "C calls, session of the user": (252, 243, 239),
+    "C calls, recording": (463, 454, 442),
     "objects in flight, own session": (29, 29, 29),
     "objects in flight, session of the user": (29, 29, 29),
 }

@@ -37,7 +37,7 @@ def connections(sandbox: Sandbox) -> int:
 
 async def open_connection(client: LoanClient, sandbox: Sandbox) -> None:
     assert isinstance(await approval(client), Approved)
-    assert connections(sandbox) == 1
+    assert connections(sandbox) == 2  # one of the creation, which no approval uses, and one of the approval
 
 
 def _loops() -> list[Any]:
