@@ -34,8 +34,7 @@ from loanasync._protocol.endpoints import (
 from loanasync._public import LazyModule
 from loanasync._results import Decision, Problems
 from loanasync._runtime.breaker import Breaker
-from loanasync._runtime.flights import Flights
-from loanasync._runtime.guard import ProcessGuard
+from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._runtime.run import NothingKnownError, run_call
@@ -85,7 +84,9 @@ class LoanClient(Closing):
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
     Entering the block opens the session; otherwise the first call does.
 
-    A client cannot be copied or pickled. Create one in each process.
+    A client cannot be copied or pickled. Create one in each process. Without a ledger, the clients of one
+    process share the memory of approvals, also after a client was closed. Clients with `session` share that
+    of their session, and a client with `transport` has its own.
 
     Args:
         base_url: URL of the environment, sandbox or production. It must use https, or http to
@@ -179,7 +180,7 @@ class LoanClient(Closing):
         if breaker is not None:
             require(CircuitBreaker, "breaker", breaker)
         self._ledger_guard = _ledger_guard(ledger, ledger_policy, shop.base_url)
-        self._is_for_tests = transport is not None  # or of a sandbox: then a worker accepts a MemoryLedger
+        self._is_for_tests = False
         self._owns_ledger = False
         self._applications: list[object] = []  # in whose lifespan the client is; shared by its copies
         self._opens_session = session is None and transport is None
@@ -194,7 +195,10 @@ class LoanClient(Closing):
             now=time.monotonic if clock is None else clock.now,
             sleep=asyncio.sleep if clock is None else clock.sleep,
         )
-        self._flights = Flights(self._pipeline, self._ledger_guard or ProcessGuard())
+        memory = MEMORIES.of(session if ledger is None else ledger)
+        self._flights = Flights(self._pipeline, self._ledger_guard, memory)
+        if transport is not None:
+            self._set_for_tests()
 
     @classmethod
     def from_env(cls, **options: Unpack[ClientOptions]) -> Self:
@@ -286,6 +290,12 @@ class LoanClient(Closing):
         finally:
             del auth_token  # secret: must not be in a traceback
         return other
+
+    def _set_for_tests(self) -> None:
+        """Accept a MemoryLedger in workers. Without a ledger, remember approvals in this client only."""
+        self._is_for_tests = True
+        if self._ledger_guard is None:
+            self._flights.shared = None
 
     @property
     def timeout(self) -> Timeout:
@@ -536,9 +546,9 @@ class LoanClient(Closing):
                 not contain personal data.
             repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been
                 evaluated.
-            wait: With a ledger, seconds to wait for another process that is requesting the same approval,
-                never longer than ``timeout.total``. By default ``LedgerPolicy.wait``, 2 seconds. It does
-                not apply to other calls of this client, so it has no effect without a ledger.
+            wait: Seconds to wait for another event loop or thread that is requesting the same approval, and
+                with a ledger for another process, never longer than ``timeout.total``. By default
+                ``LedgerPolicy.wait``, 2 seconds. It does not apply to calls that share one request.
             timeout: Time limits of this call instead of the client's.
             retry: Retries of this call instead of the client's.
 
@@ -858,7 +868,7 @@ class LoanClient(Closing):
             within: Seconds to wait for calls in progress. None waits for ``timeout.longest`` of the client,
                 or of an approval with longer limits whose response is awaited.
         """
-        drain = self._flights.longest(self._options.timeout) if within is None else within
+        drain = self._flights.longest(self._options.timeout, within)
         async with self._pipeline.closing(drain):
             try:
                 await self._pipeline.aclose(drain)
@@ -923,7 +933,7 @@ class LoanClient(Closing):
         else:
             raise RuntimeError("close() cannot be called in an event loop; use `await client.aclose()`")
         try:
-            drain = self._flights.longest(self._options.timeout) if within is None else within
+            drain = self._flights.longest(self._options.timeout, within)
             self._pipeline.close_from_outside(drain)
         finally:
             if self._ledger_guard is not None and self._owns_ledger:

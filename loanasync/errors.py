@@ -31,7 +31,7 @@
         ├── InFlightError                another call or worker has requested this approval
         ├── OutcomeUnknownError          requested before, with an unknown outcome; no request was sent
         ├── PayloadMismatchError         requested before, with other data; no request was sent
-        ├── DecisionForgottenError       decided before, but the client keeps only its last decisions
+        ├── DecisionForgottenError       decided before, but the process keeps only its last decisions
         ├── NotResolvedError             the entry does not permit the outcome that `resolve` states
         └── DecisionNotRecordedError     decided, but not written to the ledger; the error has the decision
 
@@ -996,24 +996,24 @@ class OutcomeUnknownError(LedgerError):
 
 @define(slots=False, repr=False)
 class DecisionForgottenError(LedgerError):
-    """The service decided within the last hour, and the client no longer has the decision.
+    """The service decided within the last hour, and the process no longer has the decision.
 
-    Only a client without a ledger raises it: it keeps the last 10,000 decisions, at most 64 MiB of responses.
-    No request was sent. Ask the service for the decision, and pass a ledger to `LoanClient`.
+    Only a client without a ledger raises it: the process keeps the last 10,000 decisions, at most 64 MiB of
+    responses. No request was sent. Ask the service for the decision, and pass a ledger to `LoanClient`.
 
     Args:
         outcome: ``approved`` or ``refused``.
 
     Example:
         >>> print(DecisionForgottenError("approve", "", "approved"))
-        approve: the service has decided (approved), but this client keeps only its last decisions; reque...
+        approve: the service has decided (approved), but this process keeps only its last decisions; reque...
     """
 
     outcome: Literal["approved", "refused"]
 
     def __str__(self) -> str:
         return (
-            f"{self._entry}: the service has decided ({self.outcome}), but this client keeps only its last "
+            f"{self._entry}: the service has decided ({self.outcome}), but this process keeps only its last "
             "decisions; request not sent; look it up at the service, and use a ledger"
         )
 

@@ -1,10 +1,13 @@
 """Pytest fixtures `loan_sandbox` and `loan_client`. A test fails if it misuses the protocol.
 
+Before each test, the plugin calls `loanasync.testing.forget_approvals`.
+
 pytest loads this module in every run where loanasync is installed, so it imports the package lazily.
 """
 
 import difflib
 import inspect
+import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -136,6 +139,13 @@ def _misuse_report(findings: Iterable["sandboxes.Finding"]) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
     config.addinivalue_line("markers", _MARK_HELP)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
+def pytest_runtest_setup() -> None:
+    """Forget the approvals of earlier tests, if there are any."""
+    if (flights := sys.modules.get("loanasync._runtime.flights")) is not None:
+        flights.MEMORIES.forget()
 
 
 @pytest.hookimpl(hookwrapper=True)  # `wrapper=True` needs pytest 8

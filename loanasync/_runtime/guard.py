@@ -32,6 +32,7 @@ _MAX_BYTES = 64 * 1024**2  # of their bodies: 6 kB for each; a usual one has 1 o
 _MAX_UNREADABLE = 16_384  # bytes of a body without a decision
 _MANY = 200_000  # approvals in the last hour: a ledger is the better memory
 _RECORD = Struct("<BI16s")  # state, time in seconds, digest of the request
+_DECIDED = ("approved", "refused")
 _STATES: tuple[EntryState, ...] = ("inflight", "approved", "refused", "unknown", "lost")
 
 
@@ -68,7 +69,14 @@ class Claim:
 
 
 class Guard(Protocol):
-    """Protocol of an object that decides whether the request of an approval may be sent."""
+    """Protocol of an object that decides whether the request of an approval may be sent.
+
+    Attributes:
+        wait: Seconds that a call waits for another event loop or process that is requesting its approval.
+    """
+
+    @property
+    def wait(self) -> float: ...
 
     def parts(self, call: Call) -> tuple[str | None, ...]:
         """Return what distinguishes the approvals of one customer.
@@ -89,6 +97,9 @@ class Guard(Protocol):
     def inherit(self, run: Run) -> None:
         """Note, in a forked child, an approval that the parent process is requesting."""
 
+    def give_up(self, run: Run) -> None:
+        """Note that an approval has an unknown outcome, because its event loop does not end it."""
+
 
 class _Kept(NamedTuple):
     """A response with a decision, or the note and the response of an unknown outcome."""
@@ -101,7 +112,7 @@ class _Kept(NamedTuple):
 
 
 class ProcessGuard(ForkSafe):
-    """The approvals that this process has requested in the last hour, for a client without a ledger.
+    """The approvals that this process has requested in the last hour, for clients without a ledger.
 
     Each customer has a record of about 200 bytes; their number is not limited. The responses of the last
     10,000 approvals are kept as bytes, at most 64 MiB. A decision that no caller has received is kept for the
@@ -111,6 +122,8 @@ class ProcessGuard(ForkSafe):
     The records are consistent after each step, because another thread may fork the process at any time. A
     record that is in flight when its approval begins again was left by a parent process.
     """
+
+    wait = 2.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,10 +144,14 @@ class ProcessGuard(ForkSafe):
             if self._find(run)[0] in (None, "unknown"):
                 self._write(run, "inflight", int(monotonic()))
 
+    def give_up(self, run: Run) -> None:
+        """See `Guard.give_up`."""
+        self.record(run, "unknown", _Kept("TimeoutError"))
+
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
         with self.lock:
-            is_decided = self._find(run)[0] in ("approved", "refused")
+            is_decided = self._find(run)[0] in _DECIDED
             if is_decided and (kept := self._drop(run.customer)) is not None:
                 self._unread[run.customer] = kept
 
@@ -191,9 +208,11 @@ class ProcessGuard(ForkSafe):
                 return OutcomeUnknownError("approve", "", cast("UnresolvedState", state), note, raw)
 
     def record(self, run: Run, state: EntryState, kept: _Kept) -> None:
-        """Record the outcome of an approval."""
+        """Record the outcome of an approval. A decision stays, whatever a request before it ends with."""
         is_first_time, now = False, int(monotonic())
         with self.lock:
+            if state not in _DECIDED and self._find(run)[0] in _DECIDED:
+                return
             self._write(run, state, now)
             self._keep(run.customer, kept)
             self._drop_expired(now)
@@ -270,6 +289,6 @@ class _ProcessClaim(Claim):
 
 
 _MANY_RECORDS = (
-    "this client has requested more than %d approvals within an hour; pass a ledger to LoanClient, which "
+    "this process has requested more than %d approvals within an hour; pass a ledger to LoanClient, which "
     "keeps decisions for longer and survives a restart"
 )

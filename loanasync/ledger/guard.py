@@ -122,6 +122,11 @@ class LedgerGuard:
         return self._keys
 
     @property
+    def wait(self) -> float:
+        """Seconds that a call waits for another owner."""
+        return self.policy.wait
+
+    @property
     def known_keys(self) -> _Keys | None:
         """The keys as they were last read, None if they must be read."""
         keys = self._keys
@@ -203,6 +208,9 @@ class LedgerGuard:
 
     def inherit(self, run: Run) -> None:
         """Do nothing: the entry in the ledger is in flight."""
+
+    def give_up(self, run: Run) -> None:
+        """Do nothing: the lease of the claim expires."""
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""

@@ -209,5 +209,5 @@ def make_client(base_url: str, shop_id: str, auth_token: str, options: Mapping[s
     from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
 
     client = LoanClient(**{"base_url": base_url, "shop_id": shop_id, "auth_token": auth_token, **options})
-    client._is_for_tests = True  # noqa: SLF001  (of this package)
+    client._set_for_tests()  # noqa: SLF001  (of this package)
     return client

@@ -7,6 +7,7 @@ service, use `loanasync.sandbox`.
 from loanasync._display.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
 from loanasync._public import name_by_package
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
+from loanasync.testing.memory import forget_approvals
 from loanasync.testing.mocked_aiohttp import repaired_aioresponses
 from loanasync.testing.responses import (
     ScriptedResponse,
@@ -44,6 +45,7 @@ __all__ = [
     "domain_error",
     "email",
     "fiscal_code",
+    "forget_approvals",
     "not_connected",
     "refused",
     "rejected",

@@ -28,6 +28,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
+from loanasync._runtime.flights import Memory
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
 from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.keys import Approval, places_of
@@ -113,26 +114,23 @@ class Program:
             self.ledger = actors.server.ledger
         elif setup.ledger == "server":
             self.ledger = SimulatedLedger(self.process, actors.server)
-        if setup.has_ledger:
-            self.process.guard = self.guard(0)
+        self.process.guard = self.guard
         is_wrong = index == 1
         policy = policy_of(setup, actors.folder, is_wrong=is_wrong)
         with world.entered(self.process):
-            self.clients = [self._client(actors, number, policy) for number in range(setup.clients)]
+            self._memory = Memory()  # of the process
+            self.clients = [self._client(actors, policy) for _ in range(setup.clients)]
 
-    def guard(self, number: int) -> str:
-        """Return the name of what remembers the approvals of a client."""
-        if self.ledger is not None:
-            return "all programs"
-        return f"{self.process.name}/{number}"
+    @property
+    def guard(self) -> str:
+        """The name of what remembers the approvals of the clients."""
+        return self.process.name if self.ledger is None else "all programs"
 
-    def _client(self, actors: "Actors", number: int, policy: LedgerPolicy) -> LoanClient:
+    def _client(self, actors: "Actors", policy: LedgerPolicy) -> LoanClient:
         setup = actors.world.plan.setup
         options: dict[str, Any] = {"direct_connections": setup.network == "direct"}
         if setup.network == "seam":
-            options = {"transport": partial(SeamTransport, self.process, self.guard(number))}
-        else:
-            self.process.guard = self.guard(number)
+            options = {"transport": partial(SeamTransport, self.process, self.guard)}
         if self.ledger is not None:
             options |= {"ledger": self.ledger, "ledger_policy": policy}
         if setup.records_spans:
@@ -148,6 +146,7 @@ class Program:
             **options,
         )
         client._is_for_tests = True  # a worker accepts its MemoryLedger, which outlives the process
+        client._flights.shared = self._memory  # also with `transport=`
         return client
 
 
@@ -239,7 +238,7 @@ class Actors:
             number=len(world.record.calls) + 1,
             kind=kind,
             process=program.process,
-            guard=program.guard(options.get("client", 0)),
+            guard=program.guard,
             key=key,
             started=world.now,
             repeats_unknown=kind == "approve" and options.get("repeat_unknown", False),
@@ -491,7 +490,7 @@ class Actors:
         fresh, earlier = iter(PROBES), tuple(self.world.record.calls)
         self._calls_before_probes = len(earlier)
         for program, number in self._open_clients():
-            guard = program.guard(number)
+            guard = program.guard
             own = [each for each in earlier if each.guard == guard and each.process is program.process]
             for key, other_data in dict.fromkeys((each.key, each.other_data) for each in own):
                 shop = {} if key.shop == "shop-1" else {"shop": key.shop}

@@ -40,6 +40,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.bulk import approvals_of, tagged_rows
+from support.ledger_clients import of_another_process
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -218,7 +219,7 @@ async def test_wait_zero_reports_a_row_of_another_process_at_once() -> None:
     ledger, row = HeldLedger(), (FISCAL_CODE, approval_request())
     other = asyncio.create_task(scripted_client(approved(), ledger=ledger).approve(*row))
     await ledger.is_settling.wait()
-    client = scripted_client(ledger=ledger)
+    client = scripted_client(ledger=of_another_process(ledger))
     [result] = [each async for each in client.approve_many([row], wait=0)]
     assert isinstance(result.error, InFlightError)
     waiting = asyncio.create_task(anext(client.approve_many([row])))

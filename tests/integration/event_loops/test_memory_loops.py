@@ -217,8 +217,7 @@ code = fiscal_code()
 async def begin(waiters):
     await client.create_request({"fiscalCode": code})
     calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
-    memory = client._flights
-    while not any(flight.may_be_evaluated for flight in memory._in_flight.values()):
+    while not any(flight.may_be_evaluated for flight in client._flights.own):
         await asyncio.sleep(0.01)
     return calls
 async def cancelled():

@@ -322,3 +322,29 @@ def test_rule_without_response_fails_the_test(run: Run) -> None:
     result.stdout.fnmatch_lines(
         ["*a rule has no response: call .respond(...) on the result of sandbox.on(...)*"]
     )
+
+
+FORGOTTEN = """
+from loanasync import LoanClient
+
+@pytest.fixture(scope="module")
+def address():
+    from loanasync.sandbox import Sandbox
+    with Sandbox.in_thread() as sandbox:
+        asyncio.run(sandbox.client().create_request({"fiscalCode": CODE}))
+        yield sandbox
+
+@pytest.mark.parametrize("sent", [1, 2])
+def test_approval(address, sent):
+    async def approve():
+        async with LoanClient(address.base_url, shop_id="sandbox-shop", auth_token="sandbox-token") as client:
+            with contextlib.suppress(LoanError):
+                await client.approve(CODE, approval_request(email="a@example.com"))
+    for _ in range(2):
+        asyncio.run(approve())
+    assert len(address.journal.calls(operation="approve")) == sent
+"""
+
+
+def test_approvals_of_an_earlier_test_are_forgotten(run: Run) -> None:
+    run(FORGOTTEN, "-W", "ignore::ResourceWarning").assert_outcomes(passed=2)

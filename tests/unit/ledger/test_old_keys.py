@@ -114,7 +114,7 @@ async def test_rotation_during_a_claim_sends_one_request() -> None:
     async def rotate() -> None:
         ledger.faults.clear()
         await rotate_key(ledger, BOTH)
-        other = Shop(refused(), ledger=ledger, key=NEW, old_keys=[OLD])
+        other = Shop(refused(), ledger=of_another_process(ledger), key=NEW, old_keys=[OLD])
         assert not (await other.approve()).approved
 
     ledger.faults["claim"] = rotate
@@ -157,7 +157,7 @@ async def test_takeover_that_lost_its_entry_sends_no_second_request() -> None:
         ledger.faults.clear()
         [entry] = [each async for each in ledger.scan()]
         await resolve(ledger, entry, State.RELEASED, "ticket 17")
-        other = Shop(refused(), ledger=ledger, key=NEW, old_keys=[OLD])
+        other = Shop(refused(), ledger=of_another_process(ledger), key=NEW, old_keys=[OLD])
         assert not (await other.approve()).approved
 
     ledger.faults["claim"] = released
