@@ -210,7 +210,7 @@ def _address(base_url: object) -> tuple[str, str, int]:
         raise ConfigurationError(
             "base_url",
             "must start with https://; over http the token and personal data are sent unencrypted, "
-            "which is allowed for localhost, 127.0.0.1 and [::1] only",
+            "which is allowed for localhost and loopback addresses such as 127.0.0.1 only",
         )
     default_port = 443 if parts.scheme == "https" else 80
     # The URL is normalized, because a ledger belongs to one URL.

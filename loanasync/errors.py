@@ -939,13 +939,13 @@ class InFlightError(LedgerError):
 
     Example:
         >>> print(InFlightError("approve", "c0ffee"))
-        approve, entry c0ffee: still being decided by another worker; request not sent; call again later
+        approve, entry c0ffee: still being decided by another call or worker; not sent; call again later
     """
 
     outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
-        return f"{self._entry}: still being decided by another worker; request not sent; call again later"
+        return f"{self._entry}: still being decided by another call or worker; not sent; call again later"
 
 
 @define(slots=False, repr=False)

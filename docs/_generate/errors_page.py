@@ -97,7 +97,9 @@ GROUPS: dict[str, list[Row]] = {
         responded(errors.UnexpectedStatusError, "any other status, such as 204 or 502", 502),
         Row(
             "201 or 422 without a readable decision, or about another customer; any other 400; "
-            "any other status with a boolean `approved`; a body that is not JSON",
+            'a 403, a 500 or a status that means "not processed", if its response is '
+            "[not certainly whole](../contributing/reliability.md#proof); any other status with a boolean "
+            "`approved`; for the other calls, a success whose body is not JSON",
             errors.UnexpectedResponseError("approve", (), "unknown", Meta(201, 1, 0.1)),
         ),
         Row(
@@ -131,7 +133,7 @@ GROUPS: dict[str, list[Row]] = {
             errors.LedgerMismatchError("approve", "", "decisions.db", "has another key"),
         ),
         Row(
-            "still being decided by another worker or call: call again later",
+            "still being decided by another call or worker: call again later",
             errors.InFlightError("approve", "c0ffee"),
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),

@@ -221,7 +221,10 @@ _NO_CUSTOMER = "fiscalCode: missing on a used connection"
 
 
 def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | LoanError:
-    """Read a 201 or a 422 (spec §3, §7). Only a boolean `approved` is a decision."""
+    """Read a 201 or a 422 (spec §3, §7).
+
+    Only a boolean `approved` is a decision. The exception is a whole 422 with an empty body.
+    """
     try:
         members = _decode(response)
         repeated = json.repeated_members(response.body, members, _UNIQUE)
@@ -260,7 +263,7 @@ def _echoes(call: Call, members: Mapping[str, Any]) -> bool:
 def _mismatch(call: Call, response: Response, values_of: Callable[[str], list[Any]]) -> str | None:
     """Return why a decision is not, or may not be, about the request of the call; None if it is.
 
-    On a used connection, a response may belong to the request before.
+    On a used connection, a response may belong to an earlier request.
     """
     code = call.fiscal_code or ""
     codes = values_of("fiscalCode")
@@ -280,25 +283,28 @@ def _read_partial_decision(
 ) -> Outcome | LoanError:
     """Read a 201 or a 422 whose body is not a JSON object, for example a truncated or empty one."""
     mismatch = _mismatch(call, response, partial(_part_values, response.body))
-    if mismatch == _NO_CUSTOMER:
-        return _unexpected(call, response, (mismatch,), meta)
     if response.status == REFUSED and _is_empty(response) and is_proof(response):
+        if mismatch is not None:
+            return _unexpected(call, response, (mismatch,), meta)
         return Refused(meta=evolve(meta, unread=_UNREAD_BODY))  # assumed from the status
-    expected = response.status != REFUSED
-    may_be_read = expected or _is_cut_object(response)
+    approves = response.status != REFUSED
+    may_be_read = approves or _is_cut_object(response)
     values = json.decode_part(response.body, "approved")
-    if may_be_read and len(values) == 1 and values[0] is expected:  # `is`, because 1 == True
+    if may_be_read and len(values) == 1 and values[0] is approves:  # `is`, because 1 == True
         if mismatch is not None:
             return _unexpected(call, response, (mismatch,), meta)
         partial_meta = evolve(meta, unread=_UNREAD_BODY)
-        if not expected:
+        if not approves:
             return Refused(meta=partial_meta)
         return Approved(redirect_url=_redirect_in(response.body), meta=partial_meta)
     return _unexpected(call, response, reasons, meta)
 
 
 def _part_values(part: bytes, name: str) -> list[Any]:
-    """Return the values of a member in a part of a body, without texts that are cut off."""
+    """Return the values of a member in a part of a body.
+
+    Texts that are cut off are omitted, except a fiscal code, whose visible part is compared.
+    """
     values = json.decode_part(part, name)
     return values if name == "fiscalCode" else [each for each in values if not str(each).endswith("…")]
 

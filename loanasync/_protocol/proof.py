@@ -14,15 +14,15 @@ def is_proof(response: Response) -> bool:
     - Is a 422 with an empty body a refusal?
     - May a 500 be retried?
 
-    Any other response is still read for a decision. Without one, the outcome is unknown.
+    A response without proof is still read for a decision. If it shows none, the outcome is unknown.
     """
     if response.fault is not None or response.is_followed:
         return False
-    return response.end == "stated" or (response.end == "closed" and _is_whole(response.body))
+    return response.end == "stated" or (response.end == "closed" and _shows_its_end(response.body))
 
 
-def _is_whole(body: bytes) -> bool:
-    """Return True for a JSON object and for an HTML page with its last tag."""
+def _shows_its_end(body: bytes) -> bool:
+    """Return True if a body shows its own end: a JSON object, or HTML with its last tag."""
     if body.rstrip()[-7:].lower() == b"</html>":
         return True
     try:

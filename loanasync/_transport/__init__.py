@@ -1,9 +1,9 @@
 """Transports: each sends one HTTP request with aiohttp and returns the response, or why none arrived.
 
-There are two, with the same behaviour unless a rule names one. `DirectTransport` (in `pool`) writes requests
-to connections that it opens itself. `SessionTransport` (in `session`) calls `ClientSession.request`. It is
-used with `direct_connections=False`, without httptools, with a version of aiohttp that has not the names in
-`aiohttp_internals`, and while other code replaces methods of `ClientSession`. `selection` chooses between
+There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `pool`) writes
+requests to connections that it opens itself. `SessionTransport` (in `session`) calls `ClientSession.request`.
+It is used with `direct_connections=False`, without httptools, with a version of aiohttp that lacks the names
+in `aiohttp_internals`, and while other code replaces methods of `ClientSession`. `selection` chooses between
 them. A user's session only provides its connector and its default headers: its hooks, middlewares, cookies
 and agents see nothing.
 
@@ -16,10 +16,10 @@ The tests of the fault matrix check each fault on each transport, with own and u
    sets it when a connection was found, or at the beginning while other code replaces methods. If no response
    arrives after that, the service may have evaluated the request: `NoResponse.is_sent` is True.
 3. **Reuse.** A connection is reused only after a complete response, if the server did not ask to close it and
-   sent no further data. The client calls `Response.judge` with what it says about the connection: it is
-   closed after an error, which may belong to another request, and an approval reuses it only after a decision
-   that named its customer. After a decision without a fiscal code on a reused connection, each approval has a
-   new one.
+   sent no further data. After reading a response, the client calls its `judge` with what it shows about the
+   connection. It is closed after an error, which may belong to another request. An approval reuses it only
+   after a decision that named its customer. After a decision without a fiscal code on a reused connection,
+   each approval has a new connection.
    An own connection is not reused after it was idle for 1 second, or for half of the time in the header
    `Keep-Alive` if that is shorter. The socket is checked for unread data before each reuse. If a reused
    connection proves unusable before anything was written, the request is sent on another.

@@ -52,7 +52,8 @@ _LENIENCIES = {
 }
 _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three
 # Seconds after which an idle connection is closed. A server may close one in the moment in which a request is
-# written to it, and then the outcome of the request is unknown. So it is used only long before that moment.
+# written to it, and then the outcome of the request is unknown. So a connection is reused only while it has
+# been idle for much less time than servers allow.
 _MAX_IDLE = 1.0
 _ANNOUNCED = re.compile("timeout=([0-9]{1,9})", re.IGNORECASE)  # in the header Keep-Alive
 # Seconds in the queue after which the event loop counts as blocked. The server may have closed the connection
@@ -60,7 +61,8 @@ _ANNOUNCED = re.compile("timeout=([0-9]{1,9})", re.IGNORECASE)  # in the header 
 _BLOCKED_AFTER = 0.01
 # Bytes written in one iteration of the event loop. Writing them takes one or two milliseconds.
 _BYTES_PER_TURN = 1 << 16
-# Bytes of a response with its head. More are tiny chunks, or interim responses without end.
+# Bytes of a response, with its head, as received. A longer one consists of tiny chunks, or of interim
+# responses without end.
 _MAX_RECEIVED = MAX_BODY_SIZE + MAX_FIELD_SIZE
 _UNUSABLE = "connection closed, or data received before the request"
 
@@ -158,8 +160,7 @@ class Origin:
 
     def take_idle(self, now: float, *, approves: bool) -> "DirectConnection | None":
         """Return an idle connection that can be used again, or None. Close unusable ones on the way."""
-        choices = (self.trusted,) if approves else (self.idle, self.trusted)
-        for idle in () if approves and self.sends_strays else choices:
+        for idle in (self.trusted,) if approves else (self.idle, self.trusted):
             while idle:
                 # Take the connection that was used last, so that surplus connections stay idle and expire.
                 connection, _ = idle.popitem()
@@ -181,7 +182,7 @@ class DirectConnection(asyncio.Protocol):
 
     aiohttp's connector opens the connection; this object then replaces aiohttp's protocol on it.
     `DirectTransport` calls `check_new` once, and then `exchange` and `release` for each request. Between two
-    exchanges the connection is idle, in `Origin.idle`.
+    exchanges the connection is idle, in `Origin.idle` or `Origin.trusted`.
 
     `exchange` returns a future. Its result is a `Response` or a `NoResponse`, never an exception:
 
@@ -333,12 +334,17 @@ class DirectConnection(asyncio.Protocol):
             expire(waiting)
 
     def judge(self, judgement: Judgement) -> None:
-        """Use the idle connection for approvals, or close it, as the content of its response says."""
+        """Use the idle connection for approvals, leave it for other calls, or close it."""
+        origin = self._origin
         if judgement == "trusted":
-            if self in self._origin.idle:  # else it was aborted, or another call has taken it
-                self._origin.trusted[self] = self._origin.idle.pop(self)
+            # If it is not idle, it was aborted, or another call has taken it.
+            if self in origin.idle and not origin.sends_strays:
+                origin.trusted[self] = origin.idle.pop(self)
         elif judgement != "kept":
-            self._origin.sends_strays |= judgement == "stray"
+            if judgement == "stray":
+                origin.sends_strays = True
+                origin.idle.update(origin.trusted)
+                origin.trusted.clear()
             self.abort()
 
     async def read_on(self) -> Response | NoResponse:
@@ -414,7 +420,8 @@ class DirectConnection(asyncio.Protocol):
             self._is_clean = False
         except Exception as error:  # noqa: BLE001  (any error of the parser means malformed HTTP)
             # An error after the end of the response means that something follows it.
-            self._is_followed = self._is_malformed = True
+            self._is_malformed = True
+            self._is_followed |= self._is_complete
             if (raised := error.__context__) is not None and not isinstance(raised, Exception):
                 self._fail(failures.MalformedResponseError())
                 raise raised from None  # a KeyboardInterrupt in a method that the parser called

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import attrs
 
@@ -132,7 +132,8 @@ async def in_flight_elsewhere(telemetry: Telemetry) -> None:
     first = asyncio.create_task(shop.result())
     await arrived.wait()
     other = ledger_clients.Shop(
-        ledger=ledger_clients.of_another_process(shop.ledger), options={"telemetry": telemetry}
+        ledger=ledger_clients.of_another_process(cast("MemoryLedger", shop.ledger)),
+        options={"telemetry": telemetry},
     )
     await other.result(wait=0)
     go.set()

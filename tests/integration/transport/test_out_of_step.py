@@ -135,14 +135,20 @@ async def test_approval_reuses_only_a_connection_of_a_decision(session: str) -> 
     assert counts == [1, 1, 2, 2, 2, 2]
 
 
+@needs_direct_path
 async def test_idle_connection_that_no_approval_may_use_gives_back_its_slot() -> None:
+    limits = Timeout(total=5, attempt=5)
     async with (
-        serving(response_bytes(201, b"{}"), APPROVAL) as server,
+        serving(response_bytes(201, b"{}"), APPROVAL, STRAY, APPROVAL) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
         client_of(server.base_url, session) as client,
     ):
         await client.create_request({})
-        assert isinstance(await approve(client, timeout=Timeout(total=5, attempt=5)), Approved)
+        assert isinstance(await approve(client, timeout=limits), Approved)
+        with pytest.raises(UnexpectedResponseError, match="used connection"):
+            await approve(client, timeout=limits)
+        for _ in range(3):
+            assert isinstance(await approve(client, timeout=limits), Approved)
 
 
 PART = b'{"approved":true,"redirectUrl":"https://x.exam'

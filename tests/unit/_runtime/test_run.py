@@ -42,6 +42,8 @@ async def failure(run: Run, **policy: object) -> LoanError:
         (Response(status=422, headers={}, body=b'{"approved":false}'), ["wrong"]),  # about which customer?
         (Response(status=422, headers={}, body=b'{"approved":false}', is_reused=True), ["stray"]),
         (Response(status=422, headers={}, body=b"", is_reused=True), ["stray"]),
+        (Response(status=201, headers={}, body=b"<html>", is_reused=True), ["wrong"]),
+        (Response(status=201, headers={}, body=b'{"re', fault="truncated", is_reused=True), ["wrong"]),
         (
             Response(status=422, headers={}, body=b'{"approved":false,"fiscalCode":"TSTXYZ00A00A000A"}'),
             ["trusted"],
