@@ -69,14 +69,12 @@ class Flight(Run):
         customer: Digest of shop, customer and scope.
         payload: Digest of the members of the body.
         callers: The futures in which the callers wait, all in the event loop of the flight.
-        guests: Number of the callers that are calls of another client.
         result: The outcome or the exception, when the flight is over.
     """
 
     phase = Phase.NEW
     task: asyncio.Task[None] | None = None
     claim: Claim | None = None
-    guests: int = 0
     result: Outcome | BaseException
 
     def __init__(self, flights: "Flights", call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
@@ -335,13 +333,10 @@ class Flights:
                 return own.finish(PayloadMismatchError("approve", flight.entry or "", "inflight"))
             if not flight.is_here:
                 return own.finish(InFlightError("approve", flight.entry or ""))
-            is_guest = flight.flights is not self
-            flight.guests += is_guest
+            wait = self._wait if flight.flights is self else self._wait_as_guest
             try:
-                wait = self._wait_as_guest if is_guest else self._wait
                 is_late = await wait(own, flight, within)
             finally:  # before Python 3.12, the flight may have no span when this caller joins
-                flight.guests -= is_guest
                 own.telemetry.link(flight.span)
             result = _result_for(own, flight, is_late=is_late)
             if result is None and own.deadline <= self.pipeline.now():
@@ -361,10 +356,14 @@ class Flights:
 
     async def _wait_as_guest(self, own: Flight, flight: Flight, within: float | None) -> bool:
         """Wait for a flight of another client, at most until the own client is closed."""
-        with suppress(TimeoutError):
+        flight.resources.awaited.append(flight)
+        try:
             async with own.resources.waits.limited_by(asyncio.timeout(None)):
                 return await self._wait(own, flight, within)
-        return True
+        except TimeoutError:
+            return True
+        finally:
+            flight.resources.awaited.remove(flight)
 
     async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:
         """Wait for the end of a flight. Return True if the time of this caller is over before.
@@ -470,7 +469,7 @@ class Flights:
         reading = [each for each in tuple(self.own) if each.is_reading]
         if within is None:
             return max([timeout.longest, *(each.timeout.longest for each in reading)])
-        return max([within, *(each.timeout.attempt for each in reading if each.guests)])
+        return max([within, *(each.timeout.attempt for each in reading if each in each.resources.awaited)])
 
     def follow(self, task: "asyncio.Task[Any]") -> None:
         """Add a task that stores the decision of a flight elsewhere: `aclose` waits for it."""

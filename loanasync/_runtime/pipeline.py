@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 
 from loanasync._config import Shop
 from loanasync._protocol.endpoints import APPROVE
@@ -16,6 +17,18 @@ from loanasync._telemetry import Instruments
 from loanasync._transport.base import Transport
 from loanasync._waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
+
+_POLL_INTERVAL = 0.02  # seconds between two looks at the responses that calls of other clients await
+
+
+class Awaited(Protocol):
+    """A request of an approval that calls of other clients wait for."""
+
+    @property
+    def is_reading(self) -> bool: ...
+
+    @property
+    def is_overdue(self) -> bool: ...
 
 
 class Slots:
@@ -77,6 +90,7 @@ class LoopResources:
         self.slots: Slots = Slots(slots)
         self.timer: SharedTimer[Caller] = SharedTimer(asyncio.get_running_loop(), end_wait)
         self.calls: int = 0
+        self.awaited: list[Awaited] = []  # one element for each waiting call of another client
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
     def end_call(self) -> None:
@@ -92,7 +106,10 @@ class LoopResources:
                 await waiting
 
     async def close(self, within: float) -> None:
-        """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport."""
+        """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport.
+
+        Wait longer for responses that calls of other clients await: they would be lost.
+        """
         try:
             if self.calls:
                 self._no_calls = asyncio.Event()
@@ -103,7 +120,12 @@ class LoopResources:
         finally:  # also if this task is cancelled
             self.waits.close()
             self.timer.close()
-            await self.transport.aclose()
+            try:
+                # Calls of other clients may have joined since the client began to close.
+                while any(each.is_reading and not each.is_overdue for each in self.awaited):  # noqa: ASYNC110  (no event)
+                    await asyncio.sleep(_POLL_INTERVAL)
+            finally:
+                await self.transport.aclose()
 
 
 class Pipeline:

@@ -212,6 +212,33 @@ async def test_closing_waits_for_the_response_that_another_client_awaits() -> No
         assert server.requests == 1
 
 
+@pytest.mark.parametrize("joins_late", [False, True], ids=["request begins late", "guest joins late"])
+async def test_closing_waits_for_what_begins_while_it_waits(*, joins_late: bool) -> None:
+    """The request is written, or the other client joins, after `aclose(within)` has begun."""
+    is_valid = asyncio.Event()
+
+    async def token() -> str:
+        await is_valid.wait()
+        return "secret-token"
+
+    async with serving(None) as server:
+        one = server.client(separate=False, auth_token="secret-token" if joins_late else token)
+        first = asyncio.create_task(request(one))
+        guests = [] if joins_late else [asyncio.create_task(once(server))]
+        await (server.wait_for_requests(1) if joins_late else turns())
+        closing = asyncio.create_task(one.aclose(within=0.05))
+        await turns()
+        guests += [asyncio.create_task(once(server))] if joins_late else []
+        is_valid.set()
+        await server.wait_for_requests(1)
+        await asyncio.wait(guests, timeout=0.1)  # longer than `within`
+        server.respond_to_all(APPROVAL)
+        assert isinstance(await guests[0], Approved)
+        assert isinstance(await first, Approved)
+        await closing
+        assert server.requests == 1
+
+
 async def test_guest_sends_the_request_that_a_closed_client_has_not_sent() -> None:
     async with serving(None, APPROVAL) as server:
         one = server.client(separate=False, max_concurrency=1)
