@@ -188,9 +188,10 @@ class Memory(ForkSafe):
 
     def _drop_inherited(self) -> None:
         """Note the approvals that the parent process is requesting, and forget its flights."""
-        inherited, self._in_flight = self._in_flight, {}
-        for flight in inherited.values():
-            flight.guard.inherit(flight)
+        for customer, flight in tuple(self._in_flight.items()):
+            if flight.is_inherited:
+                flight.guard.inherit(flight)
+                del self._in_flight[customer]
 
     def _remove(self, flight: Flight) -> None:
         with self.lock:
