@@ -121,7 +121,8 @@ class DirectTransport:
             if self._waits.is_closed or self._session.closed:
                 return failures.SESSION_CLOSED
             if approves and origin.idle and len(self._scheduler.connections) >= self._limit:
-                origin.idle.popitem()[0].close()  # the connector counts it, too
+                # The connector counts it, too, and with TLS `close` may wait for the server.
+                origin.idle.popitem()[0].abort()
             try:
                 return await self._connect(origin, connect, deadline)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (`cause_of` distinguishes them)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import aiohttp
 import pytest
@@ -17,7 +19,7 @@ from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, se
 from support.direct_path import client_of, each_direct_session, each_path, each_session, needs_direct_path
 from support.faults.connections import OTHER_CUSTOMER
 from support.faults.row import http
-from support.raw_server import Play, RawServer, running, until
+from support.raw_server import Play, RawServer, authority, running, tls_of, until
 
 REJECTION = response_bytes(400, b'{"errors":{"amount":["This value is not valid."]}}')
 
@@ -149,6 +151,34 @@ async def test_idle_connection_that_no_approval_may_use_gives_back_its_slot() ->
             await approve(client, timeout=limits)
         for _ in range(3):
             assert isinstance(await approve(client, timeout=limits), Approved)
+
+
+@needs_direct_path
+async def test_server_that_ignores_the_end_of_tls_does_not_keep_a_slot() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        cast("asyncio.Transport", writer.transport).pause_reading()
+        writer.write(APPROVAL)
+
+    trust = ssl.create_default_context()
+    authority().configure_trust(trust)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls_of("https"))
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1, ssl=trust)) as session,
+            client_of(url, session) as client,
+        ):
+            await client.create_request({})
+            assert isinstance(await approve(client, timeout=Timeout(connect=2)), Approved)
+            for each in writers:
+                each.transport.abort()
+    finally:
+        server.close()
 
 
 PART = b'{"approved":true,"redirectUrl":"https://x.exam'
