@@ -178,13 +178,19 @@ class Memory(ForkSafe):
                 if flight is None:
                     self._in_flight[own.customer] = own
                     return own
-            if flight.is_dead:
-                self.finish(flight, CancelledError())
-            elif flight.is_overdue and not flight.is_here:
-                flight.guard.give_up(flight)
-                self._remove(flight)
-            else:
+            if not self._ended(flight):
                 return flight
+
+    def _ended(self, flight: Flight) -> bool:
+        """Finish a dead flight, or give up an overdue one of another event loop; return False for others."""
+        if flight.is_dead:
+            self.finish(flight, CancelledError())
+        elif flight.is_overdue and not flight.is_here:
+            flight.guard.give_up(flight)
+            self._remove(flight)
+        else:
+            return False
+        return True
 
     def _drop_inherited(self) -> None:
         """Note the approvals that the parent process is requesting, and forget its flights."""
@@ -217,13 +223,12 @@ class Memory(ForkSafe):
             flight.keep_unread()
 
     def finish_dead(self) -> None:
-        """Finish the oldest flights whose event loop was closed, so that they do not keep their clients."""
+        """End the oldest flights whose event loop was closed or has stopped, as they keep their clients."""
         while True:
             with self.lock:
                 oldest = next(iter(self._in_flight.values()), None)
-            if oldest is None or oldest.is_inherited or not oldest.is_dead:
+            if oldest is None or oldest.is_inherited or not self._ended(oldest):
                 return
-            self.finish(oldest, CancelledError())
 
     def forget(self) -> None:
         """Forget all approvals. A flight in progress settles in the forgotten guard."""

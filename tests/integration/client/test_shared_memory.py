@@ -436,13 +436,18 @@ def test_late_end_of_an_overdue_approval_does_not_replace_a_decision() -> None:
     assert isinstance(asyncio.run(request(shared.client())), Approved)
 
 
-def test_memory_keeps_no_client_whose_loop_was_closed() -> None:
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
+def test_memory_keeps_no_client_whose_loop_has_ended(*, is_closed: bool) -> None:
     shared = Shared(computed(never))
     loop, call = leave_in_flight(shared)
     tasks = asyncio.all_tasks(loop)
-    loop.close()
+    if is_closed:
+        loop.close()
+    else:
+        shared.script.clock.time += Timeout().longest + 6
     memory = shared.memories.of(None)  # for a new client
     assert not memory._in_flight
+    loop.close()
     end(tasks)
     del call
 
