@@ -13,6 +13,7 @@ from order import SHOP, TOKEN, Call, Result, Scenario
 
 from loanasync import LoanClient, Telemetry, Timeout
 
+ORDERS = count()  # a new one for each call: the clients of a process send no approval twice
 PATIENT = Timeout(total=300, attempt=299, connect=298)  # the total of aiohttp, for 10,000 calls in flight
 
 
@@ -27,12 +28,11 @@ async def with_loanasync(scenario: Scenario, limit: int = 100, **options: Any) -
         timeout=PATIENT,
         **options,
     )
-    orders = count()  # a new order for each call, since the client sends no approval twice
     codes, request = scenario.codes, scenario.order.request
     async with opened as client:
 
         async def call() -> Result:
-            decision = await client.approve(next(codes), request(), scope=str(next(orders)))
+            decision = await client.approve(next(codes), request(), scope=str(next(ORDERS)))
             return decision.meta.status, decision.approved
 
         yield call

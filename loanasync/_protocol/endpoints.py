@@ -191,7 +191,8 @@ class Call:
             return "stray" if is_stray else "wrong"
         if not isinstance(result, Approved | Refused):
             return "kept"
-        return "trusted" if names_customer(result.fiscal_code, self.fiscal_code or "") else "wrong"
+        echoed, code = result.fiscal_code, self.fiscal_code or ""
+        return "trusted" if echoed == code or names_customer(echoed, code) else "wrong"
 
 
 Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]

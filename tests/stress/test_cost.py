@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (159, 130, 130),
-    "function calls, own session": (215, 205, 204),
-    "function calls, session of the user": (230, 220, 219),
-    "function calls, recording": (513, 503, 502),
-    "C calls, script": (176, 157, 157),
-    "C calls, own session": (243, 234, 230),
-    "C calls, session of the user": (252, 243, 239),
-    "C calls, recording": (463, 454, 442),
+    "function calls, script": (163, 133, 133),
+    "function calls, own session": (220, 209, 208),
+    "function calls, session of the user": (235, 224, 223),
+    "function calls, recording": (518, 507, 506),
+    "C calls, script": (179, 159, 159),
+    "C calls, own session": (247, 237, 233),
+    "C calls, session of the user": (256, 246, 242),
+    "C calls, recording": (467, 457, 445),
     "objects in flight, own session": (29, 29, 29),
     "objects in flight, session of the user": (29, 29, 29),
 }

