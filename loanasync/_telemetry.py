@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation, get_meter_provider
 from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
@@ -117,7 +117,7 @@ class Metrics:
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter("loanasync", __version__, SCHEMA)
-        self.calls, self.attempts = (
+        calls, attempts = (
             meter.create_histogram(
                 name, unit="s", description=description, explicit_bucket_boundaries_advisory=_BOUNDARIES
             )
@@ -126,6 +126,8 @@ class Metrics:
                 ("http.client.request.duration", "Duration of HTTP client requests."),
             )
         )
+        self.calls: Histogram = calls
+        self.attempts: Histogram = attempts
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
         self.openings: AttributeCounts = AttributeCounts("loanasync.reason", get_args(CircuitReason))
         meter.create_observable_counter(
@@ -340,7 +342,7 @@ class CallTelemetry:
     trace_id: str | None = None
     span: Span = INVALID_SPAN
     context: Context | None = None  # with `span`, if tracing is on
-    is_recording = False  # the span is recorded, and so are those of the attempts
+    is_recording: bool = False  # the span is recorded, and so are those of the attempts
     attempts = 0
     stopped_by: str | None = None  # the reason for making no further attempt after a 500
     # A refusal is not an error: the status of the span stays unset. None: the call joined a request that was
