@@ -272,7 +272,7 @@ class Flights:
     Args:
         pipeline: The state that the calls of the client share.
         guard: The guard of the ledger; None without a ledger.
-        memory: The memory that the client shares with others; None for one of its own.
+        memory: The memory that the client shares with others; None for a separate one.
     """
 
     def __init__(self, pipeline: Pipeline, guard: Guard | None, memory: Memory | None) -> None:

@@ -466,7 +466,7 @@ def _no_response(request: Request, cause_type: str) -> NoResponse:
 
 
 def _judge(response: Response, judgement: Judgement) -> None:
-    """Let the transport keep or close the connection of a response."""
+    """Ask the transport to keep or close the connection of a response."""
     if response.judge is not None:
         try:  # noqa: SIM105  (`suppress` is slower)
             response.judge(judgement)

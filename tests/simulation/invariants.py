@@ -77,7 +77,7 @@ def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
 def _waits(world: "World", call: Call) -> bool:
     """Return True if a call waits, or has left when nothing could stop its request any more.
 
-    With Python 3.11, aiohttp writes in a task of its own, which begins one iteration of the event loop after
+    With Python 3.11, aiohttp writes in a separate task, which begins one iteration of the event loop after
     `ClientSession.request` has found its connection. Cancelling the request in this iteration does not stop
     that task. So the request counts as sent already, and its response is read.
     """

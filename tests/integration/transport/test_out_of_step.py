@@ -117,7 +117,7 @@ async def test_stray_201_without_a_code_is_no_decision(session: str) -> None:
             await approve(client)
         assert caught.value.reasons == ("fiscalCode: missing on a used connection",)
         assert caught.value.response is not None
-        for connections in (2, 3):  # from now on, each approval has a connection of its own
+        for connections in (2, 3):  # from now on, each approval has a new connection
             assert isinstance(await approve(client), Refused)
             assert server.connections == connections
 
