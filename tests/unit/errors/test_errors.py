@@ -170,6 +170,7 @@ EVALUATED, STATUS = errors.AlreadyEvaluatedError, errors.UnexpectedStatusError
 EVALUATION = "may have evaluated the customer"
 AFTER_500 = f"an earlier attempt of this call failed with status 500 and {EVALUATION}; "
 OTHER_CALLS = ("create_request", "upload_documents", "complete")
+NOT_SENT = "request not sent; the call may be repeated"
 NOT_AGAIN = "do not request approval again"
 ASK_BEFORE = "for the outcome before repeating the call"
 
@@ -177,8 +178,22 @@ ASK_BEFORE = "for the outcome before repeating the call"
 @pytest.mark.parametrize(
     ("error", "ending"),
     [
-        (errors.ConnectError("approve", "x", "not_sent", 1), "not sent; the call may be repeated"),
+        (errors.ConnectError("approve", "x", "not_sent", 1), NOT_SENT),
         (errors.CircuitOpenError("approve", "unknown", 12.1), "after 13 s the call may be repeated"),
+        (
+            errors.ReadTimeoutError("approve", "program: ZeroDivisionError", "unknown", 1),
+            f"(program: ZeroDivisionError): the service may have received the request; ask it {ASK_BEFORE}",
+        ),
+        *(
+            (
+                errors.ConnectError("approve", f"ClientConnectorCertificateError: {cause}", "not_sent", 1),
+                f"{said} (ClientConnectorCertificateError: {cause}): {NOT_SENT}",
+            )
+            for cause, said in (
+                ("wrong host", "certificate is for another host; check base_url"),
+                ("basic constraints", "breaks a rule; ask the service for a correct one"),
+            )
+        ),
         (errors.ConnectError("approve", "x", "unknown", 2), f"received the request; ask it {ASK_BEFORE}"),
         (EVALUATED(*SERVICE), f"was evaluated before; ask the service for its decision, {NOT_AGAIN}"),
         (
