@@ -37,7 +37,7 @@ from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._runtime.run import NothingKnownError, run_call
+from loanasync._runtime.run import NothingKnownError
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Clock, Transport
@@ -844,7 +844,7 @@ class LoanClient(Closing):
             telemetry.not_begun(call.endpoint.operation, error)
             raise
         if call.endpoint is not APPROVE:
-            return run_call(self._pipeline, call, options.timeout, options.retry)
+            return self._flights.call(call, options.timeout, options.retry)
         return self._flights.approve(
             call, options.timeout, options.retry, waits_for_response=waits_for_response
         )

@@ -79,22 +79,29 @@ class SharedTimer(Generic[Owner]):
         self._loop = loop
         self._expire = expire
         self._limits: dict[Owner, float] = {}
-        # A heap of all limits, also of those that were removed or replaced. The numbers are all different, so
-        # that owners are not compared.
+        # A heap of the times at which to look at an owner, at most one for each: its limit, or an earlier one
+        # that it had before. The numbers are all different, so that owners are not compared.
         self._heap: list[tuple[float, int, Owner]] = []
+        self._looks: dict[Owner, float] = {}  # the time in the heap
         self._numbers = count()
-        self._next = inf  # the time of the timer; all limits are later or equal
+        self._next = inf  # the time of the timer; all times in the heap are later or equal
         self._handle: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def set(self, owner: Owner, limit: float) -> None:
         """Set the limit of an owner, a time of the event loop's clock."""
         self._limits[owner] = limit
-        heappush(self._heap, (limit, next(self._numbers), owner))
-        if limit < self._next:
-            self._start(limit)
+        if limit < self._looks.get(owner, inf):
+            self._look(owner, limit)
+
+    def _look(self, owner: Owner, at: float) -> None:
+        self._looks[owner] = at
+        heappush(self._heap, (at, next(self._numbers), owner))
+        if at < self._next:
+            self._start(at)
         if len(self._heap) > _MOST_REMOVED + 2 * len(self._limits):
             self._heap = [(limit, next(self._numbers), owner) for owner, limit in self._limits.items()]
+            self._looks = self._limits.copy()
             heapify(self._heap)
 
     def discard(self, owner: Owner) -> None:
@@ -112,23 +119,30 @@ class SharedTimer(Generic[Owner]):
     def _cancel(self) -> None:
         self._next = inf
         self._heap.clear()
+        self._looks.clear()
         if self._handle is not None:
             self._handle.cancel()
 
-    def _start(self, limit: float) -> None:
+    def _start(self, at: float) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._next = limit
-        self._handle = self._loop.call_at(limit, self._run)
+        self._next = at
+        self._handle = self._loop.call_at(at, self._run)
 
     def _run(self) -> None:
-        """Expire the owners whose limit has passed, and start the timer for the next limit."""
+        """Expire the owners whose limit has passed, and start the timer for the next look."""
         now = max(self._loop.time(), self._next)  # a coarse clock may make the event loop call too early
         self._next = inf
         try:
             while self._heap and self._heap[0][0] <= now:
-                limit, _, owner = heappop(self._heap)
-                if self._limits.get(owner) == limit:
+                at, _, owner = heappop(self._heap)
+                if self._looks.get(owner) != at:  # replaced by an earlier one
+                    continue
+                del self._looks[owner]
+                limit = self._limits.get(owner)
+                if limit is not None and limit > now:
+                    self._look(owner, limit)
+                elif limit is not None:
                     del self._limits[owner]
                     self._expire(owner, limit)
         finally:  # an error of one owner must not keep the others from expiring

@@ -3,9 +3,10 @@
 import asyncio
 import os
 from asyncio import CancelledError
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from enum import Enum, auto
-from functools import cached_property
+from contextvars import Context, copy_context
+from functools import cached_property, partial
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
@@ -16,14 +17,17 @@ from attrs import evolve
 
 from loanasync._forks import ForkSafe
 from loanasync._log import log
-from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.endpoints import Call, Outcome, is_system_fault
 from loanasync._protocol.json import sort_members
-from loanasync._runtime.guard import Claim, Guard, ProcessGuard
-from loanasync._runtime.pipeline import Pipeline
+from loanasync._protocol.messages import NoResponse, Response
+from loanasync._results import Decision
+from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
+from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._text import seen_body
 from loanasync._transport.aiohttp_internals import is_replaced
+from loanasync._transport.connection import DirectConnection
 from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (
     DeadlineExceededError,
@@ -35,99 +39,277 @@ from loanasync.errors import (
 )
 
 _MOMENT = 0.001  # seconds: a time limit cannot be 0
-_CLOSE_TIMEOUT = 5.0  # seconds for the end of a flight in which no response is awaited any more
 _POLL_INTERVAL = 0.02  # seconds between two looks at a flight of another event loop
 
 
-class Phase(Enum):
-    """The progress of a flight."""
-
-    NEW = auto()  # its task has not begun
-    FLYING = auto()  # a request may be sent
-    SETTLING = auto()  # no further request is sent
-    OVER = auto()  # `Flight.result` is set
-
-
 class Flight(Run):
-    """A `Run` of an approval in a separate task, whose result all of its callers get.
+    """A call in progress, whose result all of its callers get.
 
-    Cancelling a caller does not cancel the exchange. When the last caller has left and nothing of a request
-    was written, nothing is sent. Otherwise the response is read and settled.
+    It always has one owner:
+
+    - the step that starts it, if an idle connection and all else that the request needs is at hand;
+    - a task, while something must be awaited: a slot, a connection, a token, a retry, or the ledger;
+    - the connection that has the request, until it calls `receive`. So nobody can cancel the exchange.
+
+    Callers own only the futures in which they wait. When the last one has left and nothing of the request of
+    an approval was written, nothing is sent. Otherwise the response is read and settled. The task of a
+    request that is sent by `Transport.send` awaits its response, too.
 
     A call of the same event loop that finds a flight of the same approval joins it. The `Flight` that it has
     created is then used only for the time limit and the span of the call.
 
+    Methods that end something may be called again, after an interrupt in the first call.
+
     Args:
-        flights: The flights of its client.
+        pipeline: The state that the calls of the client share.
         call: The call of the first caller.
         timeout: Its time limits.
         retry: Its retry policy.
+        guard: The guard of its approval; None: that of its memory.
+        memory: The memory of its approval; None for other calls.
 
     Attributes:
-        memory: The memory of its approval.
-        guard: The guard of its approval.
-        customer: Digest of shop, customer and scope.
-        payload: Digest of the members of the body.
-        callers: The futures in which the callers wait, all in the event loop of the flight.
-        result: The outcome or the exception, when the flight is over.
+        is_over: True if `result` is set.
+        result: The outcome or the exception.
     """
 
-    phase = Phase.NEW
-    task: asyncio.Task[None] | None = None
-    claim: Claim | None = None
+    is_over: bool = False
     result: Outcome | BaseException
+    _claim: Claim | None = None  # the right to send the request, until it is settled
+    _context: Context  # of all steps: a copy of that of the first caller
+    _task: asyncio.Task[None] | None = None  # the owner, unless a connection is
+    _connection: DirectConnection | None = None  # which has the request
 
-    def __init__(self, flights: "Flights", call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
-        super().__init__(flights.pipeline, call, timeout, retry)
-        self.flights = flights
-        self.memory: Memory = flights.memory
-        self.guard: Guard = flights.guard or self.memory.guard
-        try:
-            self.customer, self.payload = self.memory.digests_of(call, self.guard)
-        except LoanError as error:
-            flights.pipeline.telemetry.not_begun(call.endpoint.operation, error)
-            raise
-        self.loop = asyncio.get_running_loop()
-        self.callers: list[Caller] = []
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        call: Call,
+        timeout: Timeout,
+        retry: RetryPolicy,
+        guard: Guard | None,
+        memory: "Memory | None",
+    ) -> None:
+        super().__init__(pipeline, call, timeout, retry)
+        self.memory = memory
+        self.guard: Guard = guard or (_UNGUARDED if memory is None else memory.guard)
         self._process = os.getpid()
+        if memory is not None:
+            try:
+                self.customer, self.payload = memory.digests_of(call, self.guard)
+            except LoanError as error:
+                pipeline.telemetry.not_begun(call.endpoint.operation, error)
+                raise
 
     @property
     def is_dead(self) -> bool:
-        """True if the flight will never end: its event loop was closed, or an interrupt ended its task."""
-        if self.task is not None and self.task.done():
-            return True
-        return self.loop.is_closed() or (self.task is None and self.is_here)
+        """True if the flight will never end, because its event loop was closed."""
+        return self.resources.loop.is_closed()
 
     @property
     def is_here(self) -> bool:
         """True in the event loop of the flight."""
         try:
-            return asyncio.get_running_loop() is self.loop
+            return asyncio.get_running_loop() is self.resources.loop
         except RuntimeError:  # for example of garbage collection in a thread without an event loop
             return False
-
-    @property
-    def is_overdue(self) -> bool:
-        """True if the flight should have ended. Its event loop may have stopped."""
-        return self._pipeline.now() > self.started + self.timeout.longest + _CLOSE_TIMEOUT
 
     @property
     def is_inherited(self) -> bool:
         """True in a forked child of the process in which the flight runs."""
         return self._process != os.getpid()
 
+    # --- its owners
+
+    def start(self) -> None:
+        """Send the request now, or start the task that does."""
+        self._context = copy_context()
+        self._context.run(self._start)
+
+    def _start(self) -> None:
+        try:
+            self.begin()
+            self._claim = self.guard.begin_now(self)
+            connection = None if self._claim is None else self.take_connection()
+            if connection is None:
+                self._continue(self._prepare())
+            else:
+                self.begin_attempt()
+                self._exchange(connection)
+        except BaseException as error:  # for example of a signal handler
+            if self._task is None and self._connection is None:
+                self._interrupt(error)
+            raise
+
+    def _continue(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Continue in a task."""
+        # Not in a task of the loop's factory: that may start at once, and a context cannot be entered twice.
+        task = self._task = asyncio.Task(steps, loop=self.resources.loop, context=self._context)
+        task.add_done_callback(self._task_ended, context=self._context)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """End the flight if an exception has ended its task, perhaps before its first step."""
+        error: BaseException | None = CancelledError() if task.cancelled() else task.exception()
+        if task is self._task:
+            self._task = None
+            if error is not None and self._connection is None:
+                self._interrupt(error)
+
+    async def _prepare(self) -> None:
+        """Acquire what the request needs, and send it."""
+        if self._claim is None:
+            result = await self.guard.begin(self)
+            if not isinstance(result, Claim):
+                self.end(result)
+                return
+            self._claim = result
+        await self._send()
+
+    async def _send(self) -> None:
+        """Make an attempt."""
+        if (unsent := await self.prepare_attempt()) is not None:
+            self.receive(unsent)
+        else:
+            await self._transmit()
+
+    async def _transmit(self) -> None:
+        """Send the request of the attempt."""
+        found = await self.connect_or_send()
+        if isinstance(found, DirectConnection):
+            self._exchange(found)
+        else:
+            self.receive(found)
+
+    async def _retry(self, fault: Response) -> None:
+        """Repeat the request after a response with status 500 (spec §7), or settle the flight with it."""
+        stopped_by = await self.wait_for_retry(fault)
+        if stopped_by is None:
+            await self._send()
+        else:
+            self._settle(self.conclude(fault, stopped_by))
+
+    def _exchange(self, connection: DirectConnection) -> None:
+        """Pass the request of the attempt to a connection, which then owns the flight."""
+        run: Callable[..., object] = self._context.run
+        self._connection = connection
+        try:
+            failed = self.exchange(connection, partial(run, self.receive))
+        except BaseException:
+            self._connection = None
+            raise
+        if failed is not None:
+            self._connection = None
+            self.receive(failed)
+
+    def receive(self, last: Response | NoResponse) -> None:
+        """Continue after an attempt, in a task or to the end."""
+        try:
+            connection, self._connection = self._connection, None
+            if self.may_resend(last, connection):
+                self._continue(self._transmit())
+                return
+            self.end_attempt(last)
+            if is_system_fault(last):
+                self._continue(self._retry(last))
+            else:
+                self._settle(self.conclude(last, None))
+        except BaseException as error:
+            has_callers = bool(self.callers)
+            self._interrupt(error)
+            if not (has_callers or isinstance(error, Exception | CancelledError)):
+                raise  # to the event loop
+
+    def withdraw(self) -> None:
+        """End the flight, as no caller is left. A response to an approval is still read, if it is awaited."""
+        is_read = self.is_reading and self.memory is not None
+        if self.is_over or self.is_settling or is_read:
+            return
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.cancel()
+            self._context.run(self._interrupt, CancelledError())
+        elif self._task is not None:
+            self._task.cancel()
+        else:  # an interrupt has ended the step that owned it
+            self._interrupt(CancelledError())
+
+    # --- its end
+
+    def _settle(self, result: Outcome | LoanError) -> None:
+        """Record the result of the call, and end the flight with what its guard makes of it."""
+        self.is_settling = True
+        claim = self._claim
+        assert claim is not None  # noqa: S101  (nothing is sent without one)
+        is_settled = claim.settle_now(result)
+        self._claim = None
+        if is_settled:
+            self.end(result)
+        else:
+            self.release_slot()  # other calls need not wait for the settlement
+            self._continue(self._settle_later(claim, result))
+
+    async def _settle_later(self, claim: Claim, result: Outcome | LoanError) -> None:
+        self.end(await claim.settle(result))
+
+    def _interrupt(self, error: BaseException) -> None:
+        """Record what is known, and end the flight with an exception."""
+        self.end_attempt(None)
+        self.is_settling = True
+        self.release_slot()
+        claim = self._claim
+        if claim is not None and not self.is_over:
+            if (decision := self.received_decision()) is None:
+                is_recorded = claim.interrupt_now(error)
+            else:
+                is_recorded = claim.settle_now(decision)
+            self._claim = None
+            if not is_recorded:
+                self._continue(self._interrupt_later(claim, error, decision))
+                return
+        self.end(_copy(error))
+
+    async def _interrupt_later(self, claim: Claim, error: BaseException, decision: Decision | None) -> None:
+        if decision is None:
+            await claim.interrupt(error)
+        else:
+            await claim.settle(decision)
+        self.end(_copy(error))
+
+    def end(self, result: Outcome | BaseException) -> None:
+        """Set the result, unless there is one, wake the callers, and record the end."""
+        if self.memory is not None:
+            self._end_approval(self.memory, result)
+        elif not self.is_over:
+            self.is_over, self.result = True, result
+        self.wake_callers()
+        self.record(result)
+
+    def _end_approval(self, memory: "Memory", result: Outcome | BaseException) -> None:
+        is_first = False
+        with memory.lock:
+            # Another thread may have ended this dead flight, or garbage collection may have done it.
+            if not self.is_over:
+                # Another thread may fork the process between two of these steps. Change the record before the
+                # flight is removed, so that the child finds the approval in one of the two.
+                if self._claim is not None:
+                    self._claim.abandon()
+                is_first = self.is_over = True
+                self.result = result
+            memory.remove(self)
+        if is_first and not self.callers:
+            self.keep_unread()
+
     def wake_callers(self) -> None:
         """Wake all callers."""
-        is_here = self.is_here
-        for caller in tuple(self.callers):
-            if is_here:
+        if self.is_here:
+            for caller in self.callers:
                 wake(caller)
-                continue
+            return
+        for caller in tuple(self.callers):
             with suppress(RuntimeError):  # the event loop was closed
-                self.loop.call_soon_threadsafe(wake, caller)
+                self.resources.loop.call_soon_threadsafe(wake, caller)
 
     def keep_unread(self) -> None:
-        """Keep and log the result, which no caller receives."""
+        """Keep and log the result of an approval, which no caller receives."""
         self.guard.keep_unread(self)
         entry, result = (self.entry or "-")[:12], self.result
         if isinstance(result, DecisionNotRecordedError):
@@ -135,7 +317,7 @@ class Flight(Run):
                 log(ERROR, _IN_MEMORY, entry, result.cause_type)
             else:
                 log(WARNING, _IN_FILE, entry, result.cause_type)
-        elif self.may_be_evaluated:
+        elif self.may_be_evaluated and self.memory is not None:
             log(INFO, _UNREAD, entry, type(result).__name__)
 
 
@@ -182,12 +364,13 @@ class Memory(ForkSafe):
                 return flight
 
     def _ended(self, flight: Flight) -> bool:
-        """Finish a dead flight, or give up an overdue one of another event loop; return False for others."""
+        """End a dead flight, or give up an overdue one of another event loop; return False for others."""
         if flight.is_dead:
-            self.finish(flight, CancelledError())
+            flight.resources.slots.forget_waiting()
+            flight.end(CancelledError())
         elif flight.is_overdue and not flight.is_here:
             flight.guard.give_up(flight)
-            self._remove(flight)
+            self.remove(flight)
         else:
             return False
         return True
@@ -199,28 +382,11 @@ class Memory(ForkSafe):
                 flight.guard.inherit(flight)
                 del self._in_flight[customer]
 
-    def _remove(self, flight: Flight) -> None:
+    def remove(self, flight: Flight) -> None:
+        """Remove a flight that is over or given up."""
         with self.lock:
             if self._in_flight.get(flight.customer) is flight:
                 del self._in_flight[flight.customer]
-
-    def finish(self, flight: Flight, result: Outcome | BaseException) -> None:
-        """Set the result of a flight, and wake its callers."""
-        with self.lock:
-            # Another thread may have finished this dead flight, or garbage collection may have ended it.
-            if flight.phase is Phase.OVER:
-                return
-            # Another thread may fork the process between two of these steps. Change the record before the
-            # flight is removed, so that the child finds the approval in one of the two.
-            if flight.claim is not None:
-                flight.claim.abandon()
-            self._remove(flight)
-            flight.result, flight.phase = result, Phase.OVER
-        flight.flights.own.discard(flight)
-        if flight.callers:
-            flight.wake_callers()
-        else:
-            flight.keep_unread()
 
     def finish_dead(self) -> None:
         """End the oldest flights whose event loop was closed or has stopped, as they keep their clients."""
@@ -278,7 +444,6 @@ class Flights:
     def __init__(self, pipeline: Pipeline, guard: Guard | None, memory: Memory | None) -> None:
         self.pipeline = pipeline
         self.guard = guard
-        self.own: set[Flight] = set()  # those that calls of this client have started
         self.shared = memory
         self._followers: set[asyncio.Task[Any]] = set()
 
@@ -308,12 +473,12 @@ class Flights:
             LoanError: The call failed.
         """
         while True:
-            own = Flight(self, call, timeout, retry)
-            flight = own.memory.find_or_add(own)
+            memory = self.memory
+            own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
+            flight = memory.find_or_add(own)
             within = None if waits_for_response else timeout.total
             result: Outcome | BaseException | None
             if flight is own:
-                self.own.add(own)
                 result = _result_for(own, flight, is_late=await self._wait(own, flight, within))
             else:
                 result = await self._join(own, flight, within)
@@ -326,6 +491,30 @@ class Flights:
                 return result
             timeout = evolve(timeout, total=max(own.deadline - self.pipeline.now(), _MOMENT))
 
+    async def call(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
+        """Return the outcome of a call that is no approval.
+
+        An error is raised outside of any `except` block. Otherwise an error of aiohttp could become its
+        context, and the text of that error contains the token and the URL.
+
+        Args:
+            call: The call.
+            timeout: Its time limits.
+            retry: Its retry policy.
+
+        Raises:
+            LoanError: The call failed.
+        """
+        flight = Flight(self.pipeline, call, timeout, retry, None, None)
+        await self._wait(flight, flight, None)
+        result = flight.result
+        if not isinstance(result, BaseException):
+            return result
+        try:
+            raise _copy(result)
+        finally:
+            del flight, result  # breaks the reference cycle of error, traceback and frame
+
     async def _join(
         self, own: Flight, flight: Flight, within: float | None
     ) -> Outcome | BaseException | None:
@@ -333,28 +522,34 @@ class Flights:
         is_same = flight.payload == own.payload
         if not flight.is_here and is_same and await self._is_over_in_time(own, flight):
             return None  # the record has the result
-        with own:
-            own.telemetry.set_ledger_result("joined" if flight.is_here else "blocked")
-            if not is_same:
-                return own.finish(PayloadMismatchError("approve", flight.entry or "", "inflight"))
-            if not flight.is_here:
-                return own.finish(InFlightError("approve", flight.entry or ""))
-            wait = self._wait if flight.flights is self else self._wait_as_guest
-            try:
-                is_late = await wait(own, flight, within)
-            finally:  # before Python 3.12, the flight may have no span when this caller joins
-                own.telemetry.link(flight.span)
-            result = _result_for(own, flight, is_late=is_late)
-            if result is None and own.deadline <= self.pipeline.now():
-                result = _late_error(own)
-            return own.finish(result)
+        own.begin()
+        try:
+            result = await self._result_of(own, flight, within, is_same=is_same)
+        except BaseException as error:
+            own.record(error)
+            raise
+        own.record(result)
+        return result
+
+    async def _result_of(
+        self, own: Flight, flight: Flight, within: float | None, *, is_same: bool
+    ) -> Outcome | BaseException | None:
+        own.telemetry.set_ledger_result("joined" if flight.is_here else "blocked")
+        if not is_same:
+            return PayloadMismatchError("approve", flight.entry or "", "inflight")
+        if not flight.is_here:
+            return InFlightError("approve", flight.entry or "")
+        own.telemetry.link(flight.span)
+        wait = self._wait if flight.resources is own.resources else self._wait_as_guest
+        result = _result_for(own, flight, is_late=await wait(own, flight, within))
+        return _late_error(own) if result is None and own.deadline <= self.pipeline.now() else result
 
     async def _is_over_in_time(self, own: Flight, flight: Flight) -> bool:
         """Wait for the end of a flight of another event loop, as for another process."""
         clock = asyncio.get_running_loop().time
         wait = flight.guard.wait if own.call.wait is None else own.call.wait
         until = clock() + min(wait, own.timeout.total)
-        while flight.phase is not Phase.OVER and not flight.is_dead:
+        while not (flight.is_over or flight.is_dead):
             if (left := until - clock()) <= 0 or own.resources.waits.is_closed:
                 return False
             await asyncio.sleep(min(left, _POLL_INTERVAL))
@@ -362,48 +557,47 @@ class Flights:
 
     async def _wait_as_guest(self, own: Flight, flight: Flight, within: float | None) -> bool:
         """Wait for a flight of another client, at most until the own client is closed."""
-        flight.resources.awaited.append(flight)
+        flight.guests += 1
         try:
             async with own.resources.waits.limited_by(asyncio.timeout(None)):
                 return await self._wait(own, flight, within)
         except TimeoutError:
             return True
         finally:
-            flight.resources.awaited.remove(flight)
+            flight.guests -= 1
 
     async def _wait(self, own: Flight, flight: Flight, within: float | None) -> bool:
-        """Wait for the end of a flight. Return True if the time of this caller is over before.
+        """Start the own flight, or join another; wait for its end. Return True if this caller is late.
 
         When its time is over, the caller leaves at once if a response is awaited, or if it has joined and
         other callers still wait. Otherwise it waits for the end, which is near: the flight was withdrawn,
         because no caller is left, or its result is being recorded.
         """
-        await self._wait_once(own, flight, within)
-        if flight.phase is Phase.OVER:
-            return False
-        if not (flight.is_reading or (flight.callers and flight is not own)):
-            await self._wait_once(own, flight, _CLOSE_TIMEOUT)
-        return True
-
-    async def _wait_once(self, own: Flight, flight: Flight, within: float | None) -> None:
-        loop, timer = flight.loop, own.resources.timer
-        caller = loop.create_future()
-        flight.callers.append(caller)
-        if flight is own and flight.task is None:
-            flight.task = asyncio.Task(self._fly(flight), loop=loop, **_EAGER)
-        if flight.phase is Phase.OVER:  # before this caller waits
-            wake(caller)
-        if within is not None:
-            timer.set(caller, loop.time() + within + GRACE)
-        try:
-            await caller
-        except BaseException:
+        loop, timer = flight.resources.loop, own.resources.timer
+        is_late = False
+        while True:
+            caller = loop.create_future()
+            flight.callers.append(caller)
+            try:
+                if flight is own and not is_late:
+                    flight.start()
+                elif flight.is_over:
+                    wake(caller)
+                limit = CLOSE_TIMEOUT if is_late else within
+                if limit is not None:
+                    timer.set(caller, loop.time() + limit + GRACE)
+                await caller
+            except BaseException:
+                self._leave(flight, caller)
+                raise
+            finally:
+                timer.discard(caller)
+            if flight.is_over:
+                return is_late
             self._leave(flight, caller)
-            raise
-        finally:
-            timer.discard(caller)
-        if flight.phase is not Phase.OVER:
-            self._leave(flight, caller)
+            if is_late or flight.is_reading or (flight.callers and flight is not own):
+                return True
+            is_late = True
 
     def _leave(self, flight: Flight, caller: Caller) -> None:
         if flight.is_inherited:
@@ -412,59 +606,11 @@ class Flights:
             flight.callers.remove(caller)
         if flight.callers:
             return
-        if flight.phase is Phase.OVER:  # in this iteration of the event loop
+        if flight.is_over:  # in this iteration of the event loop
             flight.keep_unread()
             return
         with suppress(RuntimeError):  # the loop was closed
-            self._withdraw(flight)  # now, because it may be sent in the next iteration of the event loop
-
-    def _withdraw(self, flight: Flight) -> None:
-        """Send no further request of a flight without callers. A response that is awaited is still read."""
-        may_send = flight.phase in (Phase.NEW, Phase.FLYING) and not flight.is_reading
-        if flight.task is None or not may_send:
-            return
-        flight.task.cancel()
-        if flight.phase is Phase.NEW:  # its coroutine never runs
-            self.pipeline.telemetry.not_begun(flight.call.endpoint.operation, CancelledError())
-            flight.memory.finish(flight, CancelledError())
-
-    async def _fly(self, flight: Flight) -> None:
-        """Run a flight to its end, and set its result for all callers."""
-        flight.task, flight.phase = asyncio.current_task(), Phase.FLYING
-        try:
-            result = await self._decide(flight)
-        except BaseException as error:
-            is_cancelled, is_read = isinstance(error, CancelledError | GeneratorExit), bool(flight.callers)
-            flight.memory.finish(flight, type(error)() if is_cancelled else copy_error(error))
-            if not (is_read or isinstance(error, Exception | CancelledError)):
-                raise
-        else:
-            flight.memory.finish(flight, result)
-
-    async def _decide(self, flight: Flight) -> Outcome | LoanError:
-        """Claim the approval, send the request, read the response and settle the claim."""
-        with flight:
-            claim = await flight.guard.begin(flight)
-            if not isinstance(claim, Claim):
-                return flight.finish(claim)
-            flight.claim = claim
-            try:
-                result = await flight.make_attempts()
-            except GeneratorExit:  # the event loop was closed: nothing can be awaited
-                raise
-            except BaseException as error:  # also SystemExit, for example of a signal handler
-                flight.release_slot()  # other calls need not wait for the settlement
-                flight.claim, flight.phase = None, Phase.SETTLING
-                if (decision := flight.received_decision()) is None:
-                    await claim.interrupt(error)
-                else:
-                    await claim.settle(decision)
-                raise
-            flight.phase = Phase.SETTLING
-            flight.release_slot()
-            result = await claim.settle(result)
-            flight.claim = None
-            return flight.finish(result)
+            flight.withdraw()  # now, because it may be sent in the next iteration of the event loop
 
     def longest(self, timeout: Timeout, within: float | None) -> float:
         """Return how long the client may wait for its calls when it is closed.
@@ -472,10 +618,10 @@ class Flights:
         Without `within`, wait for a call with these limits, and for approvals that await a response. With it,
         wait longer only for responses that calls of other clients await.
         """
-        reading = [each for each in tuple(self.own) if each.is_reading]
+        reading = [each for each in self.pipeline.calls if each.is_reading]
         if within is None:
             return max([timeout.longest, *(each.timeout.longest for each in reading)])
-        return max([within, *(each.timeout.attempt for each in reading if each in each.resources.awaited)])
+        return max([within, *(each.timeout.attempt for each in reading if each.guests)])
 
     def follow(self, task: "asyncio.Task[Any]") -> None:
         """Add a task that stores the decision of a flight elsewhere: `aclose` waits for it."""
@@ -483,12 +629,10 @@ class Flights:
         task.add_done_callback(self._followers.discard)
 
     async def aclose(self) -> None:
-        """Wait until the flights of this event loop have settled, and their followers have ended."""
+        """Wait for the tasks of this event loop that store decisions elsewhere."""
         current = asyncio.get_running_loop()
-        tasks = {each.task for each in tuple(self.own) if each.loop is current and each.task is not None}
-        tasks |= {task for task in tuple(self._followers) if task.get_loop() is current}
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+        if tasks := {task for task in tuple(self._followers) if task.get_loop() is current}:
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
 
 
 def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | BaseException | None:
@@ -497,7 +641,7 @@ def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | Base
     Return None if nothing was sent, and this caller, which has joined, may try again.
     """
     is_own = flight is own
-    if flight.phase is not Phase.OVER:  # a response may still arrive
+    if not flight.is_over:  # a response may still arrive
         return _late_error(own, is_sent=True) if is_own else InFlightError("approve", flight.entry or "")
     result = flight.result
     if not isinstance(result, BaseException):
@@ -511,13 +655,17 @@ def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | Base
     return _late_error(flight) if is_own or flight.may_be_evaluated else None
 
 
+def _copy(error: BaseException) -> BaseException:
+    """Return an error without a traceback, which callers raise again."""
+    return type(error)() if isinstance(error, CancelledError | GeneratorExit) else copy_error(error)
+
+
 def _late_error(flight: Flight, *, is_sent: bool = False) -> LoanError:
     """Return the error of a caller whose time limit has passed."""
     return flight.transport_error(DeadlineExceededError, "TimeoutError", is_sent=is_sent)
 
 
-# From Python 3.12 on, a flight begins at once, not in the next iteration of the event loop.
-_EAGER: dict[str, Any] = {"eager_start": True} if hasattr(asyncio, "eager_task_factory") else {}
+_UNGUARDED = Unguarded()
 _UNREAD = "approve, entry %s: received the response after the last caller had left: %s"
 _IN_FILE = (
     "approve, entry %s: the service decided after the last caller had left, and writing to the ledger failed "
@@ -525,6 +673,6 @@ _IN_FILE = (
 )
 _IN_MEMORY = (
     "approve, entry %s: a decision may be lost, because the service decided after the last caller had left, "
-    "and writing to the ledger (%s) and to an orphan file failed; this client writes it when the ledger "
-    "works again; call approve again with the same data on the same client"
+    "and writing to the ledger (%s) and to an orphan file failed; when the ledger works again, call approve "
+    "again with the same data, on a client with the same ledger object"
 )

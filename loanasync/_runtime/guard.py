@@ -56,6 +56,16 @@ class Claim:
 
     __slots__ = ()
 
+    def settle_now(self, result: Outcome | LoanError) -> bool:
+        """Record the result without awaiting, and keep it; return False if that is not possible."""
+        del result
+        return False
+
+    def interrupt_now(self, error: BaseException) -> bool:
+        """Do what `interrupt` does without awaiting; return False if that is not possible."""
+        del error
+        return False
+
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """Record the result of the request; return the result of the call."""
         raise NotImplementedError
@@ -65,7 +75,7 @@ class Claim:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Do what `interrupt` does without awaiting, because the event loop was closed."""
+        """Note that nobody settles the claim, because its event loop was closed."""
 
 
 class Guard(Protocol):
@@ -85,6 +95,9 @@ class Guard(Protocol):
             InvalidRequestError: A part is missing.
         """
 
+    def begin_now(self, run: Run) -> Claim | None:
+        """Return a claim, with a slot, if that needs no awaiting and nothing is known of the approval."""
+
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """Acquire a slot and the right to send the request.
 
@@ -99,6 +112,54 @@ class Guard(Protocol):
 
     def give_up(self, run: Run) -> None:
         """Note that an approval has an unknown outcome, because its event loop does not end it."""
+
+
+class Unguarded(Guard):
+    """The guard of a call that is no approval: it may be sent at any time."""
+
+    wait = 0.0
+
+    def parts(self, call: Call) -> tuple[str | None, ...]:
+        """See `Guard.parts`."""
+        del call
+        return ()
+
+    def begin_now(self, run: Run) -> Claim | None:
+        """See `Guard.begin_now`."""
+        return _NO_CLAIM if run.take_slot_now() else None
+
+    async def begin(self, run: Run) -> Claim | Outcome | LoanError:
+        """See `Guard.begin`."""
+        error = await run.acquire_slot()
+        return _NO_CLAIM if error is None else error
+
+    def keep_unread(self, run: Run) -> None:
+        """Keep nothing."""
+
+    def inherit(self, run: Run) -> None:
+        """Note nothing."""
+
+    def give_up(self, run: Run) -> None:
+        """Note nothing."""
+
+
+class _NoClaim(Claim):
+    """The claim of a call that is no approval."""
+
+    __slots__ = ()
+
+    def settle_now(self, result: Outcome | LoanError) -> bool:
+        """See `Claim.settle_now`."""
+        del result
+        return True
+
+    def interrupt_now(self, error: BaseException) -> bool:
+        """See `Claim.interrupt_now`."""
+        del error
+        return True
+
+
+_NO_CLAIM = _NoClaim()
 
 
 class _Kept(NamedTuple):
@@ -154,6 +215,11 @@ class ProcessGuard(ForkSafe):
             is_decided = self._find(run)[0] in _DECIDED
             if is_decided and (kept := self._drop(run.customer)) is not None:
                 self._unread[run.customer] = kept
+
+    def begin_now(self, run: Run) -> Claim | None:
+        """See `Guard.begin_now`."""
+        is_new = run.customer not in self._records and run.take_slot_now()
+        return _ProcessClaim(self, run) if is_new else None
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
@@ -263,29 +329,27 @@ class _ProcessClaim(Claim):
         self._guard = guard
         self._run = run
 
-    async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
-        """See `Claim.settle`."""
+    def settle_now(self, result: Outcome | LoanError) -> bool:
+        """See `Claim.settle_now`."""
         run, state = self._run, state_of(result)
-        if isinstance(result, Approved | Refused) and run.last is not None:
+        if state in _DECIDED and run.last is not None:
             last = run.last
             self._guard.record(run, state, _Kept("", last.status, last.body, last.fault, last.end))
         elif state != "released":
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)
             self._guard.record(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
-        return result
+        return True
 
-    async def interrupt(self, error: BaseException) -> None:
-        """See `Claim.interrupt`."""
-        self._end(type(error).__name__)
+    def interrupt_now(self, error: BaseException) -> bool:
+        """See `Claim.interrupt_now`."""
+        if self._run.was_written:
+            self._guard.record(self._run, "unknown", _Kept(type(error).__name__))
+        return True
 
     def abandon(self) -> None:
         """See `Claim.abandon`."""
-        self._end("GeneratorExit")
-
-    def _end(self, cause: str) -> None:
-        if self._run.was_written:
-            self._guard.record(self._run, "unknown", _Kept(cause))
+        self.interrupt_now(GeneratorExit())
 
 
 _MANY_RECORDS = (

@@ -6,37 +6,49 @@ import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
     from types import AsyncGeneratorType
 
 
 Value = TypeVar("Value")
-Close = Callable[[Value, float], Awaitable[None]]
+Close = Callable[[Value, float | None], Awaitable[None]]
 
 _POLL_INTERVAL = 0.1  # seconds between two checks that another thread's event loop still runs
 
 
-async def _close_with_loop(value: Value, close: Close[Value]) -> AsyncGenerator[None, float]:
+async def _close_with_loop(
+    value: Value, close: Close[Value], before: "WeakSet[_LoopValue[Any]]"
+) -> AsyncGenerator[None, float | None]:
     """Wait at `yield`, then close `value`. The sent number is the time limit for closing, in seconds.
+
+    Without a number, the event loop ends. Then the values in `before` are closed first.
 
     This is an asynchronous generator because event loops close their generators: at the end of `asyncio.run`,
     and when a generator is garbage collected. In both cases `value` is closed in its own event loop.
     """
-    within = 0.0
+    within: float | None = None
     try:
         within = yield
     finally:
-        await close(value, within)
+        try:
+            if within is None and before:
+                await asyncio.sleep(0)  # all generators begin to close in one iteration of the event loop
+                while any(each.is_closing for each in before):  # noqa: ASYNC110  (rare, and soon over)
+                    await asyncio.sleep(_POLL_INTERVAL)
+        finally:  # also if this task is cancelled
+            await close(value, within)
 
 
 class _LoopValue(Generic[Value]):
     """The value of one event loop, and the generator that closes it."""
 
-    def __init__(self, value: Value, close: Close[Value]) -> None:
+    def __init__(self, value: Value, close: Close[Value], before: "WeakSet[_LoopValue[Any]]") -> None:
         self.value = value
-        self._closer = cast("AsyncGeneratorType[None, float]", _close_with_loop(value, close))
+        closer = _close_with_loop(value, close, before)
+        self._closer = cast("AsyncGeneratorType[None, float | None]", closer)
         with suppress(StopIteration):  # the generator runs up to its `yield`, without an await
             self._closer.__anext__().__await__().send(None)
 
@@ -44,9 +56,17 @@ class _LoopValue(Generic[Value]):
     def is_open(self) -> bool:
         return self._closer.ag_frame is not None
 
+    @property
+    def is_closing(self) -> bool:
+        return self.is_open and self._closer.ag_running
+
     async def close(self, within: float) -> None:
         with suppress(StopAsyncIteration):
             await self._closer.asend(within)
+
+
+# The values that have calls in progress.
+_with_calls: WeakKeyDictionary[AbstractEventLoop, WeakSet[_LoopValue[Any]]] = WeakKeyDictionary()
 
 
 class PerLoop(Generic[Value]):
@@ -58,6 +78,8 @@ class PerLoop(Generic[Value]):
     `on_unclosed` is called if values are still open when their event loop was closed without closing its
     asynchronous generators, or when this object is garbage collected. A forked child never uses the values of
     its parent.
+
+    `is_for_calls`: calls need the values. At the end of an event loop, they are closed after all others.
     """
 
     def __init__(
@@ -65,10 +87,13 @@ class PerLoop(Generic[Value]):
         make: Callable[[], Value],
         close: Close[Value],
         on_unclosed: Callable[[], None] | None = None,
+        *,
+        is_for_calls: bool = False,
     ) -> None:
         self._make = make
         self._close = close
         self._on_unclosed = on_unclosed
+        self._is_for_calls = is_for_calls
         self._values: dict[AbstractEventLoop, _LoopValue[Value]] = {}
         self._process = os.getpid()
         self._inherited: list[object] = []
@@ -82,8 +107,16 @@ class PerLoop(Generic[Value]):
             return self._values[loop].value
         except KeyError:
             self._discard_closed_loops()
-            entry = self._values[loop] = _LoopValue(self._make(), self._close)
+            before = _with_calls.setdefault(loop, WeakSet())
+            entry = _LoopValue(self._make(), self._close, before if self._is_for_calls else WeakSet())
+            if not self._is_for_calls:
+                before.add(entry)
+            self._values[loop] = entry
             return entry.value
+
+    def values(self) -> list[Value]:
+        """Return the values of all event loops that use them in this process."""
+        return [] if self._process != os.getpid() else [each.value for each in tuple(self._values.values())]
 
     def _discard_closed_loops(self) -> None:
         # Other threads may add values meanwhile, so iterate over a copy.

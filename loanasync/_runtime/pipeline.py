@@ -13,90 +13,123 @@ from loanasync._protocol.endpoints import APPROVE
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep
+from loanasync._settings import Timeout
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Transport
+from loanasync._transport.pool import DirectTransport
 from loanasync._waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
 
-_POLL_INTERVAL = 0.02  # seconds between two looks at the responses that calls of other clients await
+CLOSE_TIMEOUT = 5.0  # seconds for the end of a call in which no response is awaited any more
+_POLL_INTERVAL = 0.02  # seconds between two looks at the calls in progress
 
 
-class Awaited(Protocol):
-    """A request of an approval that calls of other clients wait for."""
+class CallInProgress(Protocol):
+    """A call in progress, as the closing of a client sees it."""
+
+    guests: int
+    timeout: Timeout
 
     @property
     def is_reading(self) -> bool: ...
+
+    @property
+    def is_settling(self) -> bool: ...
 
     @property
     def is_overdue(self) -> bool: ...
 
 
 class Slots:
-    """The number of free slots, and the calls that wait for one, in the order in which they arrived.
+    """The slots of the concurrency limit, and the calls that wait for one, in the order of their arrival.
 
     A released slot is given to the first waiting call, so that no later call takes it. `asyncio.Semaphore`
-    does the same, but takes seven function calls for a slot that is free.
+    does the same, but it takes seven function calls for a slot that is free, and does not know who has one.
+    If an interrupt ended a call between two steps, its slot would be lost.
 
     Args:
         count: The number of slots. None: as many as needed.
     """
 
-    __slots__ = ("_waiters", "free")
+    __slots__ = ("_count", "_owners", "_waiters")
 
     def __init__(self, count: int | None) -> None:
-        self.free: float = math.inf if count is None else count  # 0 while a call waits
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._count: float = math.inf if count is None else count
+        self._owners: set[object] = set()
+        self._waiters: deque[tuple[asyncio.Future[None], object]] = deque()
 
-    def take(self) -> bool:
-        """Take a slot if one is free; return False if not."""
-        if not self.free:
+    @property
+    def free(self) -> float:
+        """The number of free slots; 0 while a call waits."""
+        return self._count - len(self._owners)
+
+    def has(self, owner: object) -> bool:
+        """Return True if a call has a slot."""
+        return owner in self._owners
+
+    def take(self, owner: object) -> bool:
+        """Take a slot for a call if one is free; return False if not."""
+        if len(self._owners) >= self._count:
             return False
-        self.free -= 1
+        self._owners.add(owner)
         return True
 
-    async def wait(self) -> None:
-        """Wait until a slot is released to this call."""
+    async def wait(self, owner: object) -> None:
+        """Wait until a slot is given to a call."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters.append((waiter, owner))
         try:
             await waiter
         except BaseException:
-            if waiter.done() and not waiter.cancelled():  # the slot was given to this call at the same time
-                self.release()
-            else:
-                with suppress(ValueError):  # `release` has removed it
-                    self._waiters.remove(waiter)
+            self.release(owner)  # it may have been given at the same time
+            with suppress(ValueError):  # `release` has removed it
+                self._waiters.remove((waiter, owner))
             raise
 
-    def release(self) -> None:
-        """Give a slot to the first waiting call, or make it free."""
+    def forget_waiting(self) -> None:
+        """Forget the waiting calls, because their event loop was closed."""
+        self._waiters.clear()
+
+    def release(self, owner: object) -> None:
+        """Give the slot of a call, if it has one, to the first waiting call, or make it free."""
+        if owner not in self._owners:
+            return
+        self._owners.discard(owner)
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter, next_owner = self._waiters.popleft()
             if not waiter.done():  # not cancelled
+                self._owners.add(next_owner)
                 waiter.set_result(None)
                 return
-        self.free += 1
 
 
 class LoopResources:
-    """The transport, slots and callers' time limits of one event loop, and the number of its calls.
+    """The transport, the slots and the calls in progress of one event loop, and their callers' time limits.
 
     `PerLoop` creates it on the first call in an event loop, and closes it with `close`.
+
+    Attributes:
+        direct: The transport of direct connections, if they are used.
+        transport: The transport for all other requests.
     """
 
-    def __init__(self, transport: Transport, slots: int | None) -> None:
-        self.transport = transport
+    def __init__(self, transport: Transport | DirectTransport, slots: int | None) -> None:
+        self.direct = transport if isinstance(transport, DirectTransport) else None
+        self.transport: Transport = (
+            transport.through_session if isinstance(transport, DirectTransport) else transport
+        )
+        self._owned = transport
+        self.loop = asyncio.get_running_loop()
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
-        self.timer: SharedTimer[Caller] = SharedTimer(asyncio.get_running_loop(), end_wait)
-        self.calls: int = 0
-        self.awaited: list[Awaited] = []  # one element for each waiting call of another client
+        self.timer: SharedTimer[Caller] = SharedTimer(self.loop, end_wait)
+        self.calls: set[CallInProgress] = set()
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
-    def end_call(self) -> None:
-        """Count a call as ended."""
-        self.calls -= 1
-        if not self.calls and self._no_calls is not None:
+    def end_call(self, call: CallInProgress) -> None:
+        """Remove a call that has ended."""
+        self.calls.discard(call)
+        if self._no_calls is not None and not self.calls and not self.loop.is_closed():
             self._no_calls.set()
 
     async def wait(self, waiting: Awaitable[None]) -> None:
@@ -105,27 +138,41 @@ class LoopResources:
             async with self.waits.limited_by(asyncio.timeout(None)):
                 await waiting
 
-    async def close(self, within: float) -> None:
-        """Wait at most `within` seconds for the calls in progress, end the rest, and close the transport.
+    async def close(self, within: float | None) -> None:
+        """Wait for the calls in progress, end the rest, and close the transport.
 
-        Wait longer for responses that calls of other clients await: they would be lost.
+        Args:
+            within: Seconds to wait for calls. Responses that calls of other clients await may take longer:
+                they would be lost. None: the event loop ends, and has cancelled its tasks; wait only for
+                the responses of approvals and for their settlements.
         """
         try:
-            if self.calls:
-                self._no_calls = asyncio.Event()
-                async with asyncio.timeout(within):
-                    await self._no_calls.wait()
-        except TimeoutError:
-            pass
+            if within is None:
+                await self._wait_while(lambda call: call.is_reading or call.is_settling)
+            else:
+                await self._wait_for_calls(within)
         finally:  # also if this task is cancelled
             self.waits.close()
             self.timer.close()
             try:
-                # Calls of other clients may have joined since the client began to close.
-                while any(each.is_reading and not each.is_overdue for each in self.awaited):  # noqa: ASYNC110  (no event)
-                    await asyncio.sleep(_POLL_INTERVAL)
+                await self._wait_while(lambda call: bool(call.guests) and call.is_reading)
             finally:
-                await self.transport.aclose()
+                try:
+                    await self._owned.aclose()
+                finally:
+                    await self._wait_for_calls(CLOSE_TIMEOUT)
+
+    async def _wait_for_calls(self, within: float) -> None:
+        if self.calls:
+            self._no_calls = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self._no_calls.wait()
+
+    async def _wait_while(self, condition: Callable[[CallInProgress], bool]) -> None:
+        """Wait while a call satisfies a condition. Calls may join others since the client began to close."""
+        while any(condition(each) and not each.is_overdue for each in self.calls):  # noqa: ASYNC110  (no event)
+            await asyncio.sleep(_POLL_INTERVAL)
 
 
 class Pipeline:
@@ -133,7 +180,7 @@ class Pipeline:
 
     def __init__(
         self,
-        open_transport: Callable[[], Transport],
+        open_transport: Callable[[], Transport | DirectTransport],
         telemetry: Instruments,
         quota: Quota,
         slots: int | None,
@@ -171,11 +218,18 @@ class Pipeline:
             if self.is_closed:
                 raise ClientClosedError  # noqa: TRY301  (recorded like the errors of the user's session)
             resources = self._per_loop.current()
+            if resources.waits.is_closed:  # the event loop ends
+                raise ClientClosedError  # noqa: TRY301
             resources.transport.check()
         except Exception as error:
             self.telemetry.not_begun(operation, error)
             raise
         return resources
+
+    @property
+    def calls(self) -> list[CallInProgress]:
+        """The calls in progress, in all event loops."""
+        return [call for each in self._per_loop.values() for call in tuple(each.calls)]
 
     def open_circuit(self, shop: Shop) -> CircuitOpenError | None:
         """Return the error of the circuit breaker if it is open for a shop, else None."""

@@ -1,13 +1,11 @@
-"""One call in progress: its span, its slot, its attempts within a deadline, and its result."""
+"""The steps of one call: its telemetry, its slot, its attempts and its result."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from attrs import evolve
-from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from loanasync._protocol.endpoints import (
     APPROVE,
@@ -15,24 +13,24 @@ from loanasync._protocol.endpoints import (
     Call,
     CircuitChange,
     Outcome,
-    is_system_fault,
 )
 from loanasync._protocol.messages import Judgement, NoResponse, Request, Response, correlation
 from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
-from loanasync._runtime.pipeline import LoopResources, Pipeline
+from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry
+from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Transport
+from loanasync._transport.connection import DirectConnection, Receive
 from loanasync._transport.failures import SESSION_CLOSED
 from loanasync._transport.selection import is_of_user
-from loanasync._waits import was_cancelled
+from loanasync._waits import Caller, was_cancelled
 from loanasync.errors import (
     PROGRAM_FAILED,
     CircuitOpenError,
-    ClientClosedError,
     ConnectError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
+_DECISIONS = (Approved, Refused)  # faster than `Approved | Refused`, which is a new object each time
 
 
 class NothingKnownError(LoanError):
@@ -60,11 +59,9 @@ class NothingKnownError(LoanError):
 
 
 class Run:
-    """One call in progress. It is created when the call begins, and sends its request in a ``with`` block.
+    """One call in progress: its record in the telemetry, its slot, its attempts and its result.
 
-    `make_attempts` acquires a slot and sends the request. It releases the slot while it waits for a retry.
-    The guard of an approval calls `acquire_slot` before. Both return errors and raise none. The end of the
-    ``with`` block releases the slot and records the end of the call.
+    Its methods are steps. `Flight`, a subclass, decides which one follows, and who awaits it.
 
     Args:
         pipeline: The state that the calls of the client share.
@@ -76,13 +73,15 @@ class Run:
         started: Time of the start, by the client's clock.
         customer: Digest of shop, customer and scope of an approval.
         payload: Digest of the members of its body.
-        callers: The callers that wait for the result. Empty if all callers of a flight have left.
+        callers: The futures in which callers wait for the end.
+        guests: The number of callers of other clients.
         entry: Key of its ledger entry, set by the guard.
         after_unknown: True if an earlier call for the same approval has an unknown outcome, set by the guard.
         trace_id: Id of its trace.
         span: Its span, if tracing is on.
         attempts: Number of requests sent.
         last: The last response, if one has arrived.
+        is_settling: True if no further request is sent.
 
     Raises:
         ClientClosedError: The client was closed.
@@ -92,20 +91,23 @@ class Run:
     # Class attributes for what is set later, if at all.
     customer: bytes = b""
     payload: bytes = b""
-    callers: Sequence[object] = (None,)
+    guests: int = 0
     entry: str | None = None
     after_unknown: bool = False
-    telemetry: CallTelemetry  # set by `__enter__`
+    telemetry: CallTelemetry  # set by `begin`
     trace_id: str | None = None
     span: "Span | None" = None
     attempts: int = 0
     last: Response | None = None
-    _sending: Request | None = None  # the request in progress
+    is_settling: bool = False
+    _attempt: AttemptTelemetry | None = None  # the attempt in progress
+    _sending: Request | None = None  # its request
+    _within: float  # its time limit in seconds
+    _until: float  # the same as a time of the event loop's clock
     _is_written: bool = False  # an earlier request of this call was written
-    _has_slot: bool = False
+    _is_recorded: bool = True  # False from `begin` until the end of the call is recorded
     _trial: int = 0  # number of its trial while the circuit breaker is open, else 0
     _circuit_changes: tuple[CircuitChange, ...] = ()
-    _error: LoanError | None = None
 
     def __init__(self, pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
         self._pipeline = pipeline
@@ -115,34 +117,7 @@ class Run:
         self.retry: RetryPolicy = retry
         self.started: float = pipeline.now()  # after opening the first transport, which takes time
         self.deadline: float = self.started + timeout.total
-
-    def __enter__(self) -> Self:
-        if self.resources.waits.is_closed:
-            raise self._pipeline.telemetry.not_begun(self.call.endpoint.operation, ClientClosedError())
-        self.telemetry = CallTelemetry(self._pipeline.telemetry, self.call)
-        self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
-        self.resources.calls += 1
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if self._has_slot:
-                self.release_slot()
-            if self._trial:  # it has no result, for example because it was cancelled
-                self._record_verdict("unknown" if self.may_be_evaluated else "other")
-            self.telemetry.end(
-                self._error if error is None else error,
-                self.entry,
-                self._circuit_changes,
-                may_be_evaluated=self.may_be_evaluated,
-            )
-        finally:
-            self.resources.end_call()
+        self.callers: list[Caller] = []
 
     @property
     def is_reading(self) -> bool:
@@ -155,23 +130,45 @@ class Run:
         return self._is_written or self.is_reading
 
     @property
+    def is_overdue(self) -> bool:
+        """True if the call should have ended. Its event loop may have stopped."""
+        return self._pipeline.now() > self.started + self.timeout.longest + CLOSE_TIMEOUT
+
+    @property
     def may_be_evaluated(self) -> bool:
         """True if a request of this call, or of an earlier one, may have reached the service."""
         return self.after_unknown or self.was_written
 
-    def finish(self, result: Result) -> Result:
-        """Record and return the result of the call."""
-        if isinstance(result, NothingKnownError):  # no failure of the call
-            self.telemetry.outcome = result.outcome
-        elif isinstance(result, LoanError):
-            self._error = result
-            if isinstance(result, LedgerError):
-                result.trace_id = self.trace_id
-        elif isinstance(result, Approved | Refused):
-            self.telemetry.outcome = "approved" if result.approved else "refused"
-        elif self.call.endpoint is not APPROVE:
-            self.telemetry.outcome = "done"
-        return result
+    def begin(self) -> None:
+        """Begin to record the call."""
+        self.resources.calls.add(self)
+        self.telemetry = CallTelemetry(self._pipeline.telemetry, self.call)
+        self._is_recorded = False
+        self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
+
+    def record(self, result: object) -> None:
+        """Release what the call has, and record its end; None: it begins again."""
+        try:
+            self.release_slot()
+            if self._trial:  # it has no result, for example because it was cancelled
+                self._record_verdict("unknown" if self.may_be_evaluated else "other")
+            if not self._is_recorded:
+                self._is_recorded = True
+                self._record(result)
+        finally:
+            self.resources.end_call(self)
+
+    def _record(self, result: object) -> None:
+        telemetry, error = self.telemetry, result if isinstance(result, BaseException) else None
+        if isinstance(result, _DECISIONS):
+            telemetry.outcome = "approved" if result.approved else "refused"
+        elif isinstance(result, NothingKnownError):  # no failure of the call
+            telemetry.outcome, error = result.outcome, None
+        elif isinstance(result, LedgerError):
+            result.trace_id = self.trace_id
+        elif self.call.endpoint is not APPROVE and error is None:
+            telemetry.outcome = "done"
+        telemetry.end(error, self.entry, self._circuit_changes, may_be_evaluated=self.may_be_evaluated)
 
     # --- slots
 
@@ -184,18 +181,27 @@ class Run:
             or self._pipeline.open_circuit(self.call.shop) is not None
         )
 
+    def take_slot_now(self) -> bool:
+        """Take a slot if one is free, and the circuit breaker need not be asked."""
+        breaker = self._pipeline.breaker
+        if self.call.sends_nothing or (breaker is not None and breaker.circuits):
+            return False
+        return self.resources.slots.take(self)
+
     async def acquire_slot(self) -> LoanError | None:
-        """Acquire a slot of the concurrency limit.
+        """Acquire a slot of the concurrency limit, unless the call has one.
 
         Return an error if no slot becomes free in time, or if the circuit breaker refuses the call. Nothing
         was claimed or sent before this step, so a call that sends nothing ends here, too.
         """
+        slots = self.resources.slots
+        if slots.has(self):
+            return None
         if self.call.sends_nothing:
             return NothingKnownError()
         if (refusal := self._refusal()) is not None:
             return refusal
-        self._has_slot = self.resources.slots.take()
-        if self._has_slot:
+        if slots.take(self):
             return None
         if not await self._wait_for_slot():
             return self.transport_error(PoolTimeoutError, "TimeoutError")
@@ -205,17 +211,14 @@ class Run:
         """Wait for a slot, at most until the deadline of the call. Return False if none became free."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._remaining()):
-                await self.resources.slots.wait()
-                self._has_slot = True
-        return self._has_slot
+                await self.resources.slots.wait(self)
+        return self.resources.slots.has(self)
 
     def release_slot(self) -> None:
         """Release the slot, if the call has one."""
         if self._trial and not self.attempts:
             self._record_verdict("other")  # not sent: another call may try
-        if self._has_slot:
-            self._has_slot = False
-            self.resources.slots.release()
+        self.resources.slots.release(self)
 
     # --- the circuit breaker
 
@@ -243,57 +246,22 @@ class Run:
 
     # --- attempts
 
-    async def make_attempts(self) -> Outcome | LoanError:
-        """Send the request, retry it after a 500, and return the outcome or the error.
+    async def wait_for_retry(self, fault: Response) -> StoppedBy | None:
+        """Wait, and take a slot again. Return the reason for making no further attempt, or None.
 
-        Acquire a slot before, unless the call has one.
+        The backoff is tenacity's.
         """
-        pipeline = self._pipeline
-        if not self._has_slot and (error := await self.acquire_slot()) is not None:
-            return error
-        last = await self._attempt()
-        stopped_by = None
-        if is_system_fault(last):
-            last, stopped_by = await self._retry(last)
-        elif pipeline.quota.used and isinstance(last, Response):
-            pipeline.quota.refill()
-        self.telemetry.stopped_by = stopped_by
-        result = self._read(last, stopped_by)
-        # While all is well, a decision does not concern the breaker.
-        if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
-            self._record_verdict(verdict_of(last, result, was_written=self.was_written))
-        return result
-
-    async def _retry(self, fault: Response) -> tuple[Response | NoResponse, StoppedBy | None]:
-        """Repeat the request after its first attempt had a response with status 500 (spec §7).
-
-        The condition and the wait are tenacity's.
-
-        Returns:
-            The last response, and the reason for making no further attempt if its status is 500.
-        """
-        is_fault = retry_if_result(is_system_fault)
-        jitter = wait_random_exponential(multiplier=self.retry.base, max=self.retry.cap)
         state = RetryCallState(AsyncRetrying(), None, (), {})
-        last: Response | NoResponse = fault
-        state.set_result(last)
-        while is_fault(state):
-            fault = cast("Response", last)
-            backoff = jitter(state)
-            wait = min(max(backoff, retry_after(fault.headers)), backoff + MAX_EXTRA_WAIT)
-            if (reason := self._stopped_by(wait)) is not None:
-                return fault, reason
-            self.release_slot()
-            await self.resources.wait(self._pipeline.sleep(wait))
-            self._has_slot = self.resources.slots.take()
-            if not (self._has_slot or await self._wait_for_slot()):
-                return fault, "slot"
-            if self.resources.waits.is_closed:
-                return fault, "closed"
-            last = await self._attempt()
-            state.prepare_for_next_attempt()
-            state.set_result(last)
-        return last, None
+        state.attempt_number = self.attempts
+        backoff = wait_random_exponential(multiplier=self.retry.base, max=self.retry.cap)(state)
+        wait = min(max(backoff, retry_after(fault.headers)), backoff + MAX_EXTRA_WAIT)
+        if (reason := self._stopped_by(wait)) is not None:
+            return reason
+        self.release_slot()
+        await self.resources.wait(self._pipeline.sleep(wait))
+        if not (self.resources.slots.take(self) or await self._wait_for_slot()):
+            return "slot"
+        return "closed" if self.resources.waits.is_closed else None
 
     def _stopped_by(self, wait: float) -> StoppedBy | None:
         """Return the reason for making no further attempt after a wait, or pay for the attempt."""
@@ -305,63 +273,122 @@ class Run:
             return "deadline"
         return None if self._pipeline.quota.take() else "quota"
 
-    async def _attempt(self) -> Response | NoResponse:
-        call, resources, timeout = self.call, self.resources, self.timeout
-        left = self._remaining()
-        if left <= 0 or resources.waits.is_closed:
+    def take_connection(self) -> DirectConnection | None:
+        """Return an idle connection, if the request can be sent now."""
+        direct, shop = self.resources.direct, self.call.shop
+        if direct is None or not isinstance(shop.auth_token, str):
+            return None
+        return direct.take(shop.base_url, approves=self.call.endpoint is APPROVE)
+
+    async def prepare_attempt(self) -> NoResponse | None:
+        """Begin the next attempt. Return the reason instead, if nothing can be sent."""
+        call, waits = self.call, self.resources.waits
+        left, token = self._remaining(), None
+        if left <= 0 or waits.is_closed:
             return _TOO_LATE if left <= 0 else SESSION_CLOSED
-        token = None
         if not isinstance(call.shop.auth_token, str):
-            obtained = await obtain_token(call.shop, resources.waits, self._remaining)
+            obtained = await obtain_token(call.shop, waits, self._remaining)
             if isinstance(obtained, NoResponse):
                 return obtained
-            token, left = obtained, self._remaining()
+            token = obtained
+        self.begin_attempt(token)
+        return None
+
+    def begin_attempt(self, token: str | None = None) -> None:
+        """Begin the next attempt, with this token if the shop has a function for it."""
+        resources, attempt = self.resources, self.timeout.attempt
         # The response to an approval is read and settled even if its callers have left.
-        within = timeout.attempt if call.endpoint is APPROVE else min(timeout.attempt, left)
+        self._within = attempt if self.call.endpoint is APPROVE else min(attempt, self._remaining())
+        self._until = resources.loop.time() + self._within
         self.attempts += 1
         is_current = self.telemetry.is_recording and is_of_user(resources.transport)
-        attempt = AttemptTelemetry(self.telemetry, self.attempts, is_current=is_current)
-        response: Response | NoResponse | None = None
+        self._attempt = AttemptTelemetry(self.telemetry, self.attempts, is_current=is_current)
+        self._sending = self.call.request(self._attempt.headers, token)
+        if resources.direct is not None:  # else it counts as sent, unless `Transport.send` says otherwise
+            self._sending.is_sent = False
+
+    async def connect_or_send(self) -> DirectConnection | Response | NoResponse:
+        """Return a connection for the request of the attempt, or the result of `Transport.send`."""
+        direct, transport, request = self.resources.direct, self.resources.transport, self._sending
+        assert request is not None  # noqa: S101  (of the attempt)
+        connect = min(self.timeout.connect, self._remaining())
+        if direct is not None and not is_replaced():
+            return await direct.open(request, connect=connect, deadline=self._until)
         try:
-            request = self._sending = call.request(attempt.headers, token)
-            try:
-                response = await resources.transport.send(
-                    request, connect=min(timeout.connect, left), within=within
-                )
-            except (Exception, asyncio.CancelledError) as error:
-                if _must_be_raised(error, resources.transport):
-                    raise
-                name = type(error).__name__
-                is_foreign = is_of_user(resources.transport)
-                response = _no_response(request, name if is_foreign else PROGRAM_FAILED + name)
-            if isinstance(response, Response):
-                if response.status == SYSTEM_FAULT:  # it may be retried, and is then not read
-                    _judge(response, "wrong")
-                if type(response.body) is not bytes:  # of a user's transport
-                    response.body = _as_bytes(response.body)
-                self.last = response  # before any effect that can fail
-                return response
-            response = _valid_no_response(response, request)
-            if response.error is ReadTimeoutError and within < timeout.attempt:
-                response = evolve(response, error=DeadlineExceededError)
-            return response
-        finally:
-            is_unsent = isinstance(response, NoResponse) and not response.is_sent
-            is_sent = self.is_reading if response is None else not is_unsent  # None: it was cancelled
-            self._is_written = self._is_written or is_sent
-            self._sending = None
-            attempt.end(response, self.entry)
+            response = await transport.send(request, connect=connect, within=self._within)
+        except (Exception, asyncio.CancelledError) as error:
+            if _must_be_raised(error, transport):
+                raise
+            name = type(error).__name__
+            return _no_response(request, name if is_of_user(transport) else PROGRAM_FAILED + name)
+        if not isinstance(response, Response):
+            return _valid_no_response(response, request)
+        if type(response.body) is not bytes:  # of a user's transport
+            response.body = _as_bytes(response.body)
+        return response
+
+    def exchange(self, connection: DirectConnection, receive: Receive) -> NoResponse | None:
+        """Pass the request of the attempt to a connection. Return the result if that fails."""
+        direct, request = self.resources.direct, self._sending
+        assert direct is not None  # noqa: S101  (it has opened the connection)
+        assert request is not None  # noqa: S101  (of the attempt)
+        try:
+            direct.exchange(request, connection, self._until, receive)
+        except BaseException as error:
+            connection.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return _no_response(request, PROGRAM_FAILED + type(error).__name__)
+        return None
+
+    def may_resend(self, last: Response | NoResponse, connection: DirectConnection | None) -> bool:
+        """Return True if a used connection has not sent the request, and another one may do it."""
+        direct = self.resources.direct
+        if direct is None or connection is None or not connection.was_used or isinstance(last, Response):
+            return False
+        return not (last.is_sent or direct.is_closed) and self.resources.loop.time() < self._until
+
+    def end_attempt(self, last: Response | NoResponse | None) -> None:
+        """End the attempt in progress, if there is one; None: it was cancelled."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if isinstance(last, Response):
+            self.last = last  # before any effect that can fail
+            if last.status == SYSTEM_FAULT:  # it may be retried, and is then not read
+                _judge(last, "wrong")
+        is_unsent = isinstance(last, NoResponse) and not last.is_sent
+        self._is_written |= self.is_reading if last is None else not is_unsent
+        self._attempt = self._sending = None
+        attempt.end(last, self.entry)
 
     def _remaining(self) -> float:
         return self.deadline - self._pipeline.now()
 
     # --- the result
 
+    def conclude(self, last: Response | NoResponse, stopped_by: StoppedBy | None) -> Outcome | LoanError:
+        """Return the outcome or the error for the last response, or for the reason why none arrived.
+
+        Args:
+            last: The response or the reason.
+            stopped_by: The reason for making no further attempt, if the last response has status 500.
+        """
+        pipeline = self._pipeline
+        if pipeline.quota.used and self.attempts == 1 and isinstance(last, Response) and stopped_by is None:
+            pipeline.quota.refill()
+        self.telemetry.stopped_by = stopped_by
+        result = self._read(last, stopped_by)
+        # While all is well, a decision does not concern the breaker.
+        if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
+            self._record_verdict(verdict_of(last, result, was_written=self.was_written))
+        return result
+
     def received_decision(self) -> Decision | None:
         """Return the decision that had arrived when an exception ended the call, or None."""
         with suppress(Exception):  # reading may be what has failed
             result = None if self.last is None else self._read(self.last, None)
-            if isinstance(result, Approved | Refused):
+            if isinstance(result, _DECISIONS):
                 return result
         return None
 
@@ -373,7 +400,9 @@ class Run:
             stopped_by: The reason for making no further attempt, if the last response has status 500.
         """
         if isinstance(last, NoResponse):
-            return self.transport_error(last.error, last.cause_type, is_sent=last.is_sent)
+            is_callers_limit = last.error is ReadTimeoutError and self._within < self.timeout.attempt
+            kind = DeadlineExceededError if is_callers_limit else last.error
+            return self.transport_error(kind, last.cause_type, is_sent=last.is_sent)
         meta = Meta(
             last.status,
             self.attempts,
@@ -399,25 +428,6 @@ class Run:
         return kind(
             self.call.endpoint.operation, cause_type, outcome, self.attempts, self.trace_id, self.entry
         )
-
-
-async def run_call(pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> Outcome:
-    """Run a call that is no approval, from start to end.
-
-    An error is raised outside of any `except` block. Otherwise an error of aiohttp could become its context,
-    and the text of that error contains the token and the URL.
-
-    Raises:
-        LoanError: The call failed.
-    """
-    with Run(pipeline, call, timeout, retry) as run:
-        result = run.finish(await run.make_attempts())
-    if not isinstance(result, LoanError):
-        return result
-    try:
-        raise result
-    finally:
-        del result  # breaks the reference cycle of error, traceback and frame
 
 
 def copy_error(result: Result) -> Result:

@@ -1,8 +1,8 @@
 """Transports: each sends one HTTP request with aiohttp and returns the response, or why none arrived.
 
-There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `pool`) writes
-requests to connections that it opens itself. `SessionTransport` (in `session`) calls `ClientSession.request`.
-It is used with `direct_connections=False`, without httptools, with a version of aiohttp that lacks the names
+There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `pool`) opens
+connections, to which requests are written directly. `SessionTransport` (in `session`) calls
+`ClientSession.request`. It is used with `direct_connections=False`, without httptools, with a version of aiohttp that lacks the names
 in `aiohttp_internals`, and while other code replaces methods of `ClientSession`. `selection` chooses between
 them. A user's session only provides its connector and its default headers: its hooks, middlewares, cookies
 and agents see nothing.
@@ -38,10 +38,9 @@ The tests of the fault matrix check each fault on each transport, with own and u
    1 MiB. A head that cannot be parsed counts as no response.
 7. **Deadline.** `connect` limits the wait for a connection, `within` the whole request. If the event loop was
    blocked beyond the deadline, a response that arrived in time is still read.
-8. **Cancellation.** If the task is cancelled before the first byte, nothing is sent. After the first byte,
-   the connection is aborted. If `Request.survives_cancellation` is set, the response is read and returned.
-   `SessionTransport` cannot do that, because aiohttp's waits are cancelled with the task: the outcome is then
-   unknown. Only the end of an event loop cancels the task of an approval while its response is awaited.
+8. **Cancellation.** If a call is cancelled before the first byte, nothing is sent. After the first byte, the
+   connection is aborted, unless the call is an approval: then the response is read. While `SessionTransport`
+   awaits the response to an approval, only the end of an event loop cancels it. Its outcome is then unknown.
 9. **Closing.** `aclose` ends the requests in progress with the cause `SessionClosed`.
 10. **Errors.** Exceptions are returned as `NoResponse`, without their text and traceback, which may contain
     personal data. The cause of one that is no error of the network, such as a time limit that a signal

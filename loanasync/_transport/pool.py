@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._protocol.messages import NoResponse, Request
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
     belongs_to_other_loop,
@@ -22,7 +22,7 @@ from loanasync._transport.aiohttp_internals import (
     open_connection,
 )
 from loanasync._transport.base import Proxy
-from loanasync._transport.connection import MAX_BODY_FOR_REUSE, DirectConnection, Origin, Scheduler
+from loanasync._transport.connection import DirectConnection, Origin, Receive, Scheduler, header_lines
 from loanasync._transport.session import SessionTransport, connect_timeout, open_session
 from loanasync._waits import Waits
 from loanasync.errors import ConfigurationError
@@ -36,17 +36,18 @@ _CLOSE_TIMEOUT = 1.0  # seconds to close aiohttp's session
 class DirectTransport:
     """Sends requests directly on connections that it opens through the connector of a session.
 
-    It belongs to one event loop, and owns the `Scheduler` and one `Origin` per server address. For each
-    request it takes an idle connection or opens a new one. If an idle connection fails before anything was
-    written, it takes the next one. It never takes a connection from the pool of a user's session and never
-    returns one to it. Each connection counts against the limit of the connector until it is closed.
+    It belongs to one event loop, and owns the `Scheduler` and one `Origin` per server address. A call takes
+    an idle connection or opens a new one, and then begins the exchange. If an idle connection fails before
+    anything was written, the call takes the next one. The transport never takes a connection from the pool of
+    a user's session and never returns one to it. Each connection counts against the limit of the connector
+    until it is closed.
 
     While other code, such as aioresponses in a test, replaces methods of `ClientSession`, requests are sent
-    through `SessionTransport` instead.
+    through `through_session` instead.
     """
 
     def __init__(self, through_session: SessionTransport) -> None:
-        self._session_transport = through_session
+        self.through_session = through_session
         self._session = through_session.session
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(self._loop)
@@ -57,68 +58,72 @@ class DirectTransport:
         self._limit = min(filter(None, limits), default=inf)  # of the number of connections
         self._keeps = connector is not None and not connector.force_close
 
-    def check(self) -> None:
-        """See `SessionTransport.check`."""
-        self._session_transport.check()
-
     async def aclose(self) -> None:
         """End the requests in progress with the cause `SessionClosed`; close the session if it is owned."""
         self._waits.close()
         for connection in tuple(self._scheduler.connections):
             connection.interrupt(asyncio.CancelledError())
+        self._scheduler.end_exchanges()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    await self._session_transport.aclose()
+                    await self.through_session.aclose()
         finally:
             self._scheduler.timer.close()
 
-    async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
-        """See `Transport.send`."""
-        if is_replaced():
-            return await self._session_transport.send(request, connect=connect, within=within)
-        now = self._loop.time()
-        deadline = now + within
-        request.is_sent = False
-        keep = self._keeps and len(request.body) < MAX_BODY_FOR_REUSE
-        while True:
-            connection = await self._take(request, connect, deadline, now)
-            if isinstance(connection, NoResponse):
-                return connection
-            was_used = connection.was_used
-            try:
-                result = await connection.exchange(
-                    request, self._session_transport.headers_of(request), deadline
-                )
-            except asyncio.CancelledError:
-                if not (request.survives_cancellation and request.is_sent):
-                    connection.release(keep=keep and not request.is_sent)
-                    raise
-                result = await connection.read_on()
-            except BaseException:
-                connection.release(keep=False)
-                raise
-            connection.release(keep=keep)
-            if isinstance(result, Response):
-                result.judge = connection.judge
-                return result
-            now = self._loop.time()
-            is_over = self._waits.is_closed or self._session.closed or now >= deadline
-            if is_over or result.is_sent or not was_used:
-                return result
-            # The used connection failed before anything was written: try another one.
+    @property
+    def is_closed(self) -> bool:
+        """True if no connection can be used any more."""
+        return self._waits.is_closed or self._session.closed
 
-    async def _take(
-        self, request: Request, connect: float, deadline: float, now: float
+    def take(self, base_url: str, *, approves: bool) -> DirectConnection | None:
+        """Return an idle connection, or None without a usable one."""
+        origin = self._origins.get(address_of(base_url))
+        if origin is None or is_replaced() or self.is_closed:
+            return None
+        return origin.take_idle(self._loop.time(), approves=approves)
+
+    def exchange(
+        self, request: Request, connection: DirectConnection, deadline: float, receive: Receive
+    ) -> None:
+        """Begin to send a request on a connection, which calls `receive` with the result.
+
+        Raises:
+            ValueError: A header contains a line break.
+        """
+        try:
+            headers = self._header_lines(request, connection.origin)
+        except ValueError:
+            connection.abort()
+            raise
+        connection.exchange(request, headers, deadline, keep=self._keeps, receive=receive)
+
+    def _header_lines(self, request: Request, origin: Origin) -> bytes:
+        """Return the headers as bytes. Most requests have the same headers as the one before."""
+        headers = self.through_session.headers_of(request)
+        if origin.last_headers != headers:
+            origin.last_lines = header_lines(headers, origin.host)
+            origin.last_headers = headers
+        return origin.last_lines
+
+    async def open(
+        self, request: Request, *, connect: float, deadline: float
     ) -> DirectConnection | NoResponse:
-        """Return an idle connection or a new one, or a `NoResponse` if none could be opened."""
+        """Return an idle connection or a new one, or a `NoResponse` if none could be opened.
+
+        Args:
+            request: The request.
+            connect: Limit for opening a connection, in seconds.
+            deadline: Limit of the exchange, a time of the event loop's clock.
+        """
+        now = self._loop.time()
         address = address_of(request.url)
         origin = self._origins.get(address)
         if origin is None:
             origin = self._origins[address] = Origin(address, URL(address))
         approves = request.survives_cancellation
         while (connection := origin.take_idle(now, approves=approves)) is None:
-            if self._waits.is_closed or self._session.closed:
+            if self.is_closed:
                 return failures.SESSION_CLOSED
             if approves and origin.idle and len(self._scheduler.connections) >= self._limit:
                 # The connector counts it, too, and with TLS `close` may wait for the server.
@@ -149,7 +154,7 @@ class DirectTransport:
                 origin.waiting[limit] = None
             try:
                 opened = await open_connection(
-                    self._session, origin.url, self._session_transport.proxy, connect_timeout(connect)
+                    self._session, origin.url, self.through_session.proxy, connect_timeout(connect)
                 )
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError("connection timeout") from error
@@ -195,4 +200,5 @@ def open_transport(
 
 def address_of(url: str) -> str:
     """Return scheme, host and port of a URL."""
-    return url[: url.index("/", len("https://"))]
+    end = url.find("/", len("https://"))
+    return url if end < 0 else url[:end]

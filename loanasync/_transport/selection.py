@@ -65,7 +65,7 @@ def transport_factory(
     proxy: Proxy | None,
     *,
     direct_connections: bool,
-) -> Callable[[], Transport]:
+) -> Callable[[], Transport | DirectTransport]:
     """Return a function that opens the transport of the running event loop.
 
     Args:
@@ -114,4 +114,4 @@ def user_transport_factory(transport: object, **others: object) -> Callable[[], 
 
 def is_of_user(transport: Transport) -> bool:
     """Return True if code of the user sends the requests: a transport, or a mock that replaces aiohttp."""
-    return is_replaced() or not isinstance(transport, DirectTransport | SessionTransport)
+    return is_replaced() or not isinstance(transport, SessionTransport)

@@ -212,6 +212,9 @@ class LedgerGuard:
     def give_up(self, run: Run) -> None:
         """Do nothing: the lease of the claim expires."""
 
+    def begin_now(self, run: Run) -> None:
+        """See `Guard.begin_now`: the ledger must be awaited."""
+
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
         claim = LedgerClaim(self, run)

@@ -101,7 +101,9 @@ class PostgresLedger(Ledger):
             )
         if isinstance(where, str):
             _check_address(where)
-            pools = PerLoop(lambda: _Pool(where, connections, statement_cache_size), _Pool.close)
+            pools = PerLoop(
+                lambda: _Pool(where, connections, statement_cache_size), _Pool.close, is_for_calls=True
+            )
             self._where = masked_url(where)
             store = _PostgresStore(pools, f"{self._where}?table={table}", table)
         elif hasattr(where, "acquire") or hasattr(where, "fetch"):
@@ -202,10 +204,10 @@ class _Pool:
     async def release(self, connection: Connection) -> None:
         self._free.put_nowait(connection)
 
-    async def close(self, within: float) -> None:
+    async def close(self, within: float | None) -> None:
         """Close the connections when they are no longer in use, or after a time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(within or 0.0):
                 for _ in range(self._connections):
                     await self._free.get()
                 for connection in self._open:

@@ -83,7 +83,9 @@ class _RedisStore:
     def __init__(self, url: str, prefix: str, connections: int, *, is_checked: bool) -> None:
         self.name = masked_url(url) + ("" if prefix == _PREFIX else f"?prefix={prefix}")
         self._prefix = prefix
-        self._servers = PerLoop(lambda: _Server(url, self.name, connections, is_checked=is_checked), _close)
+        self._servers = PerLoop(
+            lambda: _Server(url, self.name, connections, is_checked=is_checked), _close, is_for_calls=True
+        )
 
     async def _run(self, script: str, *arguments: str | bytes | float) -> ScriptResult:
         """Run a script with the prefix and further arguments."""
@@ -259,7 +261,7 @@ class _Server:
         return mismatch(self._name, f"is on a server that {problem}: {fix}, or pass durable=False")
 
 
-async def _close(server: _Server, within: float) -> None:
+async def _close(server: _Server, within: float | None) -> None:
     del within  # closing a connection does not wait for the server
     await server.client.aclose()
 

@@ -22,6 +22,7 @@ import loanasync
 from loanasync import LoanClient, LoanError, Meta, Problem, RetryPolicy, errors
 from loanasync.bulk import RowResult
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger
+from loanasync.sandbox import Sandbox
 from loanasync.testing import (
     ScriptedResponse,
     approval_request,
@@ -211,13 +212,16 @@ async def test_steps_of_an_approval_are_in_the_order_of_the_page(with_ledger: bo
         if event == "call" and "loanasync" in frame.f_code.co_filename:
             called.append(frame.f_code.co_qualname)
 
-    client = scripted_client(approved(), ledger=MemoryLedger() if with_ledger else None)
-    async with client:
-        sys.setprofile(note)
-        try:
-            await client.approve(fiscal_code(), approval_request())
-        finally:
-            sys.setprofile(None)
+    ledger = MemoryLedger() if with_ledger else None
+    async with Sandbox() as sandbox, sandbox.client(ledger=ledger) as client:
+        for is_measured in (False, True):  # the second call has an idle connection
+            await client.create_request({"fiscalCode": (code := fiscal_code())})
+            order = approval_request()
+            sys.setprofile(note if is_measured else None)
+            try:
+                await client.approve(code, order)
+            finally:
+                sys.setprofile(None)
     assert [step for step in steps if step not in called] == []
     assert [pair for pair in pairwise(steps) if called.index(pair[0]) >= called.index(pair[1])] == []
 

@@ -191,7 +191,7 @@ async def cancelled_in_the_queue(telemetry: Telemetry) -> None:
 async def cancelled_at_once(telemetry: Telemetry) -> None:
     """Cancel a call in the iteration of the event loop in which it begins."""
     shop = Shop(not_connected(), telemetry=telemetry, max_concurrency=1)
-    shop.client._pipeline.resources("approve").slots.take()
+    shop.client._pipeline.resources("approve").slots.take("another call")
     call = asyncio.create_task(shop.approve())
     await asyncio.sleep(0)
     await cancelled(call)

@@ -468,7 +468,7 @@ def test_interrupt_before_the_request_leaves_no_approval_in_flight(monkeypatch: 
             await request(shared.client())
         return await request(shared.client())
 
-    monkeypatch.setattr("loanasync._runtime.flights.Flights._fly", interrupt)
+    monkeypatch.setattr("loanasync._runtime.flights.Flight._prepare", interrupt)
     assert isinstance(asyncio.run(twice()), Approved)
 
 

@@ -46,7 +46,7 @@ async def test_memory_close_waits_for_a_late_response(session: str) -> None:
 
 async def test_memory_close_waits_for_a_call_and_those_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `aclose` does, also a second and a third one."""
-    monkeypatch.setattr("loanasync._runtime.flights._CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr("loanasync._runtime.run.CLOSE_TIMEOUT", 0.0)
     step, arrived, go = held_response(approved())
     shop = Shop(step)
     calls = [asyncio.create_task(shop.approve()) for _ in range(3)]
@@ -217,7 +217,7 @@ code = fiscal_code()
 async def begin(waiters):
     await client.create_request({"fiscalCode": code})
     calls = [asyncio.create_task(client.approve(code, request)) for _ in range(waiters)]
-    while not any(flight.may_be_evaluated for flight in client._flights.own):
+    while not any(flight.may_be_evaluated for flight in client._pipeline.calls):
         await asyncio.sleep(0.01)
     return calls
 async def cancelled():
@@ -247,7 +247,7 @@ def test_memory_loop_that_ends_during_a_request_logs_no_warning(served: Sandbox,
 
 
 def test_row_that_joins_an_approval_of_a_closed_event_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync._runtime.flights._CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("loanasync._runtime.run.CLOSE_TIMEOUT", 0.1)
     limits = Timeout(total=0.3, attempt=0.3)
     step, _, _ = held_response(approved())  # it is never released
     shop = Shop(step, timeout=limits)

@@ -38,7 +38,7 @@ class Value:
         self.closed_in: asyncio.AbstractEventLoop | None = None
 
 
-async def close(value: Value, _: float) -> None:
+async def close(value: Value, _: float | None) -> None:
     value.closed_in = asyncio.get_running_loop()
 
 
@@ -87,7 +87,7 @@ async def test_destructor_in_a_forked_child_reports_nothing(
 async def test_concurrent_acloses_close_each_value_once(other: asyncio.AbstractEventLoop) -> None:
     closed: list[asyncio.AbstractEventLoop] = []
 
-    async def slow_close(_: Value, __: float) -> None:
+    async def slow_close(_: Value, __: float | None) -> None:
         await asyncio.sleep(0.01)
         closed.append(asyncio.get_running_loop())
 
@@ -102,10 +102,10 @@ async def test_cancelled_aclose_closes_other_loops_without_waiting(other: asynci
     closed: list[str] = []
     begun, ended = threading.Event(), threading.Event()
 
-    async def drain(_: object, within: float) -> None:
+    async def drain(_: object, within: float | None) -> None:
         begun.set()
         try:
-            await asyncio.sleep(within)
+            await asyncio.sleep(within or 0)
             closed.append("drained")
         finally:
             closed.append("closed")
@@ -121,7 +121,7 @@ async def test_cancelled_aclose_closes_other_loops_without_waiting(other: asynci
 
 
 async def test_aclose_raises_the_error_of_another_loop(other: asyncio.AbstractEventLoop) -> None:
-    async def fail(_: object, __: float) -> None:
+    async def fail(_: object, __: float | None) -> None:
         raise LookupError
 
     values = PerLoop(object, fail)

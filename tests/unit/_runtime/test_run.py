@@ -165,11 +165,12 @@ async def test_calls_get_their_slots_in_the_order_in_which_they_wait() -> None:
 
 
 async def test_released_slot_passes_over_a_call_that_was_just_cancelled() -> None:
-    slots = Slots(0)
-    leaving, waiting = (asyncio.create_task(slots.wait()) for _ in range(2))
+    slots = Slots(1)
+    slots.take("holder")
+    leaving, waiting = (asyncio.create_task(slots.wait(name)) for name in ("leaving", "waiting"))
     await asyncio.sleep(0)
     leaving.cancel()
-    slots.release()
+    slots.release("holder")
     await asyncio.wait_for(waiting, 1)
 
 
@@ -222,10 +223,11 @@ async def test_response_of_other_types_of_a_users_transport_is_read(kind: Any, h
 
 
 async def test_slot_released_to_a_call_that_is_cancelled_then_is_free() -> None:
-    slots = Slots(0)
-    call = asyncio.create_task(slots.wait())
+    slots = Slots(1)
+    slots.take("holder")
+    call = asyncio.create_task(slots.wait("call"))
     await asyncio.sleep(0)
-    slots.release()
+    slots.release("holder")
     call.cancel()
     await asyncio.wait({call})
     assert (call.cancelled(), slots.free) == (True, 1)
