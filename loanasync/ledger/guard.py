@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -101,7 +100,8 @@ class LedgerGuard:
         self._service = service
         self._keys: _Keys | None = None
         self._last_number = LastNumber(lambda: policy.orphan_folders)
-        self.unwritten: OrderedDict[str, Unwritten] = OrderedDict()  # by token, the oldest one first
+        # By token, the oldest one first. Any client of this ledger object writes them.
+        self.unwritten: dict[str, Unwritten] = ledger.unwritten
 
     async def keys(self) -> _Keys:
         """Return the keys of the ledger, if it fits this client.
@@ -241,7 +241,7 @@ class LedgerGuard:
         """Remember a settlement until it is written, by the token of its claim. Forget the oldest of many."""
         self.unwritten[token] = unwritten
         if len(self.unwritten) > _MAX_UNWRITTEN:
-            self.unwritten.popitem(last=False)
+            del self.unwritten[next(iter(self.unwritten))]
 
     def is_unwritten(self, entry: Entry) -> bool:
         """Return True if a settlement of the entry's last claim is not written yet."""
@@ -298,7 +298,7 @@ class LedgerGuard:
         for token in tuple(self.unwritten)[:number]:
             with suppress(KeyError):  # another call has written it meanwhile
                 # After a failure, for example of the user's cipher, the next call tries another one.
-                self.unwritten.move_to_end(token)
+                self.unwritten[token] = self.unwritten.pop(token)
                 await self.attempt(partial(self.write, token), within)
         header = self.ledger.known_header
         if self._outlives_process and header is not None:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attrs import evolve
 
@@ -92,6 +92,7 @@ class Ledger(Closing):
         self.known_header: Header | None = None  # as it was last read, None if it must be read
         self._id = ""
         self._generation = self._epoch = 0  # the highest ones that were read
+        self.unwritten: dict[str, Any] = {}  # settlements that its guards must still write
         self.number: int = 0  # the highest number of a write that the store has returned in this epoch
         self._offset: float | None = None  # the store's time minus `time.monotonic()`
 
@@ -142,10 +143,11 @@ class Ledger(Closing):
         """
         if (self._epoch, self.number) < (epoch, number):
             self._epoch, self.number = epoch, number
-            header = await self.refresh()  # this compares the numbers
-            if header.has_lost_writes:
-                raise lost_writes(header.name)
-        return await self.header()
+            self.known_header = None  # reading it compares the numbers
+        header = await self.header()
+        if header.has_lost_writes:  # another call may have found that
+            raise lost_writes(header.name)
+        return header
 
     async def refresh(self) -> Header:
         """Read the header again, and return it.

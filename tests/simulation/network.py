@@ -42,10 +42,12 @@ class Network:
         self.world = world
         self._connections = 0
 
-    def write(self, process: "Process", guard: str, path: str, body: bytes) -> "Exchange":
+    def write(
+        self, process: "Process", guard: str, path: str, body: bytes, *, is_reused: bool = False
+    ) -> "Exchange":
         """Note that the first byte of a request was written, and send it to the service."""
         _, _, _, shop, _, *rest = path.split("/")
-        exchange = Exchange(self.world, process)
+        exchange = Exchange(self.world, process, is_reused=is_reused)
         if len(rest) == 1:
             key = self.world.service.key_of(shop, rest[0], json.loads(body))
             exchange.send_approval(guard, key, json.loads(body))
@@ -75,9 +77,11 @@ class Network:
         method, path, _ = head.split(" ", 2)
         if self.world.now >= connection.idle_until:
             self.world.record.violate("fresh", "a request is written while the server closes the connection")
+        is_reused = bool(connection.request)
         connection.idle_until, connection.request = inf, head
         closes = "connection: close" in head.lower()
-        exchange = self.write(process, process.guard, path + ("/complete" if method == "PATCH" else ""), body)
+        path += "/complete" if method == "PATCH" else ""
+        exchange = self.write(process, process.guard, path, body, is_reused=is_reused)
         exchange.on_end = lambda result: self._respond(connection, result, closes=closes)
         connection.on_end = exchange.abandon
 
@@ -107,9 +111,10 @@ class Network:
 class Exchange:
     """One request and its response."""
 
-    def __init__(self, world: "World", process: "Process") -> None:
+    def __init__(self, world: "World", process: "Process", *, is_reused: bool) -> None:
         self._world = world
         self._process = process
+        self._is_reused = is_reused  # its connection had another exchange before
         self.write: Write | None = None
         self.on_end: Callable[[Response | NoResponse], object] | None = None  # receives the response
 
@@ -165,7 +170,7 @@ class Exchange:
                 write.received = reply.status
                 write.proves = proves and not cut
                 write.says_decided = reply in EVALUATED and not cut
-                write.approved = _decision(reply, write, cut=cut)
+                write.approved = _decision(reply, write, cut=cut, is_reused=self._is_reused)
             self._end(response)
 
         self._process.later(delay, deliver)
@@ -183,12 +188,13 @@ class Exchange:
             on_end(result)
 
 
-def _decision(reply: Reply, write: Write, *, cut: bool) -> bool | None:
+def _decision(reply: Reply, write: Write, *, cut: bool, is_reused: bool) -> bool | None:
     """Return the decision that a client must read in a response; None for a response without one."""
     if cut or reply.status not in (201, 422) or reply.body.count(b'"approved"') > 1:
         return None
     if not reply.body:
-        return False if reply.status == 422 else None
+        # On a used connection, a response without a fiscal code may belong to another request.
+        return False if reply.status == 422 and not is_reused else None
     members = json.loads(reply.body)
     is_own = NAMES.get(members.get("fiscalCode", "")) == write.key.customer
     return members.get("approved") if is_own else None

@@ -242,6 +242,19 @@ async def test_unwritten_decision_is_returned_after_another_claim(state: State, 
     assert (await shop.entry()).state is State.APPROVED
 
 
+async def test_unwritten_decision_is_written_by_another_client_of_the_ledger(tmp_path: Path) -> None:
+    """As after an approval in a web request with its own client."""
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path)
+    assert isinstance(await shop.result(), errors.DecisionNotRecordedError)
+    other = shop.new_client()
+    assert isinstance(await shop.result(other), errors.DecisionNotRecordedError)
+    ledger.faults.clear()
+    assert isinstance(await shop.result(other), Approved)
+    assert (await shop.entry()).state is State.APPROVED
+    assert len(shop.script.sent) == 1
+
+
 async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync.ledger.guard._MAX_UNWRITTEN", 1)
     ledger = FailingLedger(settle=broken)

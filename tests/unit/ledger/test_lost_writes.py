@@ -109,6 +109,14 @@ async def test_copy_from_before_a_confirmation_is_refused() -> None:
         await ledger.expect_number(header.epoch + 1, 0)
 
 
+async def test_each_of_several_first_calls_notices_a_restored_copy() -> None:
+    ledger = MemoryLedger()
+    header = await ledger.header()
+    calls = [ledger.expect_number(header.epoch, 99) for _ in range(2)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(result) for result in results] == [LedgerMismatchError] * 2
+
+
 async def test_copy_of_a_ledger_for_another_service_has_its_own_numbers(tmp_path: Path) -> None:
     file, copy = tmp_path / "decisions.db", tmp_path / "copy.db"
     shop = Shop(approved(), ledger=SqliteLedger(file), orphan_folder=tmp_path / "orphans")
