@@ -2,10 +2,10 @@
 
 There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `pool`) opens
 connections, to which requests are written directly. `SessionTransport` (in `session`) calls
-`ClientSession.request`. It is used with `direct_connections=False`, without httptools, with a version of aiohttp that lacks the names
-in `aiohttp_internals`, and while other code replaces methods of `ClientSession`. `selection` chooses between
-them. A user's session only provides its connector and its default headers: its hooks, middlewares, cookies
-and agents see nothing.
+`ClientSession.request`. It is used with `direct_connections=False`, without httptools, with a version of
+aiohttp that lacks the names in `aiohttp_internals`, and while other code replaces methods of `ClientSession`.
+`selection` chooses between them. A user's session only provides its connector and its default headers: its
+hooks, middlewares, cookies and agents see nothing.
 
 The tests of the fault matrix check each fault on each transport, with own and user's sessions:
 
