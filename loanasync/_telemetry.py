@@ -369,8 +369,6 @@ class CallTelemetry:
             self.is_recording = _safe(_IS_RECORDING, span, default=False)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
-        # At the end: if an error is raised here, `end` is not called.
-        instruments.metrics.inflight.counts[operation] += 1
 
     def set_ledger_result(self, result: str) -> None:
         """Set the result of the ledger or the memory: the attribute `loanasync.ledger`."""
@@ -398,7 +396,6 @@ class CallTelemetry:
             may_be_evaluated: A request may have reached the service.
         """
         instruments, operation = self.instruments, self.call.endpoint.operation
-        instruments.metrics.inflight.counts[operation] -= 1
         duration = perf_counter() - self._started
         if error is not None:
             may_be: Outcome = "unknown" if may_be_evaluated else "not_sent"  # usually cancelled

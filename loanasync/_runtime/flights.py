@@ -102,8 +102,9 @@ class Flight(Run):
 
     @property
     def is_dead(self) -> bool:
-        """True if the flight will never end, because its event loop was closed."""
-        return self.resources.loop.is_closed()
+        """True if it will never end: its event loop was closed, or an interrupt has ended its only step."""
+        has_owner = self._task is not None or self._connection is not None
+        return self.resources.loop.is_closed() or (self.is_here and not has_owner)
 
     @property
     def is_here(self) -> bool:
@@ -167,7 +168,7 @@ class Flight(Run):
     async def _send(self) -> None:
         """Make an attempt."""
         if (unsent := await self.prepare_attempt()) is not None:
-            self.receive(unsent)
+            self._settle(self.conclude(unsent, None))
         else:
             await self._transmit()
 
@@ -190,8 +191,8 @@ class Flight(Run):
     def _exchange(self, connection: DirectConnection) -> None:
         """Pass the request of the attempt to a connection, which then owns the flight."""
         run: Callable[..., object] = self._context.run
-        self._connection = connection
         try:
+            self._connection = connection
             failed = self.exchange(connection, partial(run, self.receive))
         except BaseException:
             self._connection = None
@@ -202,6 +203,8 @@ class Flight(Run):
 
     def receive(self, last: Response | NoResponse) -> None:
         """Continue after an attempt, in a task or to the end."""
+        if not self.is_attempting:  # called again, after an interrupt
+            return
         try:
             connection, self._connection = self._connection, None
             if self.may_resend(last, connection):
@@ -229,6 +232,8 @@ class Flight(Run):
             self._context.run(self._interrupt, CancelledError())
         elif self._task is not None:
             self._task.cancel()
+            # Again, because an interrupt may have come before the first time.
+            self._task.add_done_callback(self._task_ended, context=self._context)
         else:  # an interrupt has ended the step that owned it
             self._interrupt(CancelledError())
 
@@ -239,16 +244,17 @@ class Flight(Run):
         self.is_settling = True
         claim = self._claim
         assert claim is not None  # noqa: S101  (nothing is sent without one)
-        is_settled = claim.settle_now(result)
-        self._claim = None
-        if is_settled:
+        if claim.settle_now(result):
+            self._claim = None
             self.end(result)
         else:
             self.release_slot()  # other calls need not wait for the settlement
             self._continue(self._settle_later(claim, result))
 
     async def _settle_later(self, claim: Claim, result: Outcome | LoanError) -> None:
-        self.end(await claim.settle(result))
+        settled = await claim.settle(result)
+        self._claim = None
+        self.end(settled)
 
     def _interrupt(self, error: BaseException) -> None:
         """Record what is known, and end the flight with an exception."""
@@ -279,7 +285,7 @@ class Flight(Run):
         if self.memory is not None:
             self._end_approval(self.memory, result)
         elif not self.is_over:
-            self.is_over, self.result = True, result
+            self.result, self.is_over = result, True
         self.wake_callers()
         self.record(result)
 
@@ -292,8 +298,8 @@ class Flight(Run):
                 # flight is removed, so that the child finds the approval in one of the two.
                 if self._claim is not None:
                     self._claim.abandon()
-                is_first = self.is_over = True
                 self.result = result
+                is_first = self.is_over = True
             memory.remove(self)
         if is_first and not self.callers:
             self.keep_unread()

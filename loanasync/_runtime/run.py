@@ -125,6 +125,11 @@ class Run:
         return self._sending is not None and self._sending.is_sent
 
     @property
+    def is_attempting(self) -> bool:
+        """True during an attempt."""
+        return self._attempt is not None
+
+    @property
     def was_written(self) -> bool:
         """True if a request of this call may have reached the service."""
         return self._is_written or self.is_reading
@@ -142,8 +147,13 @@ class Run:
     def begin(self) -> None:
         """Begin to record the call."""
         self.resources.calls.add(self)
-        self.telemetry = CallTelemetry(self._pipeline.telemetry, self.call)
-        self._is_recorded = False
+        instruments, operation = self._pipeline.telemetry, self.call.endpoint.operation
+        self.telemetry = CallTelemetry(instruments, self.call)
+        counts = instruments.metrics.inflight.counts
+        self._is_recorded, counts[operation] = (
+            False,
+            counts[operation] + 1,
+        )  # an interrupt changes both or none
         self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
 
     def record(self, result: object) -> None:
@@ -153,7 +163,11 @@ class Run:
             if self._trial:  # it has no result, for example because it was cancelled
                 self._record_verdict("unknown" if self.may_be_evaluated else "other")
             if not self._is_recorded:
-                self._is_recorded = True
+                counts, operation = (
+                    self._pipeline.telemetry.metrics.inflight.counts,
+                    self.call.endpoint.operation,
+                )
+                self._is_recorded, counts[operation] = True, counts[operation] - 1
                 self._record(result)
         finally:
             self.resources.end_call(self)

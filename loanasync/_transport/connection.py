@@ -104,14 +104,13 @@ class Scheduler:
     that end in one iteration are ended together: the code of each step stays in the CPU's caches. One timer
     serves all connections, because timeouts are rare.
 
-    An exchange is one request and its response. `in_progress` counts the exchanges between
-    `DirectConnection.exchange` and `DirectConnection.release`.
+    An exchange is one request and its response. `busy` has the connections with one in progress.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.connections: set[DirectConnection] = set()
-        self.in_progress = 0
+        self.busy: set[DirectConnection] = set()
         self._queue: deque[DirectConnection] = deque()
         self._ended: deque[DirectConnection] = deque()
         self.timer = SharedTimer(loop, _interrupt)  # of exchanges and idle connections
@@ -132,8 +131,9 @@ class Scheduler:
         """End the exchanges whose result is known."""
         try:
             for _ in range(len(self._ended)):
-                self._ended.popleft().end_exchange()
-        finally:  # a KeyboardInterrupt must not leave the others in the queue
+                self._ended[0].end_exchange()
+                self._ended.popleft()
+        finally:  # after a KeyboardInterrupt, the others follow, and this one is ended again
             if self._ended:
                 self.loop.call_soon(self.end_exchanges)
 
@@ -241,7 +241,6 @@ class DirectConnection(asyncio.Protocol):
         # `should_close` is undocumented. It is True if unrequested data was received.
         self._is_clean = not handler.should_close
         self._receive: Receive | None = None  # of the exchange in progress
-        self._result: Response | NoResponse | None = None  # until `_receive` is called
         self._keep = False  # after the exchange
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
@@ -260,6 +259,7 @@ class DirectConnection(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []  # all headers
         self._headers: dict[str, str] = {}  # those that are read
         self._body: list[bytes] = []
+        self._result: Response | NoResponse | None = None  # until `_receive` is called
         self._header_count = 0
         self._received = self._body_size = 0  # bytes
         self._is_malformed = self._is_complete = self._is_followed = False
@@ -291,9 +291,9 @@ class DirectConnection(asyncio.Protocol):
             receive: Called once with the result, after this method has returned.
         """
         scheduler = self._scheduler
-        scheduler.in_progress += 1
         self._reset()
         self._receive, self._request = receive, request
+        scheduler.busy.add(self)
         # All of the request is sent before its response arrives, unless it is large.
         self._keep = keep and len(request.body) < MAX_BODY_FOR_REUSE
         path = request.url[len(self.origin.address) :]
@@ -301,7 +301,7 @@ class DirectConnection(asyncio.Protocol):
         self._unsent_bytes = b"%b%b%b" % (head.encode(), headers, request.body)
         self.expires_at = deadline
         scheduler.timer.set(self, deadline)
-        if scheduler.in_progress == 1:  # this one
+        if len(scheduler.busy) == 1:  # this one
             self.write()
         else:
             scheduler.add(self)
@@ -340,7 +340,10 @@ class DirectConnection(asyncio.Protocol):
         return size
 
     def end_exchange(self) -> None:
-        """Release the connection, and pass on the result of the exchange."""
+        """Release the connection, and pass on the result of the exchange.
+
+        This method may be called again, after an interrupt in the first call.
+        """
         receive, result = self._receive, self._result
         if receive is None or result is None:  # it was cancelled
             return
@@ -348,16 +351,19 @@ class DirectConnection(asyncio.Protocol):
         if isinstance(result, Response):
             result.judge = self.judge
         receive(result)
+        if self._receive is receive:
+            self._receive = None
 
     def cancel(self) -> None:
         """End the exchange without a result. Keep the connection if nothing of the request was written."""
+        self._receive = None
         self._keep = self._keep and not self._is_reading
         self._release()
 
     def _release(self) -> None:
         """Keep the connection for the next exchange, or abort it if it cannot be used again."""
-        self._scheduler.in_progress -= 1
-        self._receive = self._result = self._unsent_bytes = self._request = None
+        self._scheduler.busy.discard(self)
+        self._unsent_bytes = self._request = None
         if self._keep and not self._is_reading and self._is_clean:
             self._store()
         else:
@@ -438,6 +444,14 @@ class DirectConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received data (called by asyncio)."""
+        try:
+            self._receive_data(data)
+        except BaseException:  # for example of a signal handler: a part of the data may be lost
+            self._fail(failures.MalformedResponseError())
+            self.end_exchange()
+            raise
+
+    def _receive_data(self, data: bytes) -> None:
         if not self._is_reading or self._parser is None:
             self._is_clean = False  # the server sent data without a request
             return
@@ -451,8 +465,7 @@ class DirectConnection(asyncio.Protocol):
             self._is_malformed = True
             self._is_followed |= self._is_complete
             if (raised := error.__context__) is not None and not isinstance(raised, Exception):
-                self._fail(failures.MalformedResponseError())
-                raise raised from None  # a KeyboardInterrupt in a method that the parser called
+                raise raised from None  # an interrupt in a method that the parser called
         if self._is_complete:
             self._finish_response()
         elif self._is_malformed or (self._received > _MAX_RECEIVED and not self._status):
@@ -560,7 +573,7 @@ class DirectConnection(asyncio.Protocol):
         if self._receive is None or self._result is not None:
             return
         self._result = result
-        if now and self._scheduler.in_progress == 1:
+        if now and len(self._scheduler.busy) == 1:
             self.end_exchange()
         else:
             self._scheduler.end_later(self)

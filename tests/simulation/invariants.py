@@ -68,9 +68,13 @@ def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:
     ]
     if any((last.ended or inf) <= (each.ended or 0.0) for each in answered):
         return False  # a call has ended with this response: its outcome is unknown from then on
-    faults = takewhile(
-        lambda each: each.received == _FAULT and each.process is write.process, reversed(earlier)
-    )
+    ends = [each.ended for each in own if each.ended is not None and each.said not in (None, "not_sent")]
+
+    def belongs_to_this_call(each: Write) -> bool:
+        is_earlier = any((each.ended or inf) <= end <= last.at for end in ends)
+        return each.received == _FAULT and each.process is write.process and not is_earlier
+
+    faults = takewhile(belongs_to_this_call, reversed(earlier))
     return len(list(faults)) < world.plan.setup.attempts and any(_waits(world, each) for each in own)
 
 

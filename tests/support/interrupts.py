@@ -1,0 +1,167 @@
+"""Interrupt approvals at their lines, as Ctrl-C does, and print what is wrong then: `KIND STEP`."""
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import loanasync
+from loanasync import Approved, LoanClient, LoanError, RetryPolicy, Timeout, errors
+from loanasync.ledger import MemoryLedger
+from loanasync.testing import approval_request
+
+FOLDER = str(Path(loanasync.__file__).parent)
+INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_waits", "_telemetry"))
+LIMITS = Timeout(total=0.5, attempt=0.1)
+SETTLED = 0.12  # seconds: longer than an attempt
+
+
+class Interrupt(KeyboardInterrupt):
+    """An interrupt of the test; another KeyboardInterrupt is a person's."""
+
+
+class Service:
+    """Approves each request, or responds with 500 to the first one of each customer."""
+
+    def __init__(self, *, fails_first: bool) -> None:
+        self.fails_first = fails_first
+        self.requests: Counter[str] = Counter()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+            await reader.readexactly(int(head.partition("Content-Length: ")[2].split()[0]))
+            code = head.split()[1].rpartition("/")[2]
+            self.requests[code] += 1
+            fails = self.fails_first and self.requests[code] == 1
+            body = json.dumps({"error": "x"} if fails else {"approved": True, "fiscalCode": code}).encode()
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (500 if fails else 201, len(body)))
+            writer.write(body)
+
+
+class InterruptAt:
+    """A trace function that raises `Interrupt` at a line, counted from 1."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.place = ""
+
+    def __call__(self, frame: FrameType, _: str, __: object) -> Any:
+        return self.count if frame.f_code.co_filename.startswith(INTERRUPTED) else None
+
+    def count(self, frame: FrameType, event: str, _: object) -> Any:
+        self.left -= event == "line"
+        if event == "line" and not self.left:
+            sys.settrace(None)
+            self.place = f"{frame.f_code.co_filename.removeprefix(FOLDER)}:{frame.f_lineno}"
+            raise Interrupt
+        return self.count
+
+
+class Interrupted:
+    """A client whose approvals are interrupted, and its event loop, which is run again after that."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.service = Service(fails_first=kind == "retry")
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda _, __: None)
+        server = self.loop.run_until_complete(asyncio.start_server(self.service.serve, "127.0.0.1", 0))
+        self.client = LoanClient(
+            f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
+            shop_id="shop",
+            auth_token="token",
+            max_concurrency=3,
+            timeout=LIMITS,
+            retry=RetryPolicy(base=0.001, cap=0.002),
+            breaker=None,
+            ledger=MemoryLedger() if kind == "ledger" else None,
+        )
+        self.order = approval_request()
+        self.codes = (f"TSTXYZ{number % 100:02}A{number // 100:02}A000A" for number in range(10_000))
+        self.approve(next(self.codes))
+        [self.resources] = self.client._pipeline._per_loop.values()
+
+    def run(self, steps: Callable[[], Coroutine[Any, Any, object]]) -> object:
+        """Run the event loop. It may stop for a future of an interrupted run."""
+        result: object = None
+        for _ in range(3):
+            try:
+                return self.loop.run_until_complete(steps())
+            except (Interrupt, RuntimeError, LoanError) as error:
+                result = error
+        return result
+
+    def approve(self, code: str) -> object:
+        """Return the decision or the error of an approval."""
+        return self.run(lambda: self.client.approve(code, self.order, wait=0))
+
+    def prepare_connection(self) -> None:
+        """Leave an idle connection, or none."""
+        direct = self.resources.direct
+        assert direct is not None
+        if self.kind != "new connection":
+            self.approve(next(self.codes))
+            return
+        for connection in tuple(direct._scheduler.connections):
+            connection.close()
+
+    def interrupt(self, code: str, line: int) -> str:
+        """Interrupt an approval; return the place, or an empty text if it has fewer lines."""
+        tracer = InterruptAt(line)
+        sys.settrace(tracer)
+        approving = self.loop.create_task(self.client.approve(code, self.order, wait=0))
+        try:
+            self.loop.run_until_complete(approving)
+        except (Interrupt, LoanError):
+            pass
+        finally:
+            sys.settrace(None)
+        approving.cancel()  # as `asyncio.run` does
+        self.run(lambda: asyncio.sleep(SETTLED if self.service.requests[code] else 0.001))
+        return tracer.place
+
+    def faults(self, code: str) -> list[str]:
+        """Return what is wrong after an interrupted approval."""
+        direct, counts = self.resources.direct, self.client._pipeline.telemetry.metrics.inflight.counts
+        assert direct is not None
+        left = {
+            "slot": self.resources.slots.free < 3,
+            "call": bool(self.resources.calls),
+            "exchange": bool(direct._scheduler.busy),
+            "in the metric": counts["approve"] != 0,
+        }
+        faults = [name for name, is_left in left.items() if is_left]
+        result = self.approve(code)
+        is_leased = self.kind == "ledger" and isinstance(result, errors.InFlightError)  # unknown after that
+        if not (is_leased or isinstance(result, Approved | errors.OutcomeUnknownError)):
+            faults.append(type(result).__name__)
+        if self.kind != "retry" and self.service.requests[code] > 1:
+            faults.append("sent twice")
+        return faults
+
+
+def main(kind: str, step: int) -> int:
+    """Interrupt one approval after the other, each some lines later. Print faults; return their number."""
+    interrupted, line, number = Interrupted(kind), 1, 0
+    while True:
+        code = next(interrupted.codes)
+        interrupted.prepare_connection()
+        if not (place := interrupted.interrupt(code, line)):
+            break
+        if faults := interrupted.faults(code):
+            number += 1
+            sys.stdout.write(f"{place} {faults}\n")
+        line += step
+    sys.stdout.write(f"{line - step} lines\n")
+    return number
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1], int(sys.argv[2]))
+    sys.stdout.flush()
+    os._exit(min(status, 1))  # sockets that an interrupt has left are not closed
