@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
+from loanasync._display.masking import ReadOnlyDict
 from loanasync._models import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
@@ -63,7 +64,9 @@ class Shop:
             "Content-Type": "application/json",
             "User-Agent": f"{packages} Python/{platform.python_version()}",
         }
-        return {**headers, TOKEN_HEADER: self.auth_token} if isinstance(self.auth_token, str) else headers
+        if isinstance(self.auth_token, str):
+            headers[TOKEN_HEADER] = self.auth_token
+        return ReadOnlyDict(headers)  # all requests of the shop share it
 
 
 def require(expected_type: type, setting: str, value: object) -> None:

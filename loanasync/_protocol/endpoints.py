@@ -5,7 +5,7 @@ method to `LoanClient`.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from attrs import evolve, field, frozen
@@ -93,7 +93,8 @@ class Endpoint:
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
         problems = self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed)
-        problems += rules.check_scope(scope)
+        if not isinstance(scope, str):
+            problems += rules.check_scope(scope)
         if problems:
             return InvalidRequestError(problems, self.operation)
         code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
@@ -111,6 +112,16 @@ class Endpoint:
             )
         body = self.write(payload, dialect)
         return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
+
+
+def _parts_of_url(base_url: str, template: str, shop_id: str) -> tuple[str, str]:
+    """Return the parts of a URL before and after the fiscal code."""
+    before, _, after = template.replace("{shopId}", shop_id).partition("{fiscalCode}")
+    return base_url + before, after
+
+
+# Not a decorator, because mutation testing skips decorated functions.
+_around_code = lru_cache(maxsize=256)(_parts_of_url)
 
 
 class CircuitChange(NamedTuple):
@@ -152,12 +163,14 @@ class Call:
 
     def request(self, trace_headers: Mapping[str, str], auth_token: str | None = None) -> Request:
         """Return the HTTP request, with this token if the shop has a function for it."""
-        headers = {**trace_headers, **self.shop.headers}
-        if auth_token is not None:
-            headers[TOKEN_HEADER] = auth_token
+        headers = self.shop.headers
+        if trace_headers or auth_token is not None:
+            token = {} if auth_token is None else {TOKEN_HEADER: auth_token}
+            headers = {**trace_headers, **headers, **token}
+        before, after = _around_code(self.shop.base_url, self.endpoint.template, self.shop.shop_id)
         return Request(
             method=self.endpoint.method,
-            url=self._url(self.shop.shop_id, self.fiscal_code),
+            url=f"{before}{self.fiscal_code or ''}{after}",
             headers=headers,
             body=self.body,
             survives_cancellation=self.endpoint is APPROVE,
@@ -166,11 +179,8 @@ class Call:
     @property
     def redacted_url(self) -> str:
         """The URL without shop id and fiscal code."""
-        return self._url("REDACTED", "REDACTED")
-
-    def _url(self, shop_id: str, fiscal_code: str | None) -> str:
-        path = self.endpoint.template.replace("{shopId}", shop_id)
-        return self.shop.base_url + path.replace("{fiscalCode}", fiscal_code or "")
+        before, after = _around_code(self.shop.base_url, self.endpoint.template, "REDACTED")
+        return f"{before}REDACTED{after}" if self.endpoint.has_customer else before
 
     def read(self, response: Response, meta: Meta) -> "Outcome | LoanError":
         """Return the outcome or the error for a response.
