@@ -329,9 +329,11 @@ def _is_cut_object(response: Response) -> bool:
 def _redirect_in(part: bytes) -> str | None:
     """Return the redirect URL in a body that is not a JSON object, if it is there once and whole."""
     urls = json.decode_part(part, "redirectUrl")
+    if len(urls) != 1 or not isinstance(urls[0], str):
+        return None
     try:
-        url = codec.to_url(urls[0] if len(urls) == 1 else None)
-    except (TypeError, ValueError):
+        url = codec.to_url(urls[0])
+    except ValueError:
         return None
     return None if url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url else url
 
