@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from attrs import evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
-from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, mask, masked
+from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, ValueObject, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec, json
 from loanasync._protocol.echo import belongs_to_another_customer, names_customer
@@ -42,8 +42,8 @@ REFUSED = 422  # spec §3
 Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 
-@frozen(kw_only=True)
-class Endpoint:
+@frozen(kw_only=True, eq=False, repr=False)
+class Endpoint(ValueObject):
     """One endpoint of the service (spec §4).
 
     Args:
@@ -131,8 +131,9 @@ class CircuitChange(NamedTuple):
     pause: float = 0.0
 
 
-@frozen(kw_only=True, slots=False)  # created for each call, in half the time without slots
-class Call:
+# Created for each call, in half the time without slots.
+@frozen(kw_only=True, slots=False, eq=False, repr=False)
+class Call(ValueObject):
     """One call of an endpoint: what is sent. It can be sent several times.
 
     Args:

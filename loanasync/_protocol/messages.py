@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
-from loanasync._display.masking import mask
+from loanasync._display.masking import ValueObject, mask
 from loanasync.errors import TransportError
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
@@ -24,8 +24,8 @@ Judgement: TypeAlias = Literal["trusted", "kept", "wrong", "stray"]
 # `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
 
-@define(kw_only=True)
-class Request:
+@define(kw_only=True, eq=False, repr=False)
+class Request(ValueObject):
     """One HTTP request for a `Transport`. URL, headers and body contain personal data or secrets.
 
     Args:
@@ -50,9 +50,11 @@ class Request:
     survives_cancellation: bool = False
     is_sent: bool = True
 
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # its attributes can be set
 
-@define(kw_only=True)
-class Response:
+
+@define(kw_only=True, eq=False, repr=False)
+class Response(ValueObject):
     """One HTTP response.
 
     Args:
@@ -87,9 +89,11 @@ class Response:
     is_reused: bool = False
     judge: Callable[[Judgement], object] | None = field(default=None, eq=False, repr=False)
 
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # its attributes can be set
 
-@frozen(kw_only=True)
-class NoResponse:
+
+@frozen(kw_only=True, eq=False, repr=False)
+class NoResponse(ValueObject):
     """Result of a request without a response.
 
     Args:
