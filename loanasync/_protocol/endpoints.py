@@ -64,10 +64,10 @@ class Endpoint(ValueObject):
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
     readers: Mapping[int, "Reader"] = field(repr=False)
 
-    def problems(
+    def checked(
         self, options: Options, fiscal_code: str, payload: object, *, additional_data_needed: bool
-    ) -> list[Problem]:
-        """Return all problems of a call."""
+    ) -> tuple[str | None, list[Problem]]:
+        """Return the normalized fiscal code, if it is part of the path, and all problems of a call."""
         problems = self.check(
             payload,
             additional_data_needed=additional_data_needed,
@@ -75,8 +75,9 @@ class Endpoint(ValueObject):
             limits=options.limits,
         )
         if not self.has_customer:
-            return problems
-        return [*rules.check_fiscal_code(fiscal_code, strict=options.strict), *problems]
+            return None, problems
+        code, problems_of_code = rules.read_fiscal_code(fiscal_code, strict=options.strict)
+        return code, [*problems_of_code, *problems]
 
     def prepare(
         self,
@@ -92,12 +93,13 @@ class Endpoint(ValueObject):
 
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
-        problems = self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed)
+        code, problems = self.checked(
+            options, fiscal_code, payload, additional_data_needed=additional_data_needed
+        )
         if not isinstance(scope, str):
             problems += rules.check_scope(scope)
         if problems:
             return InvalidRequestError(problems, self.operation)
-        code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
         return self.call(options.shop, options.dialect, code, payload, scope=scope, **others)
 
     def call(

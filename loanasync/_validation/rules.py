@@ -42,8 +42,6 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
 
     The check letter is only verified if `strict` is True.
     """
-    if not strict and isinstance(value, str) and _FISCAL_CODE.fullmatch(value):  # the usual case
-        return ()
     violation = values.check_text(value.strip() if isinstance(value, str) else value)
     if violation is None:
         code = normalize_fiscal_code(str(value))
@@ -53,6 +51,14 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
         elif strict and not _has_right_check_letter(code):
             violation = _WRONG_CHECK_LETTER
     return () if violation is None else (violation.problem("fiscal_code", "fiscalCode"),)
+
+
+def read_fiscal_code(value: object, *, strict: bool = False) -> tuple[str, tuple[Problem, ...]]:
+    """Return a fiscal code as `normalize_fiscal_code` does, and its problem if it has one."""
+    if type(value) is str and not strict and _FISCAL_CODE.fullmatch(value):  # the usual case
+        return value, ()
+    problems = check_fiscal_code(value, strict=strict)
+    return "" if problems else normalize_fiscal_code(str(value)), problems
 
 
 def check_approval(
