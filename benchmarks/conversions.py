@@ -17,7 +17,7 @@ from order import CODE, FULL, SHORT, Order
 from rounds import interleaved, parser_of, save, spread
 from service import DECISION
 
-from loanasync import Approved, Citizenship, Dialect, Limits, LoanClient
+from loanasync import ApprovalRequest, Approved, Citizenship, Dialect, Limits, LoanClient
 from loanasync._protocol import codec
 from loanasync._protocol.endpoints import APPROVE, Call
 from loanasync._protocol.json import decode, encode_checked
@@ -38,7 +38,7 @@ def loanasync_steps() -> Steps:
     client = LoanClient("https://loans.example.com", shop_id="shop", auth_token="secret")  # noqa: S106  (made up)
     options = client._options  # noqa: SLF001  (arguments of the measured functions)
     dialect, limits, meta = Dialect.street_number(), Limits(), Meta(status=201, attempts=1, elapsed=0.1)
-    write_members = codec._converter(dialect).unstructure  # noqa: SLF001  (one of the steps)
+    write_members = codec._writers(dialect)[ApprovalRequest]  # noqa: SLF001  (one of the steps)
     response = Response(status=201, headers={}, body=BODY)
 
     def written(order: Order) -> Call:

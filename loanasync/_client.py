@@ -477,11 +477,10 @@ class LoanClient(Closing):
             province: must be two upper-case letters, such as RM
         """
         endpoint = COMPLETE if isinstance(request, UserData) else APPROVE
-        return Problems(
-            endpoint.problems(
-                self._options, fiscal_code, request, additional_data_needed=additional_data_needed
-            )
+        _, problems = endpoint.checked(
+            self._options, fiscal_code, request, additional_data_needed=additional_data_needed
         )
+        return Problems(problems)
 
     async def create_request(
         self,

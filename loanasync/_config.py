@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
+from loanasync._display.masking import ReadOnlyDict, ValueObject
 from loanasync._models import Dialect
 from loanasync._settings import Limits, RetryPolicy, Timeout
 from loanasync._validation import validators as values
@@ -40,8 +41,8 @@ _TYPING_MISTAKES = 2  # letters by which a mistyped name differs
 AuthToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
 
-@frozen(kw_only=True, slots=False)
-class Shop:
+@frozen(kw_only=True, slots=False, eq=False, repr=False)
+class Shop(ValueObject):
     """A shop in one environment of the service. `shop_id` is percent-encoded."""
 
     base_url: str
@@ -63,7 +64,9 @@ class Shop:
             "Content-Type": "application/json",
             "User-Agent": f"{packages} Python/{platform.python_version()}",
         }
-        return {**headers, TOKEN_HEADER: self.auth_token} if isinstance(self.auth_token, str) else headers
+        if isinstance(self.auth_token, str):
+            headers[TOKEN_HEADER] = self.auth_token
+        return ReadOnlyDict(headers)  # all requests of the shop share it
 
 
 def require(expected_type: type, setting: str, value: object) -> None:
@@ -258,8 +261,8 @@ def token_violation(token: object) -> str | None:
 _DEFAULT_MAX_CONCURRENCY = 100  # with the client's own session
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class Options:
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
+class Options(ValueObject):
     """The options of a client: shop, dialect, limits, retries, timeouts and strictness."""
 
     shop: Shop

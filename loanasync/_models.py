@@ -17,13 +17,13 @@ import attrs
 from attrs import field, frozen
 
 from loanasync._cells import BY_TYPE, CellError, to_cents, to_euro
-from loanasync._display.masking import EMPTY_BODY, JSON, Body, mask, masked_unless, read_only
+from loanasync._display.masking import EMPTY_BODY, JSON, Body, ValueObject, mask, masked_unless, read_only
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._text import is_blank, seen
 from loanasync.errors import ConfigurationError
 
 
-class PydanticType:
+class PydanticType(ValueObject):
     """Base class of the models, which makes them types of pydantic fields and of FastAPI bodies.
 
     pydantic calls these methods. Other programs do not need it. `rules` are the rules with default settings,
@@ -93,7 +93,7 @@ def _typed_value(each: "attrs.Attribute[Any]", value: object, *, may_be_empty: b
         return text
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class AdditionalData(PydanticType):
     """Additional data of an approval (spec §2.1). Fields that are None are not sent.
 
@@ -135,7 +135,7 @@ class AdditionalData(PydanticType):
     """Whole euros, not cents (spec §2.1)."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class ApprovalRequest(PydanticType):
     """Data of an order and its customer for `LoanClient.approve` (spec §2.1).
 
@@ -267,7 +267,7 @@ class ApprovalRequest(PydanticType):
             del arguments
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class UserData(PydanticType):
     """Data of the customer that complete an approved request, sent and returned (spec §2.2).
 

@@ -13,6 +13,7 @@ from loanasync._display.masking import (
     Body,
     MaskedPairs,
     ReadOnlyDict,
+    ValueObject,
     mask,
     masked_unless,
     read_only,
@@ -28,8 +29,8 @@ def _copy_of(params: Mapping[str, Param]) -> Mapping[str, Param]:
 UNLISTED = "rejected"  # the rule of a message of the service that the specification does not list
 
 
-@frozen
-class Problem:
+@frozen(eq=False, repr=False)
+class Problem(ValueObject):
     """One broken rule of a request, found by this package or by the service.
 
     `str()` and `repr()` show ``***`` in place of a text of the service that the specification does not list,
@@ -168,8 +169,8 @@ def problems_table(title: str, problems: tuple[Problem, ...]) -> str:
     return notebook.table(title, ("field", "message", "code"), rows)
 
 
-@frozen(slots=False)  # created in each call, in half the time without slots
-class Meta:
+@frozen(slots=False, eq=False, repr=False)  # created in each call, in half the time without slots
+class Meta(ValueObject):
     """Metadata of a response or an error. It contains no personal data and can be logged.
 
     Args:
@@ -214,7 +215,7 @@ class Meta:
     """True if an earlier call for this approval has an unknown outcome."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class RawResponse(MaskedPairs):
     """Status and body of a response as received. The body is personal data and masked in `repr()`.
 
@@ -338,7 +339,7 @@ class _Echo(MaskedPairs):
         return cls(**members)
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False, eq=False, repr=False)
 class Approved(_Echo):
     """The service approved the loan (spec §3, 201). Redirect the customer to `redirect_url`.
 
@@ -373,7 +374,7 @@ class Approved(_Echo):
     """URL that the customer must be redirected to (spec §1.3). It contains a token: do not log it."""
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False, eq=False, repr=False)
 class Refused(_Echo):
     """The service refused the loan (spec §3, 422). A refusal is final: do not repeat the call.
 

@@ -13,6 +13,7 @@ import attrs
 from attrs import frozen
 
 from loanasync._config import require
+from loanasync._display.masking import ValueObject
 from loanasync._models import (
     USER_DATA_NAMES,
     AdditionalData,
@@ -208,8 +209,8 @@ _NOT_BLANK = r"\S"
 Found: TypeAlias = dict[tuple[str, ...], Problem]
 
 
-@frozen(kw_only=True)
-class RequestRules:
+@frozen(kw_only=True, eq=False, repr=False)
+class RequestRules(ValueObject):
     """Settings of the validation of a request model by pydantic and FastAPI, as an annotation.
 
     `ApprovalRequest`, `AdditionalData` and `UserData` can be types of pydantic fields and of FastAPI bodies

@@ -9,6 +9,7 @@ from attrs import Factory, field, frozen
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from loanasync._display.masking import ValueObject
 from loanasync.errors import ConfigurationError
 
 Propagate = Literal["traceparent", "global", "off"]
@@ -47,8 +48,8 @@ def _require_count(owner: str, minimum: int, **settings: object) -> None:
             raise ConfigurationError(f"{owner}.{name}", f"must be an int of at least {minimum}")
 
 
-@frozen(kw_only=True)
-class RetryPolicy:
+@frozen(kw_only=True, eq=False, repr=False)
+class RetryPolicy(ValueObject):
     """Retries after HTTP status 500 (spec §7). No other response or error is retried.
 
     The wait before attempt n is a random time between 0 and ``base * 2 ** (n - 2)`` seconds, at most `cap`.
@@ -95,8 +96,8 @@ def _shorter(seconds: float, limit: object) -> float:
     return min(seconds, limit) if isinstance(limit, int | float) else seconds
 
 
-@frozen(kw_only=True)
-class Timeout:
+@frozen(kw_only=True, eq=False, repr=False)
+class Timeout(ValueObject):
     """Time limits of a call, in seconds. The specification does not state any (spec §8).
 
     Args:
@@ -139,8 +140,8 @@ class Timeout:
         return self.total + self.attempt
 
 
-@frozen(kw_only=True)
-class CircuitBreaker:
+@frozen(kw_only=True, eq=False, repr=False)
+class CircuitBreaker(ValueObject):
     """Pause of approvals while the service decides none. A client and its copies share one breaker.
 
     It opens after failures of several customers, without a decision between them. While it is open,
@@ -262,8 +263,8 @@ class Limits:
             raise ConfigurationError("limits.single_line", "must be True or False")
 
 
-@frozen(kw_only=True)
-class Telemetry:
+@frozen(kw_only=True, eq=False, repr=False)
+class Telemetry(ValueObject):
     """OpenTelemetry's providers for the spans and metrics of a client, and the trace headers that it sends.
 
     Args:

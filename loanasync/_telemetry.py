@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation, get_meter_provider
-from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanKind, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from loanasync._forks import ForkSafe
@@ -319,7 +319,7 @@ _ERROR = trace.Status(trace.StatusCode.ERROR)
 # The attribute of a global histogram that is None until an SDK is configured; a call then skips the rest.
 # If a later OpenTelemetry renames it, nothing is skipped.
 _REAL = "_real_instrument"
-_GET_CONTEXT, _IS_RECORDING, _END = map(methodcaller, ("get_span_context", "is_recording", "end"))
+_END = methodcaller("end")
 
 
 def _safe(function: Callable[..., T], *arguments: object, default: T) -> T:
@@ -364,9 +364,12 @@ class CallTelemetry:
             span = instruments.span(_SPAN_NAMES[operation], SpanKind.INTERNAL, {}, context)
         if span is not INVALID_SPAN:
             self.span = span
-            ids = _safe(_GET_CONTEXT, span, default=INVALID_SPAN_CONTEXT)
-            self.trace_id = trace.format_trace_id(ids.trace_id) if ids.is_valid else None
-            self.is_recording = _safe(_IS_RECORDING, span, default=False)
+            try:
+                ids = span.get_span_context()
+                self.trace_id = f"{ids.trace_id:032x}" if ids.is_valid else None
+                self.is_recording = span.is_recording()
+            except Exception as error:  # noqa: BLE001  (of the user's span)
+                log_failure(error)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
 
@@ -409,7 +412,8 @@ class CallTelemetry:
                     operation, outcome, failure, self.attempts, self.stopped_by, self._ledger
                 )
                 if outcome is not None:
-                    _safe(histogram.record, duration, labels, default=None)
+                    # With its context, which OpenTelemetry would look up otherwise.
+                    _safe(histogram.record, duration, labels, self.context, default=None)
             level = logging.WARNING if failure or outcome == "unknown" else logging.INFO
             if outcome is not None and is_logged(level):
                 end = failure or ("cancelled" if error is not None else outcome)

@@ -47,6 +47,7 @@ Errors can be pickled.
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from attrs import define, field
@@ -190,6 +191,11 @@ class CircuitOpenError(LoanError):
         )
 
 
+# Not the class itself: attrs would parse the signature of `tuple` in C, for each class with the field.
+def _all_problems(problems: Iterable[Problem]) -> Problems:
+    return Problems(problems)
+
+
 def join_problems(problems: tuple[Problem, ...]) -> str:
     """Return all problems in one line."""
     return "; ".join(map(str, problems))
@@ -214,7 +220,7 @@ class InvalidRequestError(LoanError):
         ['fiscal_code']
     """
 
-    problems: Problems = field(converter=Problems)
+    problems: Problems = field(converter=_all_problems)
     operation: str | None = None
 
     def __str__(self) -> str:
@@ -288,7 +294,7 @@ class ServiceError(LoanError):
     """
 
     operation: str
-    problems: Problems = field(converter=Problems)
+    problems: Problems = field(converter=_all_problems)
     meta: Meta
 
     _advice = "see the problems of this error"
@@ -595,7 +601,7 @@ class UnexpectedResponseError(LoanError):
     reasons: tuple[str, ...]
     outcome: UnexpectedOutcome
     meta: Meta
-    problems: Problems = field(default=Problems(), converter=Problems)
+    problems: Problems = field(default=Problems(), converter=_all_problems)
     response: RawResponse | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -1,10 +1,12 @@
-"""Conversion of models to JSON bodies and of JSON to models, with one cattrs converter per dialect."""
+"""Conversion of models to JSON bodies, with functions that cattrs generates, and of JSON to models."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
-from functools import cache
-from typing import Any, NoReturn, TypeVar
+from functools import cache, lru_cache
+from itertools import compress
+from types import NoneType
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import attrs
 from cattrs import Converter
@@ -14,6 +16,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from loanasync._display.masking import EMPTY_BODY, Body
 from loanasync._enums import Citizenship, DocumentType
 from loanasync._models import (
+    APPROVAL_NAMES,
     DATE_TYPE,
     READ_ALIASES,
     USER_DATA_NAMES,
@@ -27,11 +30,9 @@ from loanasync._results import Approved, Meta, Refused
 from loanasync._validation.validators import CONTROL
 
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
-Convert = Callable[[Any], Any]
-# The members of a body, the values of the fields that are no members, and the names of members that could not
-# be read, which a reader adds.
-Received = tuple[Mapping[str, Any], dict[str, Any], list[str]]
-Read = Callable[[Received, type], Any]
+Convert: TypeAlias = Callable[[Any], Any]
+# Returns the values of a model's fields in a body, and the names of members that cannot be read.
+Read: TypeAlias = Callable[[Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
 
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
@@ -40,17 +41,21 @@ _CONTROL = re.compile(CONTROL)
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
     """Return the JSON body for a valid model. None is omitted, and `extra` is added unchanged."""
-    converter = _converter(dialect)
-    members = converter.unstructure(model)
-    if isinstance(model, ApprovalRequest) and model.additional is not None:
-        members.update(converter.unstructure(model.additional))
+    writers = _writers(dialect)
+    if isinstance(model, ApprovalRequest):
+        members = writers[ApprovalRequest](model)
+        if model.additional is not None:
+            members.update(writers[AdditionalData](model.additional))
+    else:
+        members = writers[UserData](model)
     return encode_checked(members) if model.extra is EMPTY_BODY else encode({**members, **model.extra})
 
 
 def prepare_dialect(dialect: Dialect) -> None:
     """Create the functions that write requests and read responses, as the first call does otherwise."""
-    _converter(dialect)
-    _reader()
+    _writers(dialect)
+    for model in (Approved, Refused, UserData):
+        _reader(model)
 
 
 def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any], meta: Meta) -> DecisionType:
@@ -58,10 +63,12 @@ def read_decision(decision_type: type[DecisionType], members: Mapping[str, Any],
 
     `approved` must be checked before.
     """
-    unread: list[str] = []
-    received = members, {"raw": Body(members), "meta": meta}, unread
-    decision = _reader().structure(received, decision_type)
-    return attrs.evolve(decision, meta=attrs.evolve(meta, unread=tuple(unread))) if unread else decision
+    kind: type = decision_type  # mypy takes `type[DecisionType]` for not hashable
+    values, unread = _reader(kind)(members)
+    if unread:
+        meta = attrs.evolve(meta, unread=unread)
+    values["raw"], values["meta"] = Body(members), meta
+    return decision_type(**values)
 
 
 def read_user_data(members: Mapping[str, Any]) -> UserData:
@@ -71,34 +78,27 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     saved. Unknown members are added to ``extra``.
     """
     extra = {name: value for name, value in members.items() if name not in _USER_DATA_MEMBERS}
-    unread: list[str] = []
-    data = _reader().structure((members, {"extra": extra}, unread), UserData)
-    return attrs.evolve(data, unread=tuple(unread)) if unread else data
-
-
-def _to_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    values, unread = _reader(UserData)(members)
+    return UserData(**values, extra=extra, unread=unread)
 
 
 def _to_choice(choices: Iterable[str], **spellings: str) -> Convert:
     """Return a converter to an open enumeration: a value that the service added later stays a str."""
     by_value = {**{str(each): each for each in choices}, **spellings}
-    return lambda value: by_value.get(_to_text(value), value)
+    return lambda text: by_value.get(text, text)
 
 
-def _to_day(value: object) -> date:
+def _to_day(text: str) -> date:
     """Return the date in a text or timestamp. The time zone is ignored, so that the day does not change."""
-    match = _DAY.fullmatch(_to_text(value))
+    match = _DAY.fullmatch(text)
     if match is None:
         raise ValueError
     return date.fromisoformat(match[1])
 
 
-def to_url(value: object) -> str:
+def to_url(text: str) -> str:
     """Return a URL without surrounding spaces and line breaks, which a web framework refuses in a header."""
-    url = _to_text(value).strip()
+    url = text.strip()
     # An empty URL is treated as missing (spec §1.3). With a control character inside, the token must not be
     # guessed.
     if not url or _CONTROL.search(url):
@@ -106,67 +106,84 @@ def to_url(value: object) -> str:
     return url
 
 
-def _to_day_of_month(value: object) -> int:
+def _to_day_of_month(text: str) -> int:
     # spec §2.1: a string in the request and an integer in the response; both are accepted here.
-    digits = _to_text(value)
-    if not _DAY_OF_MONTH.fullmatch(digits):
+    if not _DAY_OF_MONTH.fullmatch(text):
         raise ValueError
-    return int(digits)
+    return int(text)
+
+
+def _keep(value: object) -> object:
+    return value
 
 
 def _refuse(_: object) -> NoReturn:
-    raise TypeError
+    raise ValueError
 
 
-# By the name of a field, or by its type: the type of values that are kept, and the converter of all others.
-# A value has exactly its type, so that "false" is not read as True, nor 1.9 as 1.
-_READERS: Mapping[object, tuple[type | None, Convert]] = {
-    "payment_day_of_month": (int, _to_day_of_month),
-    "redirect_url": (None, to_url),
-    str | None: (str, _refuse),
-    int | None: (int, _refuse),
-    bool | None: (bool, _refuse),
-    DATE_TYPE: (None, _to_day),
-    Citizenship | str | None: (None, _to_choice(Citizenship, Italian=Citizenship.ITALIAN)),
-    DocumentType | str | None: (None, _to_choice(DocumentType)),
+# By the name of a field, or by its type: the converters of values, by the type of the value. It is the exact
+# type, so that "false" is not read as True, nor 1.9 as 1.
+_READERS: Mapping[object, Mapping[type, Convert]] = {
+    "payment_day_of_month": {int: _keep, str: _to_day_of_month},
+    "redirect_url": {str: to_url},
+    str | None: {str: _keep},
+    int | None: {int: _keep},
+    bool | None: {bool: _keep},
+    DATE_TYPE: {str: _to_day},
+    Citizenship | str | None: {str: _to_choice(Citizenship, Italian=Citizenship.ITALIAN)},
+    DocumentType | str | None: {str: _to_choice(DocumentType)},
 }
 
 
-def _make_converter(dialect: Dialect) -> Converter:
-    """Return the converter of a dialect: strict when it writes, lenient per field when it reads."""
-    converter = Converter()
-    names = {**USER_DATA_NAMES, **dialect.approval_names}
-    for written in (ApprovalRequest, AdditionalData, UserData):
-        converter.register_unstructure_hook(written, _make_writer(written, converter, dialect, names))
-    for read in (Approved, Refused, UserData):
-        converter.register_structure_hook(read, _make_reader(read, names))
-    return converter
+def _make_reader(model: type) -> Read:
+    """Return the function that reads the fields of a model.
 
+    The types of the values decide how they are read, once for all bodies with the same types.
+    """
+    fields = [each for each in attrs.fields(model) if each.name in _NAMES]
+    names = [each.name for each in fields]
+    wires = [_NAMES[name] for name in names]
+    aliases = [(wires.index(wire), alias) for alias, wire in READ_ALIASES.items() if wire in wires]
+    converters = [_READERS.get(each.name) or _READERS[each.type] for each in fields]
 
-def _make_reader(model: type, names: Mapping[str, str]) -> Read:
-    """Return the function that reads a model; `names` has the member of each field."""
-    fields = [
-        (each.name, wire, _ALIASES.get(wire, wire), *(_READERS.get(each.name) or _READERS[each.type]))
-        for each in attrs.fields(model)
-        if (wire := names.get(each.name)) is not None
-    ]
+    def converters_of(kinds: tuple[type, ...]) -> tuple[list[bool], list[str], list[tuple[int, Convert]]]:
+        """Return which values are kept, the names of their fields, and the converters of the others."""
+        chosen = [each.get(kind, _refuse) for each, kind in zip(converters, kinds, strict=True)]
+        is_kept = [convert is _keep for convert in chosen]
+        others = [
+            (at, convert)
+            for at, convert in enumerate(chosen)
+            if convert is not _keep and kinds[at] is not NoneType
+        ]
+        return is_kept, [*compress(names, is_kept)], others
 
-    def read(received: Received, _: object) -> object:
-        members, values, unread = received
-        for name, wire, alias, kind, convert in fields:
-            value = members.get(wire)
-            if value is None:
-                value = members.get(alias)
-            if type(value) is kind:
-                values[name] = value
-            elif value is not None:
-                try:
-                    values[name] = convert(value)
-                except (TypeError, ValueError):
-                    unread.append(wire)
-        return model(**values)
+    # Not a decorator, because mutation testing skips decorated functions.
+    plan = lru_cache(maxsize=64)(converters_of)
+
+    def read(members: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        found = [*map(members.get, wires)]
+        for at, alias in aliases:
+            if found[at] is None:
+                found[at] = members.get(alias)
+        is_kept, kept, others = plan(tuple(map(type, found)))
+        values = dict(zip(kept, compress(found, is_kept), strict=True))
+        unread = []
+        for at, convert in others:
+            try:
+                values[names[at]] = convert(found[at])
+            except ValueError:
+                unread.append(wires[at])
+        return values, tuple(unread)
 
     return read
+
+
+def _make_writers(dialect: Dialect) -> dict[type, Convert]:
+    """Return the functions that write the models in a dialect."""
+    converter = Converter()
+    names = {**USER_DATA_NAMES, **dialect.approval_names}
+    models = ApprovalRequest, AdditionalData, UserData
+    return {model: _make_writer(model, converter, dialect, names) for model in models}
 
 
 def _make_writer(model: type, converter: Converter, dialect: Dialect, names: Mapping[str, str]) -> Convert:
@@ -192,7 +209,7 @@ def _make_writer(model: type, converter: Converter, dialect: Dialect, names: Map
 
 
 # Not decorators, because mutation testing skips decorated functions.
-_converter = cache(_make_converter)
-_reader = cache(lambda: _converter(Dialect()))
-_ALIASES = {name: alias for alias, name in READ_ALIASES.items()}
+_writers = cache(_make_writers)
+_reader = cache(_make_reader)
+_NAMES = {**USER_DATA_NAMES, **APPROVAL_NAMES}
 _USER_DATA_MEMBERS = frozenset(USER_DATA_NAMES.values())

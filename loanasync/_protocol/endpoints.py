@@ -5,13 +5,13 @@ method to `LoanClient`.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from attrs import evolve, field, frozen
 
 from loanasync._config import TOKEN_HEADER, Options, Shop
-from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, mask, masked
+from loanasync._display.masking import EMPTY_BODY, JSON, AnyJSON, ValueObject, mask, masked
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol import codec, json
 from loanasync._protocol.echo import belongs_to_another_customer, names_customer
@@ -42,8 +42,8 @@ REFUSED = 422  # spec §3
 Outcome: TypeAlias = Decision | UserData | AnyJSON
 
 
-@frozen(kw_only=True)
-class Endpoint:
+@frozen(kw_only=True, eq=False, repr=False)
+class Endpoint(ValueObject):
     """One endpoint of the service (spec §4).
 
     Args:
@@ -64,10 +64,10 @@ class Endpoint:
     write: Callable[[Any, Dialect], bytes] = field(repr=False)
     readers: Mapping[int, "Reader"] = field(repr=False)
 
-    def problems(
+    def checked(
         self, options: Options, fiscal_code: str, payload: object, *, additional_data_needed: bool
-    ) -> list[Problem]:
-        """Return all problems of a call."""
+    ) -> tuple[str | None, list[Problem]]:
+        """Return the normalized fiscal code, if it is part of the path, and all problems of a call."""
         problems = self.check(
             payload,
             additional_data_needed=additional_data_needed,
@@ -75,8 +75,9 @@ class Endpoint:
             limits=options.limits,
         )
         if not self.has_customer:
-            return problems
-        return [*rules.check_fiscal_code(fiscal_code, strict=options.strict), *problems]
+            return None, problems
+        code, problems_of_code = rules.read_fiscal_code(fiscal_code, strict=options.strict)
+        return code, [*problems_of_code, *problems]
 
     def prepare(
         self,
@@ -92,11 +93,13 @@ class Endpoint:
 
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
-        problems = self.problems(options, fiscal_code, payload, additional_data_needed=additional_data_needed)
-        problems += rules.check_scope(scope)
+        code, problems = self.checked(
+            options, fiscal_code, payload, additional_data_needed=additional_data_needed
+        )
+        if not isinstance(scope, str):
+            problems += rules.check_scope(scope)
         if problems:
             return InvalidRequestError(problems, self.operation)
-        code = rules.normalize_fiscal_code(fiscal_code) if self.has_customer else None
         return self.call(options.shop, options.dialect, code, payload, scope=scope, **others)
 
     def call(
@@ -113,6 +116,16 @@ class Endpoint:
         return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
 
 
+def _parts_of_url(base_url: str, template: str, shop_id: str) -> tuple[str, str]:
+    """Return the parts of a URL before and after the fiscal code."""
+    before, _, after = template.replace("{shopId}", shop_id).partition("{fiscalCode}")
+    return base_url + before, after
+
+
+# Not a decorator, because mutation testing skips decorated functions.
+_around_code = lru_cache(maxsize=256)(_parts_of_url)
+
+
 class CircuitChange(NamedTuple):
     """The opening of a circuit for a pause in seconds, or its closing: then the pause is 0."""
 
@@ -120,8 +133,9 @@ class CircuitChange(NamedTuple):
     pause: float = 0.0
 
 
-@frozen(kw_only=True, slots=False)  # created for each call, in half the time without slots
-class Call:
+# Created for each call, in half the time without slots.
+@frozen(kw_only=True, slots=False, eq=False, repr=False)
+class Call(ValueObject):
     """One call of an endpoint: what is sent. It can be sent several times.
 
     Args:
@@ -152,12 +166,14 @@ class Call:
 
     def request(self, trace_headers: Mapping[str, str], auth_token: str | None = None) -> Request:
         """Return the HTTP request, with this token if the shop has a function for it."""
-        headers = {**trace_headers, **self.shop.headers}
-        if auth_token is not None:
-            headers[TOKEN_HEADER] = auth_token
+        headers = self.shop.headers
+        if trace_headers or auth_token is not None:
+            token = {} if auth_token is None else {TOKEN_HEADER: auth_token}
+            headers = {**trace_headers, **headers, **token}
+        before, after = _around_code(self.shop.base_url, self.endpoint.template, self.shop.shop_id)
         return Request(
             method=self.endpoint.method,
-            url=self._url(self.shop.shop_id, self.fiscal_code),
+            url=f"{before}{self.fiscal_code or ''}{after}",
             headers=headers,
             body=self.body,
             survives_cancellation=self.endpoint is APPROVE,
@@ -166,11 +182,8 @@ class Call:
     @property
     def redacted_url(self) -> str:
         """The URL without shop id and fiscal code."""
-        return self._url("REDACTED", "REDACTED")
-
-    def _url(self, shop_id: str, fiscal_code: str | None) -> str:
-        path = self.endpoint.template.replace("{shopId}", shop_id)
-        return self.shop.base_url + path.replace("{fiscalCode}", fiscal_code or "")
+        before, after = _around_code(self.shop.base_url, self.endpoint.template, "REDACTED")
+        return f"{before}REDACTED{after}" if self.endpoint.has_customer else before
 
     def read(self, response: Response, meta: Meta) -> "Outcome | LoanError":
         """Return the outcome or the error for a response.
@@ -319,9 +332,11 @@ def _is_cut_object(response: Response) -> bool:
 def _redirect_in(part: bytes) -> str | None:
     """Return the redirect URL in a body that is not a JSON object, if it is there once and whole."""
     urls = json.decode_part(part, "redirectUrl")
+    if len(urls) != 1 or not isinstance(urls[0], str):
+        return None
     try:
-        url = codec.to_url(urls[0] if len(urls) == 1 else None)
-    except (TypeError, ValueError):
+        url = codec.to_url(urls[0])
+    except ValueError:
         return None
     return None if url.endswith("…") or "\N{REPLACEMENT CHARACTER}" in url else url
 

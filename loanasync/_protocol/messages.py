@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
-from loanasync._display.masking import mask
+from loanasync._display.masking import ValueObject, mask
 from loanasync.errors import TransportError
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
 
-_REQUEST_IDS = ("X-Request-Id", "X-Correlation-Id", "Request-Id")
 # A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
 _REQUEST_ID = re.compile(
-    r"(?!(?:-?[2-7][0-9a-f]){16}\Z)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})",
-    re.IGNORECASE,
+    r"(?!(?:-?[2-7][0-9A-Fa-f]){16}\Z)"
+    r"(?:[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32})"
 )
 _TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
@@ -25,8 +24,8 @@ Judgement: TypeAlias = Literal["trusted", "kept", "wrong", "stray"]
 # `Request` and `Response` are not frozen, because creating frozen objects takes three times as long.
 
 
-@define(kw_only=True)
-class Request:
+@define(kw_only=True, eq=False, repr=False)
+class Request(ValueObject):
     """One HTTP request for a `Transport`. URL, headers and body contain personal data or secrets.
 
     Args:
@@ -51,9 +50,11 @@ class Request:
     survives_cancellation: bool = False
     is_sent: bool = True
 
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # its attributes can be set
 
-@define(kw_only=True)
-class Response:
+
+@define(kw_only=True, eq=False, repr=False)
+class Response(ValueObject):
     """One HTTP response.
 
     Args:
@@ -88,9 +89,11 @@ class Response:
     is_reused: bool = False
     judge: Callable[[Judgement], object] | None = field(default=None, eq=False, repr=False)
 
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # its attributes can be set
 
-@frozen(kw_only=True)
-class NoResponse:
+
+@frozen(kw_only=True, eq=False, repr=False)
+class NoResponse(ValueObject):
     """Result of a request without a response.
 
     Args:
@@ -112,10 +115,11 @@ class NoResponse:
 def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
     """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
     try:
-        request_id = next(filter(None, map(headers.get, _REQUEST_IDS)), None)
-        date, retry_after = headers.get("Date"), headers.get("Retry-After")
+        get = headers.get
+        request_id = get("X-Request-Id") or get("X-Correlation-Id") or get("Request-Id")
+        date, retry_after = get("Date"), get("Retry-After")
         return (
-            request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
+            request_id if request_id and _REQUEST_ID.fullmatch(request_id) else None,
             date if date is not None and _TIME.fullmatch(date) else None,
             retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
         )

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from attrs import field, frozen
 
-from loanasync._display.masking import mask
+from loanasync._display.masking import ValueObject, mask
 from loanasync._protocol.messages import NoResponse, Request, Response
 
 
@@ -79,8 +79,8 @@ class Clock(Protocol):
         """Wait `seconds` before the next attempt of a call."""
 
 
-@frozen
-class Proxy:
+@frozen(eq=False, repr=False)
+class Proxy(ValueObject):
     """The setting `proxy=`; `url` is None if the environment names no proxy. It may contain a password."""
 
     url: str | None = field(repr=mask)

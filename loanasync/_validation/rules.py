@@ -42,8 +42,6 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
 
     The check letter is only verified if `strict` is True.
     """
-    if not strict and isinstance(value, str) and _FISCAL_CODE.fullmatch(value):  # the usual case
-        return ()
     violation = values.check_text(value.strip() if isinstance(value, str) else value)
     if violation is None:
         code = normalize_fiscal_code(str(value))
@@ -53,6 +51,14 @@ def check_fiscal_code(value: object, *, strict: bool = False) -> tuple[Problem, 
         elif strict and not _has_right_check_letter(code):
             violation = _WRONG_CHECK_LETTER
     return () if violation is None else (violation.problem("fiscal_code", "fiscalCode"),)
+
+
+def read_fiscal_code(value: object, *, strict: bool = False) -> tuple[str, tuple[Problem, ...]]:
+    """Return a fiscal code as `normalize_fiscal_code` does, and its problem if it has one."""
+    if type(value) is str and not strict and _FISCAL_CODE.fullmatch(value):  # the usual case
+        return value, ()
+    problems = check_fiscal_code(value, strict=strict)
+    return "" if problems else normalize_fiscal_code(str(value)), problems
 
 
 def check_approval(
@@ -77,7 +83,9 @@ def check_approval(
             )
     if request.additional is not None or additional_data_needed:
         problems += check_additional(request.additional, limits, needed=additional_data_needed)
-    return problems + check_extra(request.extra, APPROVAL_MEMBERS)
+    if request.extra is not EMPTY_BODY:
+        problems += check_extra(request.extra, APPROVAL_MEMBERS)
+    return problems
 
 
 def check_scope(scope: object) -> tuple[Problem, ...]:
@@ -95,7 +103,10 @@ def check_user_data(data: object, limits: Limits = Limits(), **_: object) -> lis
     """Return the problems of additional user data (spec §2.2)."""
     if not isinstance(data, UserData):
         return [_wrong_type(UserData, data)]
-    return user_data_check(limits)(data, USER_DATA_NAMES) + check_extra(data.extra, _USER_DATA_MEMBERS)
+    problems = user_data_check(limits)(data, USER_DATA_NAMES)
+    if data.extra is not EMPTY_BODY:
+        problems += check_extra(data.extra, _USER_DATA_MEMBERS)
+    return problems
 
 
 def check_payload(payload: object, *, name: str = "payload", **_: object) -> list[Problem]:
@@ -128,8 +139,6 @@ def check_additional(additional: object, limits: Limits, *, needed: bool) -> lis
 
 def check_extra(extra: object, known: frozenset[str]) -> list[Problem]:
     """Return the problems of further members, which must not have the name of a known one."""
-    if extra is EMPTY_BODY:  # the usual case
-        return []
     problems = check_payload(extra, name="extra")
     if isinstance(extra, Mapping):
         for member in sorted(known.intersection(extra)):

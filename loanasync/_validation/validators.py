@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from loanasync._display.masking import ReadOnlyDict
+from loanasync._display.masking import ReadOnlyDict, ValueObject
 from loanasync._display.texts import Param
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
 from loanasync._results import Problem
@@ -59,8 +59,8 @@ def _plain_texts(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-@frozen
-class Violation:
+@frozen(eq=False, repr=False)
+class Violation(ValueObject):
     """A rule that a value breaks, without the value.
 
     Args:
@@ -98,8 +98,8 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     return None if pattern is None else re.compile(pattern)
 
 
-@frozen
-class Text:
+@frozen(eq=False, repr=False)
+class Text(ValueObject):
     """The rule for a text: a str that is not blank, that UTF-8 can encode, and that has the right form.
 
     Rules see a text as a person does: `seen` returns it.
@@ -169,8 +169,8 @@ HAS_NUL = Violation("control_characters", "must not contain a NUL character")
 check_text = Text(single_line=True).check  # for settings and codes, which are used in URLs and headers
 
 
-@frozen
-class Choice:
+@frozen(eq=False, repr=False)
+class Choice(ValueObject):
     """The rule for a value of an enumeration.
 
     Args:
@@ -194,8 +194,8 @@ class Choice:
         )
 
 
-@frozen
-class Number:
+@frozen(eq=False, repr=False)
+class Number(ValueObject):
     """The rule for an int in a range. It refuses True and 12.0.
 
     Args:
@@ -225,8 +225,8 @@ class Number:
         return Violation("type", f"must be {number}", _int_hint(value, self.hint), params)
 
 
-@frozen
-class Integer:
+@frozen(eq=False, repr=False)
+class Integer(ValueObject):
     """The rule for an int without a range. It checks the type and that the value fits into 64 bits.
 
     Args:
@@ -261,8 +261,8 @@ def _int_hint(value: object, hint: str) -> str:
     return _joined(f"use an int, not {type_name(value)}", advice)
 
 
-@frozen
-class Boolean:
+@frozen(eq=False, repr=False)
+class Boolean(ValueObject):
     """The rule for a bool; 1, "true" and NumPy's bool are refused."""
 
     def quick(self, kind: type) -> Quick:
@@ -274,8 +274,8 @@ class Boolean:
         return Violation("yes_no", "must be true or false", f"use a bool, not {type_name(value)}")
 
 
-@frozen
-class Day:
+@frozen(eq=False, repr=False)
+class Day(ValueObject):
     """The rule for a date without a time."""
 
     def quick(self, kind: type) -> Quick:
@@ -294,8 +294,8 @@ class Day:
 ValueRule: TypeAlias = Text | Choice | Number | Integer | Boolean | Day
 
 
-@frozen
-class Optional:
+@frozen(eq=False, repr=False)
+class Optional(ValueObject):
     """The rule for a field that may be None.
 
     Args:

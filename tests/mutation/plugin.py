@@ -23,7 +23,7 @@ mock.patch.object(blockbuster, "blockbuster_ctx", return_value=_nothing_watched)
 def _cleared_caches() -> None:
     for cached in (rules.approval_check, rules.additional_check, rules.user_data_check):
         cached.cache_clear()
-    # Converters are slow to build: clear them if one is changed, or while mutmut records the calls of tests.
+    # These are slow to make: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):
-        codec._converter.cache_clear()
+        codec._writers.cache_clear()
         codec._reader.cache_clear()

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (163, 133, 133),
-    "function calls, own session": (219, 208, 207),
-    "function calls, session of the user": (234, 223, 222),
-    "function calls, recording": (517, 506, 505),
-    "C calls, script": (179, 159, 159),
-    "C calls, own session": (247, 237, 233),
-    "C calls, session of the user": (256, 246, 242),
-    "C calls, recording": (467, 457, 445),
+    "function calls, script": (154, 124, 124),
+    "function calls, own session": (209, 198, 197),
+    "function calls, session of the user": (224, 213, 212),
+    "function calls, recording": (502, 491, 490),
+    "C calls, script": (141, 121, 121),
+    "C calls, own session": (220, 210, 206),
+    "C calls, session of the user": (229, 219, 215),
+    "C calls, recording": (438, 430, 416),
     "objects in flight, own session": (29, 29, 29),
     "objects in flight, session of the user": (29, 29, 29),
 }

@@ -43,7 +43,7 @@ def test_call_url_is_masked_in_repr(call: Call, method: str, path: str) -> None:
     assert (request.method, request.url) == (method, f"https://loans.example.com/base/api/shops{path}")
     assert request.headers["X-Auth-Token"] == "secret-token"
     assert request.headers["traceparent"] == "x"
-    assert "traceparent" not in call.request({}).headers
+    assert call.request({}).headers is call.shop.headers  # so that a transport can keep their bytes
     redacted = path.replace("shop%3A1", "REDACTED").replace(FISCAL_CODE, "REDACTED")
     assert call.redacted_url == f"https://loans.example.com/base/api/shops{redacted}"
     shown = repr(call) + repr(request)
