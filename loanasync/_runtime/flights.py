@@ -203,11 +203,11 @@ class Flight(Run):
 
     def receive(self, last: Response | NoResponse) -> None:
         """Continue after an attempt, in a task or to the end."""
-        if not self.is_attempting:  # called again, after an interrupt
+        if self._attempt is None:  # called again, after an interrupt
             return
         try:
             connection, self._connection = self._connection, None
-            if self.may_resend(last, connection):
+            if isinstance(last, NoResponse) and self.may_resend(last, connection):
                 self._continue(self._transmit())
                 return
             self.end_attempt(last)
@@ -455,14 +455,8 @@ class Flights:
 
     @cached_property
     def _separate(self) -> Memory:
+        """The memory of a client that shares none, and for the approvals that a mock decides."""
         return Memory()
-
-    @property
-    def memory(self) -> Memory:
-        """The memory for the approvals that begin now. Those that a mock decides are not remembered."""
-        if self.shared is None or (self.guard is None and is_replaced()):
-            return self._separate
-        return self.shared
 
     async def approve(
         self, call: Call, timeout: Timeout, retry: RetryPolicy, *, waits_for_response: bool = False
@@ -479,7 +473,8 @@ class Flights:
             LoanError: The call failed.
         """
         while True:
-            memory = self.memory
+            is_mocked = self.guard is None and is_replaced()
+            memory = self._separate if is_mocked or self.shared is None else self.shared
             own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
             flight = memory.find_or_add(own)
             within = None if waits_for_response else timeout.total

@@ -194,6 +194,7 @@ class ProcessGuard(ForkSafe):
         self._kept_bytes = 0
         self._unread: dict[bytes, _Kept] = {}
         self._has_warned = False
+        self._checked = 0  # the second in which expired records were dropped
 
     def parts(self, call: Call) -> tuple[str | None, ...]:
         """See `Guard.parts`."""
@@ -281,7 +282,9 @@ class ProcessGuard(ForkSafe):
                 return
             self._write(run, state, now)
             self._keep(run.customer, kept)
-            self._drop_expired(now)
+            if now != self._checked:
+                self._checked = now
+                self._drop_expired(now)
             if len(self._records) > _MANY and not self._has_warned:
                 is_first_time = self._has_warned = True
         if is_first_time:
@@ -292,7 +295,8 @@ class ProcessGuard(ForkSafe):
         self._records.move_to_end(run.customer)
 
     def _keep(self, customer: bytes, kept: _Kept) -> None:
-        self._drop(customer)
+        if customer in self._kept:
+            self._drop(customer)
         self._kept[customer] = kept
         self._kept_bytes += len(kept.body)
         while len(self._kept) > _MAX_RESPONSES or self._kept_bytes > _MAX_BYTES:

@@ -17,6 +17,7 @@ from loanasync._settings import Timeout
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Transport
 from loanasync._transport.pool import DirectTransport
+from loanasync._transport.session import SessionTransport
 from loanasync._waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
 
@@ -111,6 +112,7 @@ class LoopResources:
     Attributes:
         direct: The transport of direct connections, if they are used.
         transport: The transport for all other requests.
+        is_own: The client has opened the session itself.
     """
 
     def __init__(self, transport: Transport | DirectTransport, slots: int | None) -> None:
@@ -118,7 +120,8 @@ class LoopResources:
         self.transport: Transport = (
             transport.through_session if isinstance(transport, DirectTransport) else transport
         )
-        self._owned = transport
+        self._opened = transport
+        self.is_own: bool = isinstance(self.transport, SessionTransport) and self.transport.is_owned
         self.loop = asyncio.get_running_loop()
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
@@ -158,7 +161,7 @@ class LoopResources:
                 await self._wait_while(lambda call: bool(call.guests) and call.is_reading)
             finally:
                 try:
-                    await self._owned.aclose()
+                    await self._opened.aclose()
                 finally:
                     await self._wait_for_calls(CLOSE_TIMEOUT)
 
@@ -220,7 +223,8 @@ class Pipeline:
             resources = self._per_loop.current()
             if resources.waits.is_closed:  # the event loop ends
                 raise ClientClosedError  # noqa: TRY301
-            resources.transport.check()
+            if not resources.is_own:
+                resources.transport.check()
         except Exception as error:
             self.telemetry.not_begun(operation, error)
             raise

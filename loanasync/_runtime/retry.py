@@ -4,6 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
+
+from loanasync._settings import RetryPolicy
+
 _RETRY_COST = 10  # tokens of the quota; each call without a 500 returns one
 MAX_EXTRA_WAIT = 5.0  # seconds that a Retry-After header may add to the backoff
 
@@ -28,6 +32,13 @@ class Quota:
         """Return one token, after a response without a system fault."""
         if self.used:
             self.used -= 1
+
+
+def backoff_after(attempts: int, retry: RetryPolicy) -> float:
+    """Return the seconds to wait after some attempts: tenacity's exponential backoff with full jitter."""
+    state = RetryCallState(AsyncRetrying(), None, (), {})
+    state.attempt_number = attempts
+    return wait_random_exponential(multiplier=retry.base, max=retry.cap)(state)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

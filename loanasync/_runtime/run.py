@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import evolve
-from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from loanasync._protocol.endpoints import (
     APPROVE,
@@ -18,7 +17,7 @@ from loanasync._protocol.messages import Judgement, NoResponse, Request, Respons
 from loanasync._results import Approved, Decision, Meta, Refused
 from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
-from loanasync._runtime.retry import MAX_EXTRA_WAIT, retry_after
+from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry
@@ -125,11 +124,6 @@ class Run:
         return self._sending is not None and self._sending.is_sent
 
     @property
-    def is_attempting(self) -> bool:
-        """True during an attempt."""
-        return self._attempt is not None
-
-    @property
     def was_written(self) -> bool:
         """True if a request of this call may have reached the service."""
         return self._is_written or self.is_reading
@@ -147,13 +141,10 @@ class Run:
     def begin(self) -> None:
         """Begin to record the call."""
         self.resources.calls.add(self)
-        instruments, operation = self._pipeline.telemetry, self.call.endpoint.operation
+        instruments = self._pipeline.telemetry
+        counts, name = instruments.metrics.inflight.counts, self.call.endpoint.operation
         self.telemetry = CallTelemetry(instruments, self.call)
-        counts = instruments.metrics.inflight.counts
-        self._is_recorded, counts[operation] = (
-            False,
-            counts[operation] + 1,
-        )  # an interrupt changes both or none
+        self._is_recorded, counts[name] = False, counts[name] + 1  # an interrupt changes both or none
         self.trace_id, self.span = self.telemetry.trace_id, self.telemetry.span
 
     def record(self, result: object) -> None:
@@ -163,11 +154,8 @@ class Run:
             if self._trial:  # it has no result, for example because it was cancelled
                 self._record_verdict("unknown" if self.may_be_evaluated else "other")
             if not self._is_recorded:
-                counts, operation = (
-                    self._pipeline.telemetry.metrics.inflight.counts,
-                    self.call.endpoint.operation,
-                )
-                self._is_recorded, counts[operation] = True, counts[operation] - 1
+                counts, name = self._pipeline.telemetry.metrics.inflight.counts, self.call.endpoint.operation
+                self._is_recorded, counts[name] = True, counts[name] - 1  # as above
                 self._record(result)
         finally:
             self.resources.end_call(self)
@@ -182,7 +170,8 @@ class Run:
             result.trace_id = self.trace_id
         elif self.call.endpoint is not APPROVE and error is None:
             telemetry.outcome = "done"
-        telemetry.end(error, self.entry, self._circuit_changes, may_be_evaluated=self.may_be_evaluated)
+        may_be_evaluated = error is not None and self.may_be_evaluated
+        telemetry.end(error, self.entry, self._circuit_changes, may_be_evaluated=may_be_evaluated)
 
     # --- slots
 
@@ -261,13 +250,8 @@ class Run:
     # --- attempts
 
     async def wait_for_retry(self, fault: Response) -> StoppedBy | None:
-        """Wait, and take a slot again. Return the reason for making no further attempt, or None.
-
-        The backoff is tenacity's.
-        """
-        state = RetryCallState(AsyncRetrying(), None, (), {})
-        state.attempt_number = self.attempts
-        backoff = wait_random_exponential(multiplier=self.retry.base, max=self.retry.cap)(state)
+        """Wait, and take a slot again. Return the reason for making no further attempt, or None."""
+        backoff = backoff_after(self.attempts, self.retry)
         wait = min(max(backoff, retry_after(fault.headers)), backoff + MAX_EXTRA_WAIT)
         if (reason := self._stopped_by(wait)) is not None:
             return reason
@@ -355,10 +339,10 @@ class Run:
             return _no_response(request, PROGRAM_FAILED + type(error).__name__)
         return None
 
-    def may_resend(self, last: Response | NoResponse, connection: DirectConnection | None) -> bool:
+    def may_resend(self, last: NoResponse, connection: DirectConnection | None) -> bool:
         """Return True if a used connection has not sent the request, and another one may do it."""
         direct = self.resources.direct
-        if direct is None or connection is None or not connection.was_used or isinstance(last, Response):
+        if direct is None or connection is None or not connection.was_used:
             return False
         return not (last.is_sent or direct.is_closed) and self.resources.loop.time() < self._until
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
@@ -173,7 +173,7 @@ class Origin:
     idle: "dict[DirectConnection, None]" = field(factory=dict, init=False)
     sends_strays: bool = field(default=False, init=False)
     waiting: dict[asyncio.Timeout, None] = field(factory=dict, init=False)
-    last_headers: list[tuple[str, str]] = field(factory=list, init=False)
+    last_headers: Mapping[str, str] | None = field(default=None, init=False)
     last_lines: bytes = field(default=b"", init=False)
     host: str = field(init=False)
 

@@ -51,7 +51,7 @@ class DirectTransport:
         self._session = through_session.session
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(self._loop)
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[str, Origin] = {}  # by their addresses, and by the base URLs that contain these
         self._waits = Waits()  # the connection attempts in progress
         connector = self._session.connector
         limits = (0, 0) if connector is None else (connector.limit, getattr(connector, "limit_per_host", 0))
@@ -78,8 +78,12 @@ class DirectTransport:
 
     def take(self, base_url: str, *, approves: bool) -> DirectConnection | None:
         """Return an idle connection, or None without a usable one."""
-        origin = self._origins.get(address_of(base_url))
-        if origin is None or is_replaced() or self.is_closed:
+        origin = self._origins.get(base_url)
+        if origin is None:
+            if (origin := self._origins.get(address_of(base_url))) is None:
+                return None
+            self._origins[base_url] = origin
+        if is_replaced() or self._waits.is_closed:
             return None
         return origin.take_idle(self._loop.time(), approves=approves)
 
@@ -91,20 +95,13 @@ class DirectTransport:
         Raises:
             ValueError: A header contains a line break.
         """
-        try:
-            headers = self._header_lines(request, connection.origin)
-        except ValueError:
-            connection.abort()
-            raise
-        connection.exchange(request, headers, deadline, keep=self._keeps, receive=receive)
-
-    def _header_lines(self, request: Request, origin: Origin) -> bytes:
-        """Return the headers as bytes. Most requests have the same headers as the one before."""
-        headers = self.through_session.headers_of(request)
-        if origin.last_headers != headers:
-            origin.last_lines = header_lines(headers, origin.host)
+        origin, headers = connection.origin, request.headers
+        # Most requests have the headers of their shop, which are always the same object.
+        if origin.last_headers is not headers or not self.through_session.is_owned:
+            origin.last_headers = None
+            origin.last_lines = header_lines(self.through_session.headers_of(request), origin.host)
             origin.last_headers = headers
-        return origin.last_lines
+        connection.exchange(request, origin.last_lines, deadline, keep=self._keeps, receive=receive)
 
     async def open(
         self, request: Request, *, connect: float, deadline: float

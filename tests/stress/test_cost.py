@@ -13,16 +13,16 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (154, 124, 124),
-    "function calls, own session": (209, 198, 197),
-    "function calls, session of the user": (224, 213, 212),
-    "function calls, recording": (502, 491, 490),
-    "C calls, script": (141, 121, 121),
-    "C calls, own session": (220, 210, 206),
-    "C calls, session of the user": (229, 219, 215),
-    "C calls, recording": (438, 430, 416),
-    "objects in flight, own session": (29, 29, 29),
-    "objects in flight, session of the user": (29, 29, 29),
+    "function calls, script": (167, 166, 166),
+    "function calls, own session": (175, 174, 173),
+    "function calls, session of the user": (193, 192, 191),
+    "function calls, recording": (470, 469, 468),
+    "C calls, script": (149, 149, 147),
+    "C calls, own session": (182, 182, 179),
+    "C calls, session of the user": (197, 197, 194),
+    "C calls, recording": (406, 406, 393),
+    "objects in flight, own session": (17, 17, 17),
+    "objects in flight, session of the user": (17, 17, 17),
 }
 COLUMN = min(sys.version_info[1], 13) - 11
 # The same figures of plain aiohttp, which the client may not exceed.
