@@ -61,9 +61,7 @@ class FileRow(Row):
     """A row of an input file. A row with `problems` is not sent: `approve_many` reports it as ``rejected``.
 
     Args:
-        line: Number of the line on which the row began. For rows of a file of rejected rows, the line in the
-            file that was read first.
-        is_correction: The row is from a file of rejected rows.
+        line: Number of the line on which the row began.
         problems: All problems of the row.
         members: The columns or members as they are in the file.
 
@@ -77,7 +75,6 @@ class FileRow(Row):
     """
 
     line: int = field(default=0, kw_only=True)
-    is_correction: bool = field(default=False, kw_only=True)
     problems: tuple[InputProblem, ...] = field(default=(), kw_only=True)
     members: Mapping[str, object] = field(factory=dict, kw_only=True, repr=mask)
 

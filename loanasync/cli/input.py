@@ -1,6 +1,7 @@
 """The options with which commands read rows."""
 
 import os
+import tomllib
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,7 @@ from attrs import field, frozen
 
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows, read
-from loanasync.bulk.columns import FIELDS, load_mapping
+from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import STANDARD_INPUT
 
 
@@ -49,46 +50,47 @@ class Reading:
 
     Args:
         file: Path of the file; ``-`` is standard input.
-        column: Values of ``--column``, which win over the mapping.
         mapping: Path of a mapping file.
+        encoding: Text encoding.
         euro: Amounts without a currency sign are in euro.
-        ignore_unknown: Skip unknown columns and members.
         dialect: The dialect of the requests.
+        ignore: Columns that are not read.
     """
 
     file: str
-    column: Sequence[str]
     mapping: str | None
+    encoding: str
     euro: bool
-    ignore_unknown: bool
     dialect: DialectName = field(converter=DialectName)
+    ignore: Sequence[str] = ()
 
     def rows(self) -> InputRows:
         """Return the rows of the file.
 
         Raises:
             InputError: The file or the mapping cannot be used.
-            typer.BadParameter: A value of ``--column`` is wrong.
         """
-        tables: dict[str, Any] = {} if self.mapping is None else load_mapping(self.mapping)
-        if own := _columns(self.column):
-            named = tables.get("columns", {})
-            tables["columns"] = {name: each for name, each in named.items() if each not in own.values()} | own
-        if self.euro:
-            tables["amounts"] = "euro"
-        if self.ignore_unknown:
-            tables["ignore"] = [*tables.get("ignore", ()), "*"]
-        return read(self.file, tables, check=offline_client().check)
+        tables = {} if self.mapping is None else _load_mapping(self.mapping)
+        tables["ignore"] = [*tables.get("ignore", ()), *self.ignore]
+        return read(self.file, **tables, encoding=self.encoding, euro=self.euro, check=offline_client().check)
 
 
-def _columns(options: Sequence[str]) -> dict[str, str]:
-    """Return the column by field from the values of ``--column``."""
-    columns = named_columns(options, "--column", "FIELD=NAME")
-    for name in columns:
-        if name not in FIELDS:
-            known = ", ".join(sorted(FIELDS))
-            raise typer.BadParameter(f"unknown field '{name}'; the fields are {known}", param_hint="--column")
-    return columns
+def _load_mapping(path: str) -> dict[str, Any]:
+    """Return the tables of a mapping file in TOML: ``columns`` and ``ignore``.
+
+    Raises:
+        InputError: The file cannot be used.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+        if not (wrong := tables.keys() - {"columns", "ignore"}):
+            return tables
+        reason = f"unknown {', '.join(sorted(wrong))}; use [columns] and ignore"
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+    except (ValueError, RecursionError) as error:
+        reason = f"is not valid TOML in UTF-8: {type(error).__name__}"
+    raise input_error(path, reason)
 
 
 def named_columns(values: Sequence[str], option: str, form: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ def _option(group: str, text: str, *names: str, **settings: Any) -> Any:  # noqa
 
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 _COUNT: dict[str, Any] = {"metavar": "N"}
-_IN = "File of rows: JSON lines or CSV, also compressed (.gz); - is standard input."
+_IN = "File of rows: JSON lines or CSV; - is standard input."
 _OUT = (
     "Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
     " - is standard output."
@@ -48,8 +48,8 @@ _OUT = (
 _LEDGER: dict[str, Any] = {"metavar": "NAME", "envvar": "LOANASYNC_LEDGER"}
 _NAME = f"Ledger to use instead of OUT.ledger: {LEDGER_HELP}."
 _MEMBER = "With --create: send the column COLUMN as the member NAME. Can be repeated."
-_COLUMN = "Read FIELD from the column or JSON member NAME. Can be repeated."
-_MAPPING = "TOML file with the names of columns, and with values to replace or to add. --column wins."
+_MAPPING = "TOML file with the columns of fields that have other names, and the columns to ignore."
+_ENCODING = "Text encoding of IN."
 _REJECTED = "File for rows that may be sent again after a correction, with line and reason."
 _REPORT = "Write the summary as JSON to this file; - is standard output."
 _STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
@@ -69,7 +69,6 @@ def approve_many(
     out: Annotated[str | None, _option(_OUTPUT, _OUT, "-o", "--out", metavar="OUT")] = None,
     ledger: Annotated[str | None, _option(SERVICE_GROUP, _NAME, **_LEDGER)] = None,
     member: Annotated[list[str] | None, _option(SERVICE_GROUP, _MEMBER, metavar="NAME=COLUMN")] = None,
-    column: Annotated[list[str] | None, _option(_INPUT, _COLUMN, metavar="FIELD=NAME")] = None,
     mapping: Annotated[str | None, _option(_INPUT, _MAPPING, **_FILE)] = None,
     rejected: RejectedFile = None,
     report: Annotated[str | None, _option(_OUTPUT, _REPORT, **_FILE)] = None,
@@ -78,11 +77,9 @@ def approve_many(
     stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
     deadline: Annotated[float | None, _option(_LIMITS, _DEADLINE, metavar="SECONDS")] = None,
     dialect: Annotated[DialectName, _option(SERVICE_GROUP, _DIALECT)] = DialectName.STREET_NUMBER,
+    encoding: Annotated[str, _option(_INPUT, _ENCODING, metavar="NAME")] = "utf-8",
     *,
     euro: Annotated[bool, _option(_INPUT, _EURO, "--euro")] = False,
-    ignore_unknown: Annotated[
-        bool, _option(_INPUT, "Skip unknown columns and JSON members.", "--ignore-unknown")
-    ] = False,
     skip_invalid: Annotated[
         bool, _option(_CHECK, "Send the valid rows of a file that has invalid ones.", "--skip-invalid")
     ] = False,
@@ -126,7 +123,8 @@ def approve_many(
         deadline=deadline,
         limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
     )
-    reading = Reading(rows, tuple(column or ()), mapping, euro, ignore_unknown, dialect)
+    ignore = tuple(_members(member or ()).values())
+    reading = Reading(rows, mapping, encoding, euro, dialect, ignore)
     with _nothing_sent(out, rejected, report):
         orders = reading.rows()
         if not validate_only:
@@ -191,7 +189,7 @@ def _members(options: Sequence[str]) -> dict[str, str]:
     """Return the column by member of the body of a creation."""
     members = named_columns(options, "--member", "NAME=COLUMN")
     if "fiscalCode" in members:
-        raise typer.BadParameter("use --column fiscal_code=COLUMN", param_hint="--member")
+        raise typer.BadParameter("is always sent", param_hint="--member")
     return members
 
 

@@ -41,7 +41,7 @@ CREATED = "created"  # may be sent, and its loan request may exist: its creation
 MAY_BE_SENT = (*_NOT_CREATED, CREATED)
 _MAY_BE_SENT = f"state IN {MAY_BE_SENT}"
 _COLUMNS = "number, line, id, key, input, cents, state, record, run ="
-_BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND (input = ?4 OR ?5) AND {_MAY_BE_SENT}
+_BY_PLACE = f"""(line = ?2 OR (id = ?3 AND id <> 'null')) AND input = ?4 AND {_MAY_BE_SENT}
 ORDER BY line <> ?2, run DESC"""
 
 
@@ -220,9 +220,7 @@ class Job:
             ).fetchone()
         )
 
-    def find(
-        self, keys: Sequence[str], line: int, row_id: str, source: str, *, is_correction: bool
-    ) -> JobRow | None:
+    def find(self, keys: Sequence[str], line: int, row_id: str, source: str) -> JobRow | None:
         """Return the row of a customer, else one that may be sent and has the same line or id.
 
         Args:
@@ -230,10 +228,9 @@ class Job:
             line: The line of the row.
             row_id: Its id, as JSON.
             source: Its input.
-            is_correction: The line and the id are those of a row of another input.
         """
         found = (row for key in keys for row in self._rows("key = ?2", key))
-        place = self._rows(_BY_PLACE, line, row_id, source, is_correction)
+        place = self._rows(_BY_PLACE, line, row_id, source)
         return next(found, None) or next(place, None)
 
     def plan(self, found: JobRow | None, *values: object) -> None:

@@ -124,7 +124,7 @@ class Planner:
         self, order: FileRow, keys: Sequence[str], source: str, entry: Entry | None, encode: Encode
     ) -> None:
         row_id = json.dumps(order.id, default=str)
-        found = self.job.find(keys, order.line, row_id, source, is_correction=order.is_correction)
+        found = self.job.find(keys, order.line, row_id, source)
         # After a rotation of the key, a row keeps the key of its entry.
         key = found.key if found is not None and found.key in keys else next(iter(keys), "")
         created = ""

@@ -3,12 +3,12 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain, count
 from pathlib import Path
 
 from loanasync.bulk import FileRow, InputRows
-from loanasync.bulk.input import LINE_NAME, REASON_NAME
+from loanasync.bulk.columns import REASON_NAME
 from loanasync.cli.approve_many.results import csv_line, reason_of, record_of
 from loanasync.cli.console import print_message
 from loanasync.cli.files import create_private, has_content, write_whole
@@ -47,7 +47,7 @@ def keep_earlier(path: str, rows: InputRows) -> None:
         begin = None
     if begin == _header(rows):
         return
-    if begin is None or LINE_NAME not in begin:
+    if begin is None or REASON_NAME not in begin:
         raise UnusableError(f"{path} exists and contains no rejected rows: name another file for --rejected")
     names = (f"{path}.old{number}" for number in chain([""], count(2)))
     kept = next(name for name in map(Path, names) if not name.exists())
@@ -70,13 +70,16 @@ def rejected_lines(rows: InputRows, reason: Callable[[FileRow], str | None]) -> 
 
 
 def _header(rows: InputRows) -> str:
-    if rows.columns is None:  # a mapping with an encoding would read UTF-8 wrongly
-        return "" if rows.encoding is None else _MARK
-    return _MARK + csv_line((LINE_NAME, REASON_NAME, *rows.columns), rows.delimiter)
+    if rows.columns is None:
+        return ""
+    return _MARK + csv_line((REASON_NAME, *_columns(rows)), rows.delimiter)
+
+
+def _columns(rows: InputRows) -> list[str]:
+    return [name for name in rows.columns or () if name != REASON_NAME]
 
 
 def _line(rows: InputRows, row: FileRow, reason: str) -> str:
     if rows.columns is None:
-        own: Mapping[str, object] = {LINE_NAME: row.line, REASON_NAME: reason}
-        return json.dumps({**own, **row.members}, ensure_ascii=False) + "\n"
-    return csv_line((str(row.line), reason, *map(str, row.members.values())), rows.delimiter)
+        return json.dumps({REASON_NAME: reason, **row.members}, ensure_ascii=False) + "\n"
+    return csv_line((reason, *map(str, row.members.values())), rows.delimiter)
