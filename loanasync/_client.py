@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
 import aiohttp
@@ -673,7 +672,6 @@ class LoanClient(Closing):
         concurrency: int = 64,
         stop_after: int | None = 20,
         rate: float | None = None,
-        ordered: bool = False,
         progress: "bulk.Progress" = None,
         wait: float = math.inf,
         timeout: Timeout | None = None,
@@ -685,8 +683,9 @@ class LoanClient(Closing):
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
 
         The calls begin slowly: four at a time, and one more with each decision, up to `concurrency`. While
-        the circuit breaker is open, rows wait, and one at a time tries again. If you stop the calls then, the
-        rows that wait get a `CircuitOpenError`.
+        the circuit breaker is open, rows wait, and one at a time tries again. After a first decision, they
+        also wait, at most for an hour, if nothing can be sent, for example while the service restarts. If you
+        stop the calls then, the rows that wait get the error that `Approvals.paused` has.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
@@ -698,9 +697,10 @@ class LoanClient(Closing):
             concurrency: Maximum number of concurrent calls, also limited by the client's ``max_concurrency``.
             stop_after: Take no more rows after this number of rows in sequence without a decision, whatever
                 their errors are. A RuntimeWarning and `Approvals.stopped` have the reason. Rows that the
-                client or the ledger did not send are not counted. None: do not stop.
+                client or the ledger did not send, and rows that were in flight when the circuit breaker
+                opened, are not counted. None: do not stop. A shop that the service refuses stops the calls
+                after the first row, or five in sequence.
             rate: Maximum number of calls started per second, evenly spaced. Retries are not counted.
-            ordered: Return the results in the order of the rows. A slow call then delays later results.
             progress: True to show a progress bar (extra ``notebook``), or a function that is called with each
                 `loanasync.bulk.RowResult` as soon as its response has arrived.
             wait: With a ledger, seconds that a row waits for another process that is requesting it, at most
@@ -728,12 +728,11 @@ class LoanClient(Closing):
             return Approvals(
                 self._approve_row,
                 rows,
-                open_circuit=partial(self._pipeline.open_circuit, self._options.shop),
+                open_circuit=self._pipeline.open_circuit,
                 sleep=self._pipeline.sleep,
                 concurrency=concurrency,
                 stop_after=stop_after,
                 rate=rate,
-                ordered=ordered,
                 progress=progress,
                 wait=wait,
                 timeout=timeout,

@@ -56,10 +56,9 @@ from loanasync._public import name_by_package
 from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
-CircuitReason: TypeAlias = Literal["unknown", "denied"]
+CircuitReason: TypeAlias = Literal["unknown"]
 CIRCUIT_CAUSES: dict[CircuitReason, str] = {
     "unknown": "recent approvals ended without a response or with a 5xx",
-    "denied": "the service denied recent approvals of this shop; check shop_id and auth_token",
 }
 
 
@@ -160,13 +159,11 @@ class ClientClosedError(LoanError):
 class CircuitOpenError(LoanError):
     """The circuit breaker of the client is open; no request was sent. Call again after `retry_after` seconds.
 
-    It opens after several approvals of different customers without a response or with a 5xx, or after the
-    service has denied access to the shop several times.
+    It opens after several approvals of different customers without a response or with a 5xx.
 
     Args:
         operation: Name of the call, ``approve``.
-        reason: ``unknown``: recent approvals ended with a 5xx or without a response. ``denied``: the service
-            denied recent approvals of this shop.
+        reason: ``unknown``: recent approvals ended with a 5xx or without a response.
         retry_after: Seconds until a call may try again, 0 or more.
         entry: Key of the call's entry in the ledger, None without a ledger.
 

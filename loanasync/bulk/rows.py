@@ -21,7 +21,7 @@ from loanasync.errors import (
     TransportError,
 )
 
-Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
+Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "failed", "not_sent"]
 _DECIDED = ("approved", "refused")
 
 
@@ -93,8 +93,9 @@ class RowResult(MaskedPairs):
     ``refused``   refused                         `decision` is `Refused`, which is final
     ``rejected``  not_sent, not_evaluated         wrong fields: correct `error.problems`
     ``unknown``   unknown                         the service may have evaluated the customer: ask it
-    ``error``     not_sent, not_evaluated,        any other error: see `error` and `repeatable`
-                  approved, refused
+    ``failed``    not_evaluated, approved,        the service did not evaluate the customer, or decided an
+                  refused                         earlier request with other data: see `error`
+    ``not_sent``  not_sent                        no request was sent: see `error` and `repeatable`
     ============  ==============================  ====================================================
 
     A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be sent again after the cause of its error
@@ -113,14 +114,14 @@ class RowResult(MaskedPairs):
     Example:
         >>> from loanasync.bulk import Row
         >>> async def read_all(rows):
-        ...     return [result async for result in client.approve_many(rows, ordered=True)]
-        >>> good, bad = run(read_all([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
+        ...     return [result async for result in client.approve_many(rows)]
+        >>> bad, good = run(read_all([("RSSMRA", request), Row(fiscal_code, request, id="order 1042")]))
         >>> good
-        <RowResult: approved, id='order 1042', index=0>
+        <RowResult: approved, id='order 1042', index=1>
         >>> good.outcome, good.is_decided, good.sent, good.request.amount
         ('approved', True, True, 45000)
         >>> bad
-        <RowResult: rejected, id=None, index=1, error=InvalidRequestError>
+        <RowResult: rejected, id=None, index=0, error=InvalidRequestError>
         >>> bad.fiscal_code, bad.outcome, bad.sent, bad.repeatable
         ('RSSMRA', 'not_sent', False, False)
     """
@@ -320,4 +321,6 @@ def _status_of(decision: Decision) -> Status:
 def _status_without_decision(error: LoanError) -> Status:
     if error.outcome == "unknown":
         return "unknown"
-    return "rejected" if isinstance(error, InvalidRequestError | RejectedError) else "error"
+    if isinstance(error, InvalidRequestError | RejectedError):
+        return "rejected"
+    return "not_sent" if error.outcome == "not_sent" else "failed"

@@ -49,7 +49,7 @@ _REDELIVERY = 5.0  # seconds until the queue delivers a message again that was p
 _PATIENCE = 60.0  # seconds for work of a person
 _VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
 _DELIVERIES = 6
-_STRICT = CircuitBreaker(unknown=1, denied=1, pause=5.0)
+_STRICT = CircuitBreaker(unknown=1, pause=5.0)
 _RECOVERY = 30.0  # seconds in which a strict circuit breaker must let all callers try, after all faults
 _DIGESTS: dict[object, list[str]] = {}  # keys of entries, which take long to compute
 _QUEUE = {0.0: 10, 0.03: 2, 4.0: 1, 20.0: 1}  # seconds until a message, or its copy, is delivered
@@ -339,7 +339,7 @@ class Actors:
         except (LoanError, asyncio.CancelledError):
             pass
         finally:
-            for result in results.unread:
+            for result in results._pool.unread:
                 self._finish_row(calls[result.index], result)
 
     def _finish_row(self, call: Call, result: Any) -> None:

@@ -26,13 +26,8 @@ from loanasync.cli.approve_many.report import UpdateProgress
 from loanasync.cli.approve_many.results import record_of
 from loanasync.cli.console import ABORT_TIMEOUT, counted, interruptible, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.errors import CircuitReason
 
 _UPDATE_INTERVAL = 0.2  # seconds between two writes to the job, and updates of the progress display
-_OUTAGES: dict[CircuitReason, str] = {
-    "unknown": "the service responds only with errors or not at all",
-    "denied": "the service denies this shop; check LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN",
-}
 
 
 @frozen
@@ -74,9 +69,9 @@ class RequestLoop:
     _results: list[tuple[Kind, str, bytes, int]] = field(init=False, factory=list)
     _marks: set[int] = field(init=False, factory=set)  # numbers of rows whose creation is about to be sent
     _saving: asyncio.Lock = field(init=False, factory=asyncio.Lock)
-    _has_decided: bool = field(init=False, default=False)
     _is_paused: bool = field(init=False, default=False)
     _approvals: Approvals = field(init=False)
+    _closing: asyncio.Future[None] = field(init=False)
 
     async def run(self, update: UpdateProgress, deadline: float | None, **options: Any) -> None:
         """Request all rows that need a result.
@@ -106,7 +101,7 @@ class RequestLoop:
                 timer.cancel()
             await self._save()
         if self.is_aborted:
-            await self._client.aclose(ABORT_TIMEOUT)
+            await self._closing
         if approvals.stopped and not self.stopped:
             self.stopped = f"{approvals.stopped}; to send the other rows anyway, add --stop-after 0"
         self.elapsed = approvals.summary.elapsed
@@ -135,17 +130,15 @@ class RequestLoop:
                     self._records.unsaved.pop(number, None)
 
     def _check_circuit(self) -> None:
-        """Print when the circuit breaker opens and closes. Stop if the shop is denied from the beginning."""
-        refusal = self._approvals.open_circuit
-        if (refusal is not None) is self._is_paused:
+        """Print when the run pauses and continues."""
+        error = self._approvals.paused
+        if (error is not None) is self._is_paused:
             return
-        self._is_paused = refusal is not None
-        if refusal is None:
-            print_message("continuing: the service decides again")
-        elif refusal.reason == "denied" and not self._has_decided:
-            self._stop(f"stopped because {_OUTAGES['denied']}", Exit.FAILED)
+        self._is_paused = error is not None
+        if error is None:
+            print_message("continuing: rows are sent again")
         else:
-            print_message(f"paused because {_OUTAGES[refusal.reason]}; one row at a time tries again")
+            print_message(f"paused: {error}; one row at a time tries again")
 
     async def _rows(self) -> AsyncIterator[Row]:
         """Yield the rows for `approve_many`, which takes one when its call can start."""
@@ -203,7 +196,11 @@ class RequestLoop:
         pending = cast("_Pending", result.id)
         number, kind = pending.target.number, _kind_of(result)
         record = record_of(pending.order, result, pending.key)
-        state: str = "failed" if result.status == "error" and not _may_be_sent(result) else result.outcome
+        state: str = (
+            "failed"
+            if result.status in ("failed", "not_sent") and not _may_be_sent(result)
+            else result.outcome
+        )
         if (creation := pending.creation) is not None:
             code = normalize_fiscal_code(pending.order.fiscal_code)
             if self._client.creations.get(code) is creation:  # not that of the customer's next scope
@@ -214,7 +211,6 @@ class RequestLoop:
         if kind is not pending.target.kind:
             self._counts.move(pending.target.kind, kind, pending.target.cents)
         self.finished += pending.target.kind is not Kind.UNKNOWN
-        self._has_decided |= kind in (Kind.APPROVED, Kind.REFUSED)
         self.repeatable += _may_be_sent(result)
         self.unrecorded += isinstance(result.error, DecisionNotRecordedError)
         if isinstance(result.error, LedgerUnavailableError):  # no other row could be claimed either
@@ -241,7 +237,7 @@ class RequestLoop:
 
         def abort() -> None:
             self.is_aborted = True
-            self._approvals.abort()
+            self._closing = asyncio.ensure_future(self._client.aclose(ABORT_TIMEOUT))
 
         return interruptible(stop, abort)
 

@@ -51,7 +51,7 @@ TABLE: dict[Outcome, list[LoanError]] = {
         errors.ConfigurationError("shop_id", "must be given"),
         errors.ClientClosedError(),
         errors.CircuitOpenError("approve", "unknown", 12.5),
-        errors.CircuitOpenError("approve", "denied", 0, "c0ffee"),
+        errors.CircuitOpenError("approve", "unknown", 0, "c0ffee"),
         *(kind("approve", "TimeoutError", "not_sent", 1, "0" * 32, "c0ffee") for kind in WITHOUT_RESPONSE),
         errors.LedgerError(*ENTRY),
         errors.LedgerUnavailableError(*ENTRY, "OSError"),
