@@ -23,7 +23,7 @@ REQUIRED_FIELDS: tuple[str, ...] = (
     "fiscal_code",
     *(each.name for each in attrs.fields(ApprovalRequest) if each.default is attrs.NOTHING),
 )
-_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id", "scope")
+_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id", "order_id")
 FIELDS: frozenset[str] = frozenset((*REQUEST_FIELDS, *ADDITIONAL_FIELDS, *_ROW_FIELDS))
 
 # Headers that can have no other meaning, in Italian and in English. docs/howto/bulk.md lists them.
@@ -42,7 +42,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "province": ("Provincia", "Prov"),
     "citizenship": ("Cittadinanza",),
     "id": ("Numero ordine", "Order number"),
-    "scope": ("Ambito",),
+    "order_id": ("Ordine",),
 }
 # Fields by the normalized form of these names, of our name, and of the specification's name and its aliases.
 _FIELD_BY_NAME: Mapping[str, str] = {

@@ -222,17 +222,17 @@ class InputRows:
             self._read_values(members, values, columns, messages)
         request = _request_of(values)
         code: Any = values.get("fiscal_code")  # the check reports None
-        scope = values.get("scope", "")
+        order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
-        if not isinstance(scope, str):
-            messages["scope"] = "must be text"
+        if not isinstance(order_id, str):
+            messages["order_id"] = "must be text"
         if not problem:
             for each in self._check(code, request, additional_data_needed=needed):
                 if each.field not in messages:
                     codes[each.field] = each.code
                     messages[each.field] = described(each) + self._values_hint(each.field, values)
         if not messages:
-            first = first_lines.setdefault((normalize_fiscal_code(code), scope), line)
+            first = first_lines.setdefault((normalize_fiscal_code(code), order_id), line)
             if first != line:
                 messages["fiscal_code"] = f"duplicate of line {first}: each customer may appear only once"
                 codes["fiscal_code"] = "fiscal_code.duplicate"
@@ -241,7 +241,7 @@ class InputRows:
             request,
             additional_data_needed=needed,
             id=values.get("id"),
-            scope=scope,
+            order_id=order_id,
             line=first_line,
             is_correction=found is not None,
             members=members,

@@ -337,8 +337,8 @@ class WorkerPool:
                 self.stop()
 
     async def _approve_row(self, row: RowLike) -> Decision:
-        code, request, needed, scope = arguments_of(row)
-        approve = partial(self._approve, code, request, additional_data_needed=needed, scope=scope)
+        code, request, needed, order_id = arguments_of(row)
+        approve = partial(self._approve, code, request, additional_data_needed=needed, order_id=order_id)
         while True:
             try:
                 if (refusal := self._open_circuit()) is None:

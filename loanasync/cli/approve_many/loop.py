@@ -206,7 +206,7 @@ class RequestLoop:
         state: str = "failed" if result.status == "error" and not _may_be_sent(result) else result.outcome
         if (creation := pending.creation) is not None:
             code = normalize_fiscal_code(pending.order.fiscal_code)
-            if self._client.creations.get(code) is creation:  # not that of the customer's next scope
+            if self._client.creations.get(code) is creation:  # not that of the customer's next order
                 del self._client.creations[code]
             state = CREATED if creation.may_exist and _may_be_sent(result) else state
         self._records.unsaved[number] = record

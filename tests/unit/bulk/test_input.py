@@ -352,7 +352,7 @@ def test_additional_data_may_be_columns_or_an_object(file: InputFile, block: str
         ("residence_start_date", "43586", "is a spreadsheet's number for a date"),
         ("amount", "€ 1.450.00", "must be an amount in euro with at most two decimals"),
         ("mobile_phone", "3,33E+09", "a spreadsheet has shortened this number"),
-        ("scope", 7, "must be text"),
+        ("order_id", 7, "must be text"),
         ("additional", 7, "must be an object"),
         ("citizenship", "Marte", "must be one of italian, eu, outside_eu, Italian; to translate the"),
         ("province", "rm", "must be two upper-case letters"),
@@ -406,11 +406,11 @@ def test_rows_after_an_invalid_csv_row_are_read(file: InputFile) -> None:
 
 
 def test_second_row_of_a_customer_and_scope_is_a_problem(file: InputFile) -> None:
-    again = {"scope": "", "fiscal_code": "tstxyz00a00a000a "}
-    changes: list[dict[str, str]] = [{}, {"scope": "B"}, {"Ambito": "B"}, again]
+    again = {"order_id": "", "fiscal_code": "tstxyz00a00a000a "}
+    changes: list[dict[str, str]] = [{}, {"order_id": "B"}, {"Ordine": "B"}, again]
     rows = file.rows("\n".join(json.dumps(order(**changed)) for changed in changes))
     assert [len(row.problems) for row in rows] == [0, 0, 1, 1]
-    assert [row.scope for row in rows] == ["", "B", "B", ""]
+    assert [row.order_id for row in rows] == ["", "B", "B", ""]
     message = "fiscal_code: duplicate of line 2: each customer may appear only once"
     assert texts(rows[2]) == [f"line 3: {message}"]
 
@@ -433,8 +433,10 @@ def test_rows_are_checked_by_the_client(file: InputFile) -> None:
     assert [len(row.problems) for row in read(file.path, check=check)] == [0]
 
 
-def test_approve_many_sends_each_scope_and_rejects_rows_with_problems(file: InputFile) -> None:
-    rows = file.rows("\n".join(map(json.dumps, [order(scope="A"), order(scope="B"), order(province="Roma")])))
+def test_approve_many_sends_each_order_and_rejects_rows_with_problems(file: InputFile) -> None:
+    rows = file.rows(
+        "\n".join(map(json.dumps, [order(order_id="A"), order(order_id="B"), order(province="Roma")]))
+    )
 
     async def run() -> list[RowResult]:
         async with scripted_client(approved(), approved()) as client:
