@@ -93,7 +93,7 @@ async def run() -> dict[str, float]:
     orders = count()
 
     async def approve() -> Result:
-        decision = await scripted.approve(CODE, FULL.request(), scope=str(next(orders)))
+        decision = await scripted.approve(CODE, FULL.request(), order_id=str(next(orders)))
         return decision.meta.status, decision.approved
 
     figures = await function_calls("script", approve)

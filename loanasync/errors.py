@@ -802,8 +802,8 @@ class DeadlineExceededError(TransportError):
 
 UnresolvedState = Literal["unknown", "lost", "held"]
 _DECIDED_ADVICE = (
-    "repeat the call with the original data to get the decision, "
-    "or pass a different scope for a new application"
+    "repeat the call with the data and the order_id of that request to get the decision, "
+    "or pass the order_id of a new order"
 )
 _MISMATCH_ADVICE = {
     "inflight": "wait for that request, then repeat the call with its data",
@@ -815,13 +815,10 @@ _OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
 _CONTRADICTION_ADVICE = "ask the service for the outcome, then look at the entry with loanasync ledger show"
 _NOT_RESOLVED = {
     "missing": (
-        "this customer has no entry; check the fiscal code, the scope and the order token, and the shop, "
+        "this customer has no entry; check the fiscal code, the order_id and the order token, and the shop, "
         "the key and the environment of the client"
     ),
-    "ambiguous": (
-        "entries in several scopes have this order token; pass the scope, too, or no order token for the one "
-        "without scope"
-    ),
+    "ambiguous": ("several orders of the customer have this order token; pass the order_id instead"),
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
         "the approval was requested again after an earlier request; ask the service for the outcome of the "
@@ -1019,8 +1016,9 @@ class DecisionForgottenError(LedgerError):
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
-    If it is the same application, repeat the call with the data of the first request. For a new application
-    pass a different ``scope``. A client without a ledger compares the approvals of the last hour.
+    If it is the same order, repeat the call with the data of the first request. For another order pass its
+    number as `order_id`. Without `order_id`, a decided order of the customer has this error, too. A client
+    without a ledger compares the approvals of the last hour.
 
     Args:
         state: State of the first request, such as ``approved`` or ``inflight``.
@@ -1055,12 +1053,12 @@ class PayloadMismatchError(LedgerError):
 class NotResolvedError(LedgerError):
     """`LoanClient.resolve` wrote nothing: no entry, or several, or one that contradicts the stated outcome.
 
-    Check the customer, the scope and the order token. If they are right, ask the service for the outcome, and
+    Check the customer, the order and the order token. If they are right, ask the service for the outcome, and
     look at the entry with ``loanasync ledger show``.
 
     Args:
-        state: ``missing``: the customer has no entry. ``ambiguous``: the customer has entries of this order
-            token in several scopes. Otherwise the state of the entry, which contradicts the stated outcome.
+        state: ``missing``: the customer has no entry. ``ambiguous``: several orders of the customer have
+            this order token. Otherwise the state of the entry, which contradicts the stated outcome.
             For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the
             approval was requested again after an earlier request.
         stated: The stated outcome.

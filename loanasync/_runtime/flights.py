@@ -18,6 +18,7 @@ from loanasync._forks import ForkSafe
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
+from loanasync._results import Known
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.run import Run, copy_error
@@ -66,7 +67,7 @@ class Flight(Run):
     Attributes:
         memory: The memory of its approval.
         guard: The guard of its approval.
-        customer: Digest of shop, customer and scope.
+        customer: Digest of shop and customer, followed by that of the order.
         payload: Digest of the members of the body.
         callers: The futures in which the callers wait, all in the event loop of the flight.
         result: The outcome or the exception, when the flight is over.
@@ -82,11 +83,7 @@ class Flight(Run):
         self.flights = flights
         self.memory: Memory = flights.memory
         self.guard: Guard = flights.guard or self.memory.guard
-        try:
-            self.customer, self.payload = self.memory.digests_of(call, self.guard)
-        except LoanError as error:
-            flights.pipeline.telemetry.not_begun(call.endpoint.operation, error)
-            raise
+        self.customer, self.payload = self.memory.digests_of(call)
         self.loop = asyncio.get_running_loop()
         self.callers: list[Caller] = []
         self._process = os.getpid()
@@ -142,7 +139,7 @@ class Flight(Run):
 class Memory(ForkSafe):
     """The approvals of the clients that share it: those in progress, and those of the last hour.
 
-    An approval is identified by service, shop, customer and scope. The digests of these have a random secret,
+    An approval is identified by service, shop, customer and order. The digests of these have a random secret,
     so that they cannot be guessed from personal data. All methods may be called from several event loops and
     threads.
 
@@ -156,16 +153,19 @@ class Memory(ForkSafe):
         self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, Flight] = {}
 
-    def digests_of(self, call: Call, guard: Guard) -> tuple[bytes, bytes]:
-        """Return the digest of shop, customer and scope, and the digest of the request's members."""
-        names = (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", *guard.parts(call))
+    def digests_of(self, call: Call) -> tuple[bytes, bytes]:
+        """Return the digests of shop, customer and order, and the digest of the request's members."""
         customer = self._hash.copy()
-        customer.update("\0".join(map(str, names)).encode(errors="surrogatepass"))
+        customer.update(f"{call.shop.base_url}\0{call.shop.shop_id}\0{call.fiscal_code}".encode())
+        approval = customer.digest()
+        if call.order_id:
+            customer.update(f"\0{call.order_id}".encode(errors="surrogatepass"))
+            approval += customer.digest()
         # The writer puts the fields in the same order each time, and before `extra`.
         request = self._hash.copy()
         body = seen_body(call.body)
         request.update(sort_members(body) if call.has_extra else body)
-        return customer.digest(), request.digest()
+        return approval, request.digest()
 
     def find_or_add(self, own: Flight) -> Flight:
         """Return the flight of the same approval in progress, or else add this one."""
@@ -325,6 +325,23 @@ class Flights:
             if result is not None:
                 return result
             timeout = evolve(timeout, total=max(own.deadline - self.pipeline.now(), _MOMENT))
+
+    async def known(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Known:
+        """Return what the guard knows of an approval; `call` is one of the endpoint `KNOWN`.
+
+        Raises:
+            LoanError: The ledger cannot be used.
+        """
+        memory = self.memory
+        with Run(self.pipeline, call, timeout, retry) as run:
+            run.customer, run.payload = memory.digests_of(call)
+            result = run.finish(await (self.guard or memory.guard).known(run))
+        if isinstance(result, Known):
+            return result
+        try:
+            raise result
+        finally:
+            del result  # breaks the reference cycle of error, traceback and frame
 
     async def _join(
         self, own: Flight, flight: Flight, within: float | None

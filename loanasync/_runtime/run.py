@@ -55,10 +55,6 @@ Result = TypeVar("Result")
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
 
 
-class NothingKnownError(LoanError):
-    """The result of a call that sends nothing, if the approval was not requested before."""
-
-
 class Run:
     """One call in progress. It is created when the call begins, and sends its request in a ``with`` block.
 
@@ -74,7 +70,7 @@ class Run:
 
     Attributes:
         started: Time of the start, by the client's clock.
-        customer: Digest of shop, customer and scope of an approval.
+        customer: Digest of shop and customer of an approval, followed by that of its order.
         payload: Digest of the members of its body.
         callers: The callers that wait for the result. Empty if all callers of a flight have left.
         entry: Key of its ledger entry, set by the guard.
@@ -161,9 +157,7 @@ class Run:
 
     def finish(self, result: Result) -> Result:
         """Record and return the result of the call."""
-        if isinstance(result, NothingKnownError):  # no failure of the call
-            self.telemetry.outcome = result.outcome
-        elif isinstance(result, LoanError):
+        if isinstance(result, LoanError):
             self._error = result
             if isinstance(result, LedgerError):
                 result.trace_id = self.trace_id
@@ -173,25 +167,33 @@ class Run:
             self.telemetry.outcome = "done"
         return result
 
+    @property
+    def is_dead(self) -> bool:
+        """True if the call will never end, see `Flight`."""
+        return False
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if the call should have ended, see `Flight`."""
+        return False
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process in which the call runs, see `Flight`."""
+        return False
+
     # --- slots
 
     @property
     def cannot_send_now(self) -> bool:
-        """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
-        return (
-            self.call.sends_nothing
-            or not self.resources.slots.free
-            or self._pipeline.open_circuit(self.call.shop) is not None
-        )
+        """True if no slot is free, or the circuit breaker is open."""
+        return not self.resources.slots.free or self._pipeline.open_circuit(self.call.shop) is not None
 
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit.
 
-        Return an error if no slot becomes free in time, or if the circuit breaker refuses the call. Nothing
-        was claimed or sent before this step, so a call that sends nothing ends here, too.
+        Return an error if no slot becomes free in time, or if the circuit breaker refuses the call.
         """
-        if self.call.sends_nothing:
-            return NothingKnownError()
         if (refusal := self._refusal()) is not None:
             return refusal
         self._has_slot = self.resources.slots.take()

@@ -15,7 +15,7 @@ REQUIRED_FIELDS: tuple[str, ...] = (
     "fiscal_code",
     *(each.name for each in attrs.fields(ApprovalRequest) if each.default is attrs.NOTHING),
 )
-_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id", "scope")
+_ROW_FIELDS = ("fiscal_code", "additional_data_needed", "id", "order_id")
 FIELDS: frozenset[str] = frozenset((*REQUEST_FIELDS, *ADDITIONAL_FIELDS, *_ROW_FIELDS))
 REASON_NAME = "loanasync_reason"  # the first column of a file of rejected rows, which is not read
 
@@ -34,8 +34,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "city": ("Comune", "Città", "Town"),
     "province": ("Provincia", "Prov"),
     "citizenship": ("Cittadinanza",),
-    "id": ("Numero ordine", "Order number"),
-    "scope": ("Ambito",),
+    "order_id": ("Numero ordine", "Ordine", "Order number", "Order"),
 }
 # Fields by the normalized form of these names, of our name, and of the specification's name and its aliases.
 _FIELD_BY_NAME: Mapping[str, str] = {

@@ -190,10 +190,10 @@ class InputRows:
             self._read_values(members, values, columns, messages)
         request = _request_of(values)
         code: Any = values.get("fiscal_code")  # the check reports None
-        scope = values.get("scope", "")
+        order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
-        if not isinstance(scope, str):
-            messages["scope"] = "must be text"
+        if not isinstance(order_id, str):
+            messages["order_id"] = "must be text"
         if not problem:
             for name in self._required:
                 if name not in values:
@@ -202,8 +202,8 @@ class InputRows:
                 if each.field not in messages:
                     codes[each.field] = each.code
                     messages[each.field] = described(each)
-        if isinstance(code, str) and isinstance(scope, str) and code.strip():
-            first = first_lines.setdefault((normalize_fiscal_code(code), scope), line)
+        if isinstance(code, str) and isinstance(order_id, str) and code.strip():
+            first = first_lines.setdefault((normalize_fiscal_code(code), order_id), line)
             if first != line and "fiscal_code" not in messages:
                 messages["fiscal_code"] = f"duplicate of line {first}; remove one of them"
                 codes["fiscal_code"] = "fiscal_code.duplicate"
@@ -212,7 +212,7 @@ class InputRows:
             request,
             additional_data_needed=needed,
             id=values.get("id"),
-            scope=scope,
+            order_id=order_id,
             line=line,
             members=members,
             problems=tuple(

@@ -33,7 +33,7 @@ class Row:
         fiscal_code: The customer's fiscal code.
         request: The order and the customer's data.
         additional_data_needed: True if the service asked for the conditional block (spec §2.1).
-        scope: Distinguishes several applications of one customer, as in `LoanClient.approve`.
+        order_id: Number of the order, as in `LoanClient.approve`.
         id: Any value of your own that identifies the row, such as an order number. It is not sent. Do not
             use a personal value: it is shown in ``repr``, tables and data frames.
 
@@ -47,7 +47,7 @@ class Row:
     request: ApprovalRequest = field(repr=masked_unless(ApprovalRequest))
     additional_data_needed: bool = field(default=False, kw_only=True)
     id: object = field(default=None, kw_only=True)
-    scope: str = field(default="", kw_only=True)
+    order_id: str = field(default="", kw_only=True)
 
     def __repr__(self) -> str:
         request = masked_unless(ApprovalRequest)(self.request)
@@ -276,7 +276,7 @@ def _is_pair(value: object) -> bool:
 
 
 def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
-    """Return the fiscal code, the request, `additional_data_needed` and the scope of a row.
+    """Return the fiscal code, the request, `additional_data_needed` and the order of a row.
 
     Raises:
         InvalidRequestError: The row is neither a `Row` nor a pair, or has problems of an input file.
@@ -286,7 +286,7 @@ def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
             tuple(Problem(each.field, each.column, each.message, each.code) for each in row.problems)
         )
     if isinstance(row, Row):
-        return row.fiscal_code, row.request, row.additional_data_needed, row.scope
+        return row.fiscal_code, row.request, row.additional_data_needed, row.order_id
     if _is_pair(row):
         return (*row, False, "")
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"

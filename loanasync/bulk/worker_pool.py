@@ -348,8 +348,8 @@ class WorkerPool:
         self.stop()
 
     async def _approve_row(self, index: int, row: RowLike) -> Decision:
-        code, request, needed, scope = arguments_of(row)
-        approve = partial(self._approve, code, request, additional_data_needed=needed, scope=scope)
+        code, request, needed, order_id = arguments_of(row)
+        approve = partial(self._approve, code, request, additional_data_needed=needed, order_id=order_id)
         own: LoanError | None = None  # the last error of this row
         while True:
             try:

@@ -3,7 +3,7 @@
 import hmac
 import json
 from secrets import token_bytes, token_hex
-from typing import Any, Literal
+from typing import Any
 
 from attrs import asdict, evolve, field, frozen
 
@@ -42,7 +42,6 @@ class Header:
         generation: Grows with each change of the header.
         epoch: Grows when the store lost writes, and when a person confirms it. Numbers of writes are compared
             within an epoch.
-        scope: `LedgerPolicy.scope` of the clients.
         has_lost_writes: A client has found that the store lost writes. No client sends until a person
             confirms.
         transaction: Number of the write that stored the header, if the store knows it; not stored.
@@ -56,7 +55,6 @@ class Header:
     cipher: str = ""
     generation: int = 1
     epoch: int = 1
-    scope: Literal["", "order_token"] = ""
     has_lost_writes: bool = False
     transaction: int = field(default=0, eq=False)
 
@@ -119,7 +117,6 @@ def new_header(
         keys=(_check_value(key, number),),
         secrets=secrets,
         cipher=cipher,
-        scope=policy.scope,
     )
 
 
@@ -151,20 +148,6 @@ def keys_of(header: Header, policy: LedgerPolicy) -> tuple[bytes, ...]:
             "LedgerPolicy(old_keys=...)"
         )
     raise mismatch(header.name, reason)
-
-
-def check_scope(header: Header, policy: LedgerPolicy) -> None:
-    """Check that the clients of a ledger distinguish the approvals of one customer in the same way.
-
-    Raises:
-        LedgerMismatchError: The policy has another scope.
-    """
-    if header.scope != policy.scope:
-        raise mismatch(
-            header.name,
-            f"was created with LedgerPolicy(scope={header.scope!r}), and the client has {policy.scope!r}: "
-            "pass the same scope",
-        )
 
 
 def check_cipher(header: Header, policy: LedgerPolicy) -> None:

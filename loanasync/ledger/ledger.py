@@ -24,7 +24,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Column, Found, FoundHeader, Store, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -51,8 +51,7 @@ class Ledger(Closing):
     - Any other settlement needs the token of the last claim.
     - A correction changes only an entry that a person decided or released. It names the token of the entry,
       has a note, and has a source other than the service.
-    - A claim writes its subject, by which `find` finds the entry. A claim without a subject keeps the
-      subject of the entry.
+    - A claim writes its subject. A claim without a subject keeps the subject of the entry.
     - The response stored in an entry stays there when the entry is taken over, and when it is settled to
       UNKNOWN, LOST or HELD without a body. A decision or a release replaces it.
     - When an entry leaves a settled state, that state is added to its history, which keeps the last 20.
@@ -66,18 +65,18 @@ class Ledger(Closing):
     Example:
         >>> from loanasync.ledger import MemoryLedger, Settlement, State, Subject
         >>> async def example(ledger):
-        ...     subject = Subject(customer="5d41", order="9a0b")
+        ...     subject = Subject(customer="5d41", order="A-1001")
         ...     await ledger.claim("k", token="t", payload="p", lease=90.0, subject=subject)
         ...     refused = Settlement(state=State.REFUSED, status=422)
         ...     await ledger.settle("k", token="t", payload="p", settlement=refused)
         ...     print([entry.state.name async for entry in ledger.scan()])
-        ...     print([entry.key for entry in await ledger.find(customer="5d41")])
+        ...     print([entry.order for entry in await ledger.entries_of("5d41")])
         ...     print(await ledger.get("k") == await ledger.wait("k", within=1.0))
         ...     print(await ledger.purge(older_than=3600))
         ...     await ledger.aclose()
         >>> run(example(MemoryLedger()))
         ['REFUSED']
-        ['k']
+        ['A-1001']
         True
         0
     """
@@ -273,7 +272,7 @@ class Ledger(Closing):
             payload: Digest of the request's data.
             lease: Seconds until the claim expires.
             over: Token of the unsettled entry that this claim takes over.
-            subject: The customer, the order and the scope of the approval.
+            subject: The customer and the order of the approval.
             header: The header under which the key was derived. None: the present one.
             within: Seconds after which the claim is not written any more.
 
@@ -313,7 +312,7 @@ class Ledger(Closing):
             payload: Digest of the request's data.
             settlement: The outcome.
             over: For a stated outcome: revision of the entry that it settles or corrects.
-            subject: For an entry that does not exist: its customer, its order and its scope.
+            subject: For an entry that does not exist: its customer and its order.
             claimed: The entry as `claim` returned it, which saves a read.
 
         Returns:
@@ -434,30 +433,23 @@ class Ledger(Closing):
         header, first, last = await self.header(), begins, ""
         while last.startswith(begins) or not last:
             page = await self._store.page(column, value, first, last, header)
-            if not page:
+            yield page
+            if len(page) < PAGE_SIZE:
                 return
             first = last = page[-1].key
-            yield page
 
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """Return the entries of a customer, of an order, or of both, oldest first.
+    async def entries_of(self, customer: str) -> list[Entry]:
+        """Return the entries of all orders of a customer, oldest first.
 
         Args:
             customer: Digest of the customer, from `Subject`.
-            order: Digest of the order token, from `Subject`.
-
-        Returns:
-            The current entries that match each given digest; an empty list if no digest is given.
 
         Raises:
             Exception: The ledger cannot be used.
         """
-        if not (customer or order):
-            return []
-        pages = self._pages("customer", customer) if customer else self._pages("order", order)
+        pages = self._pages("customer", customer)
         found = [transitions.as_read(entry) async for page in pages for entry in page]
-        matching = [entry for entry in found if order in ("", entry.order)]
-        return sorted(matching, key=lambda entry: (entry.claimed, entry.key))
+        return sorted(found, key=lambda entry: (entry.claimed, entry.key))
 
     async def purge(self, older_than: float) -> int:
         """Delete decided and released entries that have not changed for a time; return their number.

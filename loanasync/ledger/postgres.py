@@ -374,7 +374,7 @@ class _PostgresStore:
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header
     ) -> Sequence[Entry]:
-        statement = _PAGE.format(table="{table}", condition=f'"{column}" = $2' if column else "$2::text = ''")
+        statement = _PAGE.format(table="{table}", condition=f"{column} = $2" if column else "$2::text = ''")
         rows, _ = await self._select(statement, header, value, first, last)
         return [entry for entry in map(_entry, rows) if entry is not None]
 
@@ -411,7 +411,7 @@ def _entry(row: Row) -> Entry | None:
     return None if row["key"] is None else load_entry(columns, document, body, left=row["expires"] - now)
 
 
-_COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
+_COLUMNS = {"key", "state", "revision", "customer", "claimed", "changed", "expires", "document"}
 _HEADER_COLUMNS = {"id", "generation", "header"}
 
 # The present time of the server's clock; `now()` would be the time at which a transaction began.
@@ -436,13 +436,12 @@ _CREATE = """
 DO $$ BEGIN
 CREATE TABLE {table} (
     key text COLLATE "C" PRIMARY KEY, state text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
-    customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL,
+    customer text COLLATE "C" NOT NULL,
     claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL,
     document text NOT NULL, body bytea
 );
 CREATE INDEX ON {table} (state, key);
 CREATE INDEX ON {table} (customer, key);
-CREATE INDEX ON {table} ("order", key);
 CREATE TABLE {table}_header (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     id text NOT NULL, generation bigint NOT NULL, header text NOT NULL
@@ -468,7 +467,7 @@ FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 """  # noqa: S608  (constants, and a name that was checked)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
-_ENTRY = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
+_ENTRY = "key, state, revision, customer, claimed, changed, expires, document, body"
 _FROM = f"""
 SELECT {_NOW} AS now, {_LAST} AS number, generation, {_TRANSACTION} AS transaction, {_ENTRY}
 FROM {{table}}_header AS header LEFT JOIN
@@ -493,11 +492,11 @@ SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 """
 
 # Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, state, revision,
-# customer, order, claimed, expires, document and body of the entry; for an update, the expected revision.
+# customer, claimed, expires, document and body of the entry; for an update, the expected revision.
 # The server's time replaces `claimed` if it is 0.
 _VALUES = """
-$5, $6, $7, $8, $9, coalesce(nullif($10::float8, 0), now), now,
-coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13
+$5, $6, $7, $8, coalesce(nullif($9::float8, 0), now), now,
+coalesce(now + $3::float8, nullif($10::float8, 0), now), $11, $12
 """
 _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 # The division fails if the statement ends after the latest time, for which it may have waited for a lock.
@@ -524,6 +523,6 @@ INSERT INTO {{table}} ({_ENTRY}) SELECT {_VALUES} FROM {_SOURCE} ON CONFLICT (ke
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)
 _UPDATE = _swaps(f"""
-UPDATE {{table}} SET ({_ENTRY}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $14
+UPDATE {{table}} SET ({_ENTRY}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $13
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)

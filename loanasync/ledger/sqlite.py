@@ -38,13 +38,12 @@ _CREATE = (
 )""",
     """CREATE TABLE entries (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, revision TEXT NOT NULL,
-    customer TEXT NOT NULL, "order" TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
+    customer TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
     expires REAL NOT NULL, lease_end REAL NOT NULL, document TEXT NOT NULL, body BLOB
 )""",
     "CREATE INDEX entries_state ON entries (state, key)",
     # A part of a digest is enough to find an entry, and takes a third of the space.
     "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16))",
-    'CREATE INDEX entries_order ON entries (substr("order", 1, 16))',
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
@@ -53,7 +52,7 @@ _HEADER = "SELECT id, generation, number FROM ledger"
 _SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, header = ? WHERE id = ? AND generation = ?"
 _COUNT_WRITE = "UPDATE ledger SET number = number + 1"
 
-_COLUMNS = 'key, state, revision, customer, "order", claimed, changed, expires, document, body, lease_end'
+_COLUMNS = "key, state, revision, customer, claimed, changed, expires, document, body, lease_end"
 
 # One statement, so that the entry is not older than the generation.
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
@@ -62,17 +61,15 @@ _PAGE = f"""
 SELECT {_COLUMNS} FROM entries WHERE {{}} AND key >= :first AND key <> :last ORDER BY key LIMIT {PAGE_SIZE}
 """  # noqa: S608  (constants)
 # The second condition uses the index. Without the plus, SQLite would replace its column by the value.
-_BY = '+"{0}" = :value AND substr("{0}", 1, 16) = substr(:value, 1, 16)'
 _CONDITIONS = {
     "": ":value = ''",
     "state": "state = :value",
-    "customer": _BY.format("customer"),
-    "order": _BY.format("order"),
+    "customer": "+customer = :value AND substr(customer, 1, 16) = substr(:value, 1, 16)",
 }
 _WRITE = """
 REPLACE INTO entries (
-    key, state, revision, customer, "order", claimed, expires, document, body, changed, lease_end
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    key, state, revision, customer, claimed, expires, document, body, changed, lease_end
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 

@@ -8,7 +8,7 @@ from attrs import frozen
 from loanasync.ledger.header import Header
 from loanasync.ledger.model import Entry, set_times
 
-Column: TypeAlias = Literal["", "state", "customer", "order"]
+Column: TypeAlias = Literal["", "state", "customer"]
 
 PAGE_SIZE = 500  # entries that `Store.page` returns at once; other calls may run between two pages
 

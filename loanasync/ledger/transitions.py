@@ -53,14 +53,14 @@ def claim(
         expires=0.0,
         customer=subject.customer,
         order=subject.order,
-        scope=subject.scope,
+        order_token=subject.order_token,
         revision=revision,
     )
     if stored is None:
         return fresh
     found = as_read(stored)
     if subject == NO_SUBJECT:
-        fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
+        fresh = evolve(fresh, customer=found.customer, order=found.order, order_token=found.order_token)
     fresh = evolve(fresh, history=_history_with(found))
     # A claim with the token of the released entry arrives after its own release, and must not succeed.
     # One that names an entry to take over must not: after a rotation, the approval may have another entry.
@@ -120,7 +120,7 @@ def settle(
         fault=response.fault,
         customer=entry.customer,
         order=entry.order,
-        scope=entry.scope,
+        order_token=entry.order_token,
         source=settlement.source,
         history=_history_with(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
         revision=revision,

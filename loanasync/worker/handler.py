@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from loanasync.ledger import Ledger
 
 
-_MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
+_MEMBERS = ("fiscal_code", "request", "additional_data_needed", "order_id")
 
 
 def message(
-    fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, scope: str = ""
+    fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, order_id: str = ""
 ) -> dict[str, Any]:
     """Return the arguments of `LoanClient.approve` as a queue message: a dict of plain JSON values.
 
@@ -41,19 +41,19 @@ def message(
         fiscal_code: The customer's fiscal code.
         request: The request.
         additional_data_needed: True if the service needs the conditional block (spec §2.1).
-        scope: Distinguishes several applications of one customer.
+        order_id: Number of the order, as in `LoanClient.approve`.
 
     Example:
         >>> from loanasync.worker import message
-        >>> queued = message(fiscal_code, request, scope="order 7")
+        >>> queued = message(fiscal_code, request, order_id="A-1001")
         >>> sorted(queued), queued["request"]["amount"]
-        (['additional_data_needed', 'fiscal_code', 'request', 'scope'], 45000)
+        (['additional_data_needed', 'fiscal_code', 'order_id', 'request'], 45000)
     """
     return {
         "fiscal_code": fiscal_code,
         "request": _members(request),
         "additional_data_needed": additional_data_needed,
-        "scope": scope,
+        "order_id": order_id,
     }
 
 

@@ -203,7 +203,7 @@ class RequestLoop:
         )
         if (creation := pending.creation) is not None:
             code = normalize_fiscal_code(pending.order.fiscal_code)
-            if self._client.creations.get(code) is creation:  # not that of the customer's next scope
+            if self._client.creations.get(code) is creation:  # not that of the customer's next order
                 del self._client.creations[code]
             state = CREATED if creation.may_exist and _may_be_sent(result) else state
         self._records.unsaved[number] = record

@@ -18,9 +18,8 @@ from loanasync.cli.approve_many.results import is_withdrawn, record_of
 from loanasync.cli.input import Reading, source_of
 from loanasync.cli.ledger.open import OpenLedger
 from loanasync.ledger import Entry, Ledger, Settlement, State
-from loanasync.ledger.keys import Approval, Place, places_of
+from loanasync.ledger.keys import Approval, Place, find_entry, places_of
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.resolution import find_entry
 
 Encode: TypeAlias = Callable[[Mapping[str, Any]], bytes]
 _BATCH = 64  # customers that are looked up in a ledger together
@@ -47,7 +46,7 @@ def check_rows(orders: InputRows, rejected: str | None) -> Counts:
 
 @frozen
 class Keys:
-    """Keys of ledger entries: digests of the shop, the customer and the scope."""
+    """Keys of ledger entries: digests of the shop, the customer and the order."""
 
     shop_id: str
     secrets: tuple[bytes, ...] = field(repr=mask)
@@ -58,8 +57,8 @@ class Keys:
         if row.problems:
             return ()
         code = normalize_fiscal_code(row.fiscal_code)
-        approval = Approval(self.shop_id, code, row.scope, row.request.order_token)
-        return places_of(approval, self.secrets, self.policy)
+        approval = Approval(self.shop_id, code, row.order_id, row.request.order_token)
+        return places_of(approval, self.secrets)
 
     def keys(self, row: FileRow) -> tuple[str, ...]:
         """Return the keys of a row, the present one first; none for a row with problems."""
@@ -112,7 +111,7 @@ class Planner:
     async def _look_up(self, ledger: Ledger, row: FileRow) -> Entry | None:
         if row.problems:
             return None
-        entry = await find_entry(ledger, self.keys.places(row), by_order=False)
+        entry = await find_entry(ledger, self.keys.places(row))
         if not isinstance(entry, Entry):
             return None
         if entry.state is State.INFLIGHT and self.is_own and self.writes:

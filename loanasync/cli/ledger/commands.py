@@ -181,14 +181,14 @@ def _entry_of_customer(use: OpenLedger) -> Entry:
     code = _read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
-    places = places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets, use.policy)
-    found = [entry for each in places for entry in use.run(use.ledger.find(customer=each.subject.customer))]
+    places = places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets)
+    found = [entry for each in places for entry in use.run(use.ledger.entries_of(each.subject.customer))]
     if len(found) == 1:
         return found[0]
     if not found:
         raise NotFoundError("no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID")
-    lines = [entry_line(entry) + (f"  scope {entry.scope}" if entry.scope else "") for entry in found]
-    raise NotFoundError("\n".join(["the customer has several entries, name one by its key:", *lines]))
+    lines = ["the customer has several entries, name one by its key:", *map(entry_line, found)]
+    raise NotFoundError("\n".join(lines))
 
 
 def _read_personal(label: str) -> str:
@@ -238,9 +238,9 @@ def resolve_entries(
     --customer needs the same settings as `loanasync ledger show --customer`.
 
     --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused,
-    not_evaluated or held), and optionally scope, amount and note. It lists what the ledger has and the file
-    lacks, and amounts that differ. Rows that contradict each other or the ledger are not used. The outcome
-    held also blocks a customer without entry. Running it again changes nothing.
+    not_evaluated or held), and optionally order_id, order_token, amount and note. It lists what the ledger
+    has and the file lacks, and amounts that differ. Rows that contradict each other or the ledger are not
+    used. The outcome held also blocks a customer without entry. Running it again changes nothing.
 
     Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
     unknown or lost, or were skipped.
@@ -280,7 +280,8 @@ def resolve_entries(
 
 
 def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
-    return sorted(use.entries(*TO_RESOLVE), key=lambda entry: (entry.changed, entry.key))
+    found = (entry for entry in use.entries(*TO_RESOLVE) if entry.is_unresolved)
+    return sorted(found, key=lambda entry: (entry.changed, entry.key))
 
 
 @app.command()

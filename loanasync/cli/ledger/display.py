@@ -50,7 +50,8 @@ def _age(seconds: float) -> str:
 def entry_line(entry: Entry) -> str:
     """Return an entry as one line of text."""
     start = f"{short(entry.key)}  {entry.state.value:<8}  {utc_time(entry.changed)}  {_age(entry.changed):>6}"
-    return f"{start}  {entry.note}".rstrip()
+    order = f"  order {entry.order}" if entry.order else ""
+    return f"{start}{order}  {entry.note}".rstrip()
 
 
 def entry_members(entry: Entry) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def entry_members(entry: Entry) -> dict[str, Any]:
         "claimed": _iso_time(entry.claimed),
         "expires": _iso_time(entry.expires),
         "takeovers": entry.takeovers,
-        "scope": entry.scope,
+        "order": entry.order,
         "status": entry.status,
         "fault": entry.fault,
         "has_response": entry.body is not None,
@@ -134,8 +135,8 @@ def entry_details(entry: Entry, option: str, *, reveal: bool) -> Iterator[tuple[
     yield "state", f"{entry.state.value} since {utc_time(entry.changed)} ({_age(entry.changed)})"
     takeovers = f", taken over {counted(entry.takeovers, 'time')}" if entry.takeovers else ""
     yield "claimed", f"{utc_time(entry.claimed)}{takeovers}; the lease ends {utc_time(entry.expires)}"
-    if entry.scope:
-        yield "scope", entry.scope
+    if entry.order:
+        yield "order", entry.order
     if entry.source:
         yield "source", _source(entry)
     if entry.note:

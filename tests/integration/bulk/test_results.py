@@ -151,11 +151,14 @@ async def test_pair_and_row_are_passed_to_the_call() -> None:
     calls: list[tuple[object, ...]] = []
 
     async def approve(*arguments: object, **options: object) -> object:
-        calls.append((*arguments, options["additional_data_needed"], options["scope"]))
+        calls.append((*arguments, options["additional_data_needed"], options["order_id"]))
         raise LookupError
 
     request = approval_request()
-    rows = [(FISCAL_CODE, request), Row(FISCAL_CODE, request, additional_data_needed=True, scope="a", id=7)]
+    rows = [
+        (FISCAL_CODE, request),
+        Row(FISCAL_CODE, request, additional_data_needed=True, order_id="a", id=7),
+    ]
     results = [each async for each in approvals_of(approve, rows)]
     assert [(each.fiscal_code, each.request, each.id) for each in results] == [
         (FISCAL_CODE, request, None), (FISCAL_CODE, request, 7)

@@ -133,9 +133,9 @@ def test_reveal_and_responses_print_masked_values_as_json(file: Path) -> None:
         assert "TOKEN" not in text
 
 
-def test_show_prints_scope_source_response_and_history(file: Path) -> None:
+def test_show_prints_order_source_response_and_history(file: Path) -> None:
     async def fill(ledger: SqliteLedger) -> None:
-        about = Subject(customer="c", order="o", scope="spring")
+        about = Subject(customer="c", order="spring")
         await ledger.claim(key("scoped"), token="t", payload="p", lease=60, subject=about)
         unread = Settlement(state=State.UNKNOWN, note="n", status=201, body=b'{"approved": true}')
         await ledger.settle(key("scoped"), token="t", payload="p", settlement=unread)
@@ -146,7 +146,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
     assert entries(file)["scoped"].body is not None, "the stored response is now that of the decision"
     resolve(file, "scoped", "refused", "ticket 18")
     output = shown(file, "scoped")
-    assert {("scope", "spring"), ("source", "person"), ("note", "ticket 18")} <= {*output}
+    assert {("order", "spring"), ("source", "person"), ("note", "ticket 18")} <= {*output}
     assert ("response stored", "no") in output
     history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
     assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
@@ -155,7 +155,7 @@ def test_show_prints_scope_source_response_and_history(file: Path) -> None:
         f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17" --ledger {file}'
     )
     facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
-    assert (facts["scope"], facts["source"], facts["has_response"]) == ("spring", "person", False)
+    assert (facts["order"], facts["source"], facts["has_response"]) == ("spring", "person", False)
     changed = datetime.fromisoformat(facts["changed"])
     assert changed.isoformat(timespec="milliseconds") == facts["changed"]
     assert -60 < changed.timestamp() - time.time() < 0.001

@@ -426,10 +426,10 @@ def test_resolution_of_a_person_is_exported(
     assert len(bulk.requests) == calls
 
 
-def test_resolution_in_a_ledger_of_orders_is_exported(tmp_path: Path, served: Sandbox) -> None:
+def test_resolution_of_an_order_is_exported(tmp_path: Path, served: Sandbox) -> None:
     ledger = tmp_path / "decisions.db"
-    create_at(ledger, served.base_url, scope="order_token")
-    bulk = Bulk(tmp_path, served, make_row("reset", order_token="A1"), ledger=ledger)
+    create_at(ledger, served.base_url)
+    bulk = Bulk(tmp_path, served, make_row("reset", order_id="A1"), ledger=ledger)
     bulk.run()
     run_ledger("resolve", ledger, read(bulk.out)[0]["entry"], "--as", "refused", "--note", "ticket 17")
     assert (bulk.export()[0], bulk.statuses) == (0, ["refused"])
@@ -526,12 +526,12 @@ def test_job_of_a_sandbox_is_continued_with_the_next_sandbox(tmp_path: Path, ser
         assert (code, bulk.statuses) == (0, ["approved", "refused"][:number]), output
 
 
-def test_rows_of_one_customer_are_distinguished_by_their_scope(
+def test_rows_of_one_customer_are_distinguished_by_their_order(
     tmp_path: Path, served: Sandbox, ledger: Path | None
 ) -> None:
     """The service evaluates a customer once, so the second response has no decision."""
-    spring = make_row("approved", scope="spring")
-    bulk = Bulk(tmp_path, served, spring, {**spring, "scope": "autumn"}, ledger=ledger)
+    spring = make_row("approved", order_id="spring")
+    bulk = Bulk(tmp_path, served, spring, {**spring, "order_id": "autumn"}, ledger=ledger)
     for _ in range(2):
         assert (bulk.run("--concurrency", "1")[0], bulk.statuses) == (3, ["approved", "unknown"])
         assert [line["fiscal_code"] for line in read(bulk.out)] == bulk.codes

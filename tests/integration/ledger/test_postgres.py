@@ -218,7 +218,7 @@ async def test_sessions_that_became_read_only_are_replaced(
         await asyncio.gather(*(ledger.get(f"{number}") for number in range(30)))  # opens all connections
         await connection.execute(f"ALTER ROLE {urlsplit(url).username} RESET default_transaction_read_only")
         shop = Shop(*[approved()] * 38, ledger=ledger)
-        results = [type(await shop.result(scope=f"{number}")) for number in range(38)]
+        results = [type(await shop.result(order_id=f"{number}")) for number in range(38)]
         assert results == [Approved] * 38
 
 
@@ -521,7 +521,7 @@ async def test_lists_through_a_pooler_are_complete(
     async def decide(ledger: Ledger) -> None:
         for number in range(100):
             await claim(ledger, f"{number:04}", token="u", over="t", lease=0.0)
-            await ledger.find(customer="c")
+            await ledger.entries_of("c")
 
     async with (
         PostgresLedger(pgbouncer.url, table=table) as one,

@@ -390,7 +390,7 @@ OTHER_FORMAT = "has another format, .* keep it, and finish its approvals with th
         (lambda file: file.write_text("a text file\n" * 1000), DAMAGED),
         (sql("DELETE FROM ledger"), f"has no header: {RESTORE}"),
         (sql("DROP TABLE ledger"), f"has no header: {RESTORE}"),
-        *((sql(f"PRAGMA user_version = {number}"), OTHER_FORMAT) for number in (0, 3, 5)),
+        *((sql(f"PRAGMA user_version = {number}"), OTHER_FORMAT) for number in (0, 4, 6)),
     ],
 )
 async def test_file_that_is_not_a_whole_ledger_is_refused(

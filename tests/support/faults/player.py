@@ -125,7 +125,7 @@ class Caller:
         try:
             if self.operation == "approve":
                 # A new scope for each call, because the client remembers the outcomes of earlier calls.
-                return await self.client.approve(CODE, REQUEST, timeout=within, scope=token_hex(4))
+                return await self.client.approve(CODE, REQUEST, timeout=within, order_id=token_hex(4))
             return await self.client.complete(CODE, DATA, timeout=within)
         except LoanError as error:
             return error

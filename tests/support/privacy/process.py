@@ -54,7 +54,7 @@ async def calls(file: str) -> None:
             sandbox.reset()
             for call in (
                 lambda: client.create_request(PAYLOAD),
-                lambda tag=tag: client.approve(CODE, request(tag), scope=tag),
+                lambda tag=tag: client.approve(CODE, request(tag), order_id=tag),
                 lambda: client.upload_documents(CODE, PAYLOAD),
                 lambda: client.complete(CODE, planted(UserData)),
             ):

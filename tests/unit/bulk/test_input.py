@@ -279,7 +279,7 @@ SPOILED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("field", ["mobile_phone", "city", "scope"])
+@pytest.mark.parametrize("field", ["mobile_phone", "city", "order_id"])
 @pytest.mark.parametrize(("written", "expected"), SPOILED.items())
 def test_spoiled_value_is_a_problem(file: InputFile, field: str, written: str, expected: str) -> None:
     (problem,) = texts(file.row(**{field: written}))
@@ -336,7 +336,7 @@ def test_additional_data_may_be_columns_or_an_object(file: InputFile, block: str
         ("residence_start_date", "31/02/2019", "must be a date, such as 2019-05-31"),
         ("residence_start_date", "43586", "is a spreadsheet's number for a date"),
         ("amount", "€ 1.450.00", "must be an amount in euro with at most two decimals"),
-        ("scope", 7, "must be text"),
+        ("order_id", 7, "must be text"),
         ("additional", 7, "must be an object"),
         ("citizenship", "Marte", "must be one of italian, eu, outside_eu, Italian"),
         ("province", "rm", "must be two upper-case letters"),
@@ -389,12 +389,12 @@ def test_rows_after_an_invalid_csv_row_are_read(file: InputFile) -> None:
     assert rows[4].problems == ()
 
 
-def test_second_row_of_a_customer_and_scope_is_a_problem(file: InputFile) -> None:
+def test_second_row_of_a_customer_and_order_is_a_problem(file: InputFile) -> None:
     """Also if the first one is wrong: after a correction, the two must not change places."""
-    again = {"scope": "", "fiscal_code": "tstxyz00a00a000a "}
-    changes: list[dict[str, Any]] = [{"amount": 1}, {"scope": "B"}, {"Ambito": "B"}, again]
+    again = {"order_id": "", "fiscal_code": "tstxyz00a00a000a "}
+    changes: list[dict[str, Any]] = [{"amount": 1}, {"order_id": "B"}, {"Ordine": "B"}, again]
     rows = file.rows("\n".join(json.dumps(order(**changed)) for changed in changes))
-    assert [row.scope for row in rows] == ["", "B", "B", ""]
+    assert [row.order_id for row in rows] == ["", "B", "B", ""]
     found = [[text for text in texts(row) if "duplicate" in text] for row in rows]
     message = "fiscal_code: duplicate of line {}; remove one of them"
     assert found == [[], [], [f"line 3: {message.format(2)}"], [f"line 4: {message.format(1)}"]]
@@ -420,8 +420,10 @@ def test_rows_are_checked_by_the_client(file: InputFile) -> None:
     assert [len(row.problems) for row in read(file.path, check=check)] == [0]
 
 
-def test_approve_many_sends_each_scope_and_rejects_rows_with_problems(file: InputFile) -> None:
-    rows = file.rows("\n".join(map(json.dumps, [order(scope="A"), order(scope="B"), order(province="Roma")])))
+def test_approve_many_sends_each_order_and_rejects_rows_with_problems(file: InputFile) -> None:
+    rows = file.rows(
+        "\n".join(map(json.dumps, [order(order_id="A"), order(order_id="B"), order(province="Roma")]))
+    )
 
     async def run() -> list[RowResult]:
         async with scripted_client(approved(), approved()) as client:

@@ -9,7 +9,6 @@ from attrs import frozen
 from cryptography.fernet import Fernet
 
 from loanasync import Approved, OutcomeUnknownError, Refused, UnexpectedResponseError
-from loanasync._protocol.messages import Response
 from loanasync.ledger import SqliteLedger, State, import_orphans, resolve
 from loanasync.testing import ScriptedResponse, approved, response
 from support.builders import FISCAL_CODE
@@ -35,7 +34,7 @@ class Inverting:
     decrypt = encrypt
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": "body"}, {"encrypt": Fernet(Fernet.generate_key())}])
+@pytest.mark.parametrize("options", [{}, {"encrypt": Fernet(Fernet.generate_key())}])
 async def test_kept_response_of_another_customer_becomes_the_decision(options: dict[str, Any]) -> None:
     shop = Shop(about_another(), **options)
     error = await shop.result()
@@ -70,20 +69,20 @@ async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "state", "options", "unread"),
+    ("step", "state", "unread"),
     [
-        (about_another(is_approved=False), State.REFUSED, {}, ()),
-        (about_another(), State.REFUSED, {}, ("body",)),  # it contradicts the person
+        (about_another(is_approved=False), State.REFUSED, ()),
+        (about_another(), State.REFUSED, ("body",)),  # it contradicts the person
         *(
-            (response(502, body), State.APPROVED, {"keep": "body", "encrypt": Inverting()}, ("body",))
+            (response(502, body), State.APPROVED, ("body",))
             for body in (b"<html>", b"[1]", b'{"approved": tr')
         ),
     ],
 )
 async def test_kept_response_is_in_the_decision_unless_it_contradicts(
-    step: ScriptedResponse, state: State, options: dict[str, Any], unread: tuple[str, ...]
+    step: ScriptedResponse, state: State, unread: tuple[str, ...]
 ) -> None:
-    shop = Shop(step, **options)
+    shop = Shop(step)
     await shop.result()
     await resolve(shop.ledger, await shop.entry(), state, "by telephone")
     decision = await shop.approve()
@@ -91,34 +90,19 @@ async def test_kept_response_is_in_the_decision_unless_it_contradicts(
     assert decision.meta.unread == unread
 
 
-@pytest.mark.parametrize(
-    ("step", "status"),
-    [
-        (response(422, {"errors": {"email": ["is taken"]}}), 422),
-        (response(202, {"amount": 45_000}), 202),
-        (Response(status=201, headers={}, body=b'{"app', fault="truncated"), 201),
-    ],
-)
-async def test_kept_response_has_the_whole_body_with_keep_body(step: ScriptedResponse, status: int) -> None:
-    shop = Shop(step, keep="body")
-    error: Any = await shop.result()
-    entry = await shop.entry()
-    assert (entry.state, entry.status, entry.body) == (State.UNKNOWN, status, error.response.body)
-
-
 async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
-    assert isinstance(await shop.result(scope="spring"), UnexpectedResponseError)
+    assert isinstance(await shop.result(order_id="spring"), UnexpectedResponseError)
     [file] = tmp_path.iterdir()
     assert FISCAL_CODE not in file.read_text()
     assert ANOTHER not in file.read_text()
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
     entry = await shop.entry()
-    assert (entry.state, entry.status, entry.scope) == (State.UNKNOWN, 201, "spring")
+    assert (entry.state, entry.status, entry.order) == (State.UNKNOWN, 201, "spring")
     await resolve(ledger, entry, State.APPROVED, "ticket 17")
-    decision = await shop.approve(scope="spring")
+    decision = await shop.approve(order_id="spring")
     assert isinstance(decision, Approved)
     assert decision.redirect_url == REDIRECT
 
@@ -149,16 +133,15 @@ async def test_entry_without_a_body_is_a_decision_without_redirect(
     assert getattr(decision, "redirect_url", None) is None
 
 
-@pytest.mark.parametrize("keep", ["decision", "body"])
-async def test_file_has_personal_data_only_with_keep_body(keep: str, tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"), keep=keep)
+async def test_file_has_no_personal_data(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"))
     await shop.approve()
     texts = [repr(shop.ledger), repr(await shop.entry())]
     await shop.ledger.aclose()
     stored = (tmp_path / "decisions.db").read_bytes()
     for personal in (FISCAL_CODE, "anna@example.com", "Prova"):
         assert personal not in "".join(texts)
-        assert (personal.encode() in stored) is (keep == "body")
+        assert personal.encode() not in stored
 
 
 async def test_redirect_of_a_body_that_is_not_json_is_stored() -> None:
