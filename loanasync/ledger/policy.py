@@ -39,6 +39,16 @@ class Cipher(Protocol):
         """Return the body for its encrypted form. Any exception means that it cannot be decrypted."""
 
 
+def state_folder() -> Path:
+    """Return the folder for the files that this package keeps for the user.
+
+    Raises:
+        RuntimeError: The user has no home directory.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "loanasync"
+
+
 def default_orphan_folders() -> tuple[Path, ...]:
     """Return the default folders for orphan files: one of the user, then a temporary one.
 
@@ -46,8 +56,7 @@ def default_orphan_folders() -> tuple[Path, ...]:
     """
     folders: list[Path] = []
     with suppress(RuntimeError):  # no home directory
-        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        folders.append(Path(state).expanduser() / "loanasync" / "orphans")
+        folders.append(state_folder() / "orphans")
     with suppress(OSError):  # no folder for temporary files is writable, or the disk is full
         temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
         if _belongs_to_other_user(temporary):

@@ -1,7 +1,6 @@
 """Shell commands of pages run unchanged, and print the shown output."""
 
 import csv
-import json
 import shlex
 from pathlib import Path
 from secrets import token_hex
@@ -20,6 +19,7 @@ from support.servers import Postgres
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = "http://127.0.0.1:8080"
 ORDER = {
+    "order_id": "A-1",
     "fiscal_code": FISCAL_CODE,
     "amount": "450,00",
     "instalments": 12,
@@ -43,13 +43,12 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def create_files(folder: Path) -> None:
-    """Create the files that a page assumes: orders in euro, and one in euro cents."""
-    orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
+    """Create the file that a page assumes: orders in euro."""
+    orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code(), "order_id": "A-2"}]
     with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ORDER)
         writer.writeheader()
         writer.writerows(orders)
-    (folder / "order.json").write_text(json.dumps({**ORDER, "amount": 45_000}), encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -192,22 +192,22 @@ def test_show_with_wrong_settings_or_arguments_says_so(
     assert (done.returncode, message in done.stderr, code(1) in done.stdout + done.stderr) == (2, True, False)
 
 
-def test_commands_find_customers_of_a_ledger_beside_results(
+def test_commands_find_customers_of_the_default_ledger(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOANASYNC_LEDGER")
     bulk = Bulk(tmp_path, served, "resetafter")
     assert bulk.run()[0] == 3
-    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.job}")
+    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.ledger}")
     assert "state               unknown" in run(served, *show, stdin=f"{bulk.codes[0]}\n").stdout
     monkeypatch.delenv("LOANASYNC_LEDGER_KEY")  # of another ledger
-    again = bulk.run("--ledger", bulk.job, out=tmp_path / "again.jsonl")
+    again = bulk.run("--ledger", bulk.ledger, out=tmp_path / "again.jsonl")
     assert (again[0], bulk.calls) == (3, 1), "other results repeat no request"
     outcomes = tmp_path / "outcomes.csv"
     outcomes.write_text(f"cf,esito\n{bulk.codes[0]},approvato\n", encoding="utf-8")
-    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.job)
+    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.ledger)
     assert (done.returncode, done.stderr) == (0, "1 row settled\n")
-    correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.job)
+    correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.ledger)
     assert "is refused: corrected" in run(served, *correct, stdin=f"{bulk.codes[0]}\n").stderr
 
 

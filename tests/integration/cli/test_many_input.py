@@ -1,22 +1,17 @@
-"""Input of ``approve-many``: options, problems with their lines, and rejected rows that are passed again."""
+"""Input of ``approve-many``: options, problems with their lines, and rejected rows."""
 
 import csv
-import gzip
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loanasync.bulk import read as rows_of
 from loanasync.bulk.columns import NAMES
-from loanasync.cli.approve_many.rejected import write_invalid
 from loanasync.sandbox import Sandbox
-from support.cli import make_row, run, write
+from support.cli import Bulk, create, make_row, read, run, write
 
 POSTAL = "must be five digits; if it is shorter, it may have lost leading zeros"
-DUPLICATE = "fiscal_code: duplicate of line {}: each customer may appear only once"
 
 
 def rows_with_problems() -> list[dict[str, Any]]:
@@ -37,27 +32,85 @@ def csv_file(path: Path, rows: list[dict[str, Any]], **renamed: str) -> Path:
 
 
 def check(file: Path, *options: object) -> tuple[int, list[str]]:
-    """Return the exit code, and the messages without the name of the file."""
-    done = run(None, "approve-many", file, "--validate-only", *options)
+    """Return the exit code of a dry run, and the messages without the name of the file."""
+    done = run(None, "approve-many", file, "--dry-run", "--sandbox", *options)
     assert done.stdout == ""
     return done.returncode, [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
 
 
+def test_problems_of_one_field_and_message_are_one_line(tmp_path: Path) -> None:
+    file = csv_file(tmp_path / "rows.csv", rows_with_problems(), postal_code="CAP")
+    code, lines = check(file)
+    assert code == 2
+    assert f"5 × postal_code, column 'CAP': {POSTAL} (lines 3, 5, 6 and 2 others)" in lines
+    assert "to list all 7 problems with their rows, add --rejected FILE" in lines
+
+
+def test_spoiled_and_unknown_values_name_line_and_column(tmp_path: Path) -> None:
+    rows = [{**make_row("approved"), "CAP": "00100", "Note": "x"} for _ in range(2)]
+    for row in rows:
+        del row["postal_code"]
+    file = csv_file(tmp_path / "rows.csv", rows)
+    assert (
+        "line 1, column 'Note': unknown column; give it the name of a field, remove it, or ignore it"
+        in check(file)[1]
+    )
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text('ignore = ["Note"]\n[columns]\ncity = "Posto"\n', encoding="utf-8")
+    rows = [{"Posto": row.pop("city"), **row} for row in rows]
+    rows[1]["mobile_phone"] = "3330000000.0"
+    code, lines = check(csv_file(file, rows), "--mapping", mapping)
+    begin = "line 3, column 'mobile_phone': mobile_phone: a spreadsheet or data frame has added decimals"
+    assert (code, lines[0].startswith(begin)) == (2, True)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [("--validate-only",), ("--dry-run",), ("--dry-run", "--skip-invalid"), ("-o", "out.jsonl")],
-    ids=" ".join,
+    ("text", "expected"),
+    [
+        ("[values]", "unknown values; use [columns] and ignore"),
+        ("= 1", "is not valid TOML in UTF-8"),
+        ("\ud8ff", "is not valid TOML in UTF-8"),
+        ("[columns]\nname = 'x'", "columns: unknown field name"),
+        (None, "No such file or directory"),
+    ],
 )
+def test_wrong_mapping_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
+    file, mapping = write(tmp_path / "rows.jsonl", [make_row("")]), tmp_path / "mapping.toml"
+    if text is not None:
+        mapping.write_bytes(text.encode(errors="surrogatepass"))
+    code, lines = check(file, "--mapping", mapping)
+    assert (code, any(expected in line for line in lines)) == (2, True), lines
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--member", "privacy"), "must be NAME=COLUMN"),
+        (("--member", "fiscalCode=cf"), "fiscalCode is always sent"),
+        (("--rate", "0"), "must be a number of rows per second greater than 0"),
+        (("--rate", "inf"), "must be a number of rows per second greater than 0"),
+        (("--encoding", "x-1"), "unknown text encoding 'x-1'"),
+        ((), "name the results file: -o FILE, or -o - for standard output"),
+    ],
+)
+def test_invalid_options_are_reported(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    file = write(tmp_path / "rows.jsonl", [make_row("")])
+    out = ("-o", "-") if options else ()
+    done = run(None, "approve-many", file, *out, "--sandbox", *options)
+    assert (done.returncode, message in " ".join(done.stderr.replace("│", "").split())) == (2, True)
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ("--dry-run", "--skip-invalid"), ("-o", "out.jsonl")])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 def test_rejected_rows_are_written_without_sending(
     tmp_path: Path, served: Sandbox, options: tuple[str, ...], name: str
 ) -> None:
-    """The file has the invalid rows with line and reason, and can be read again when it is corrected."""
+    """The file has the invalid rows with their reason, and can be read when it is corrected."""
     rows, file, again = rows_with_problems(), tmp_path / name, tmp_path / "again"
     (csv_file if name == "rows.csv" else write)(file, rows)
     out = ("-o", tmp_path / "out.jsonl") if "-o" in options else options
     done = run(served, "approve-many", file, "--rejected", again, *out)
-    code = 0 if "--skip-invalid" in options else 2
+    code = 1 if "--skip-invalid" in options else 2
     assert (done.returncode, served.journal.calls(operation="approve")) == (code, [])
     assert again.stat().st_mode & 0o077 == 0
     text = again.read_text(encoding="utf-8-sig")
@@ -68,7 +121,50 @@ def test_rejected_rows_are_written_without_sending(
     ):
         text = text.replace(wrong, right)
     again.write_text(text, encoding="utf-8")
-    assert check(again) == (0, ["6 rows: 6 valid, 0 invalid"])
+    assert check(again)[0] == 0
+
+
+def test_rejected_rows_are_corrected_and_sent_and_have_no_copies(tmp_path: Path, served: Sandbox) -> None:
+    rows = [
+        make_row("approved"),
+        make_row("approved", amount=1, city='Forlì "alto"; centro'),
+        make_row("invalid.city"),
+    ]
+    create(served, rows)
+    file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, rows[0], delimiter=";")
+        writer.writeheader()
+        writer.writerows(rows)
+    for _ in range(2):
+        done = run(served, "approve-many", file, "-o", out, "--skip-invalid", "--rejected", dead)
+        assert (done.returncode, len(read(out))) == (1, 3)
+    letters = dead.read_text(encoding="utf-8-sig")
+    found = [*csv.DictReader(letters.splitlines(), delimiter=";")]
+    reasons = [row.pop("loanasync_reason").partition(":")[0] for row in found]
+    assert (reasons, found[0]) == (
+        ["amount", "RejectedError"],
+        {name: str(value) for name, value in rows[1].items()},
+    )
+    dead.write_text(
+        letters.replace(";1;", ";45000;").replace("+invalid.city", "+approved"), encoding="utf-8-sig"
+    )
+    assert run(served, "approve-many", dead, "-o", tmp_path / "corrected.jsonl").returncode == 0
+    assert {each.name for each in tmp_path.glob("dead*")} == {"dead.csv"}
+    assert "Forlì" in str([call.request for call in served.journal.calls(operation="approve")])
+
+
+def test_rows_that_cannot_be_parsed_keep_their_text(tmp_path: Path, served: Sandbox) -> None:
+    bulk, dead = Bulk(tmp_path, served, "approved"), tmp_path / "dead.jsonl"
+    bulk.file.write_text(bulk.file.read_text(encoding="utf-8") + '[1]\n{"fiscal_code": "T', encoding="utf-8")
+    code, output = bulk.run("--skip-invalid", "--rejected", dead)
+    assert (code, f"{bulk.file}: line 3: incomplete: the file ends in the middle" in output) == (1, True)
+    assert [row["row"] for row in read(dead)] == ["[1]", '{"fiscal_code": "T']
+    assert [json.loads(line)["line"] for line in bulk.out.read_text(encoding="utf-8").splitlines()] == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_recognised_names_are_on_the_bulk_page() -> None:
@@ -84,44 +180,3 @@ def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
     file.write_text("fiscal_code;amount;anna@example.com\n", encoding="utf-8")
     code, [message] = check(file)
     assert (code, message.startswith("line 1: this is not a header"), "anna" in message) == (2, True, False)
-
-
-NOT_CREATED = "UserNotFoundError: fiscal_code: User not found"
-AMOUNT = "amount: must be a whole number between 5000 and 1500000 (euro cents)"
-OWN = ("loanasync_line", "loanasync_reason")
-
-
-def uncompressed(file: Path) -> bytes:
-    raw = file.read_bytes()
-    return gzip.decompress(raw) if ".gz" in file.name else raw
-
-
-def content(file: Path) -> str:
-    return uncompressed(file).decode("utf-8-sig")
-
-
-def put(file: Path, text: str, codec: str = "utf-8") -> None:
-    raw = text.encode(codec)
-    file.write_bytes(gzip.compress(raw) if file.name.endswith(".gz") else raw)
-
-
-def parsed(text: str) -> list[dict[str, Any]]:
-    lines = text.splitlines()
-    return [*map(json.loads, lines)] if text[0] == "{" else [*csv.DictReader(lines, delimiter=";")]
-
-
-def csv_text(rows: list[dict[str, Any]], line_end: str = "\n") -> str:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, rows[0], delimiter=";", quoting=csv.QUOTE_ALL, lineterminator=line_end)
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def test_each_earlier_file_of_rejected_rows_is_kept(tmp_path: Path) -> None:
-    file = write(tmp_path / "rows.jsonl", [{"fiscal_code": "WRONG"}])
-    for _ in range(4):
-        write_invalid(f"{tmp_path}/dead.jsonl", rows_of(file))
-    kept = {each.name: each.read_text("utf-8") for each in tmp_path.glob("dead.jsonl*")}
-    assert sorted(kept) == ["dead.jsonl", "dead.jsonl.old", "dead.jsonl.old2", "dead.jsonl.old3"]
-    assert len({*kept.values()}) == 1

@@ -156,9 +156,7 @@ async def refused_writes(url: str, stream: str) -> AsyncIterator[None]:
             await redis.restore(stream, 0, kept)
 
 
-async def test_message_not_processed_five_times_is_a_dead_letter_that_can_be_replayed(
-    url: str, tmp_path: Path
-) -> None:
+async def test_message_not_processed_five_times_is_a_dead_letter(url: str, tmp_path: Path) -> None:
     queue = Queue(url, tmp_path, *[response(401)] * 6, approved())
     async with queue.open():
         (task,) = await queue.put(FISCAL_CODE)

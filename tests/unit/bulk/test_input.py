@@ -266,7 +266,7 @@ MISSING, FORMULA = (
     "a spreadsheet has written the error of a",
 )
 NARROW, EQUALS, LETTERS = "the column of the spreadsheet was too", "this is a formula", "letters were lost"
-# What a spreadsheet or a data frame writes in place of the value that was entered.
+# Texts that a spreadsheet or a data frame writes in place of a value.
 SPOILED = {
     "3,33E+09": SHORTENED, "3.33e+09": SHORTENED,
     "3330000000.0": DECIMALS, "100,00": DECIMALS,
