@@ -163,7 +163,7 @@ class Bulk:
     @property
     def ledger(self) -> Path:
         """The default ledger, in the state folder of the test."""
-        [file] = (self.folder / "loanasync" / "ledgers").glob("*.db")
+        [file] = self.folder.rglob("ledgers/*.db")
         return file
 
     def command(self, *options: object, out: object = None) -> tuple[object, ...]:

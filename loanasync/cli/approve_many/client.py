@@ -37,6 +37,8 @@ class BulkClient(LoanClient):
 
     bodies: dict[tuple[str, str], Mapping[str, Any]]
     """The bodies of the creations, by customer and order."""
+    noted: set[tuple[str, str]]
+    """Customers and orders whose creation this run has noted: a long history of an entry forgets the note."""
 
     @property
     def _guard(self) -> LedgerGuard:
@@ -91,7 +93,7 @@ class BulkClient(LoanClient):
     async def _note(self, code: str, order_id: str) -> bool:
         """Note the creation of a loan request. Return False if one may have been sent, or nothing is sent."""
         known = await self.known(code, order_id=order_id)
-        if known.state not in ("none", "released"):
+        if (code, order_id) in self.noted or known.state not in ("none", "released"):
             return False
         ledger, token = self._guard.ledger, token_hex(16)
         place = (await self._guard.places(Approval(self._options.shop.shop_id, code, order_id)))[0]
@@ -103,7 +105,10 @@ class BulkClient(LoanClient):
         entry: Entry = await ledger.settle(
             place.key, token=token, payload="", settlement=_CREATED, subject=place.subject
         )
-        return entry.token == token
+        is_noted = entry.token == token
+        if is_noted:
+            self.noted.add((code, order_id))
+        return is_noted
 
     async def _create(self, body: Mapping[str, Any]) -> None:
         try:

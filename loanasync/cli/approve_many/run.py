@@ -96,7 +96,7 @@ class _Session:
         client = BulkClient(
             **self.settings, dialect=options.dialect, ledger=self.use.ledger, ledger_policy=self.use.policy
         )
-        client.bodies = {}
+        client.bodies, client.noted = {}, set()
         return client
 
 
@@ -295,7 +295,9 @@ class _Loop:
             self._check_pause()
         row = cast("FileRow", result.row)
         if not row.problems:
-            self.client.bodies.pop((normalize_fiscal_code(row.fiscal_code), row.order_id), None)
+            approval = normalize_fiscal_code(row.fiscal_code), row.order_id
+            self.client.bodies.pop(approval, None)
+            self.client.noted.discard(approval)
         if isinstance(result.error, InFlightError) and not self.is_interrupted:
             self._in_flight[number] = row
             return
@@ -322,8 +324,7 @@ class _Loop:
         until = time.monotonic() + longest
         while self._in_flight and not self.stopped and time.monotonic() < until:
             rows = dict(self._in_flight)
-            limits = {**self.options.limits, "concurrency": len(rows), "stop_after": None}
-            await self._request(rows.items(), **limits)
+            await self._request(rows.items(), **self.options.limits)
 
     async def _look_up_others(self, client: BulkClient) -> None:
         """Add the rows that were not sent, with what the ledger knows of them."""

@@ -204,7 +204,8 @@ def test_commands_find_customers_of_the_default_ledger(
     again = bulk.run("--ledger", bulk.ledger, out=tmp_path / "again.jsonl")
     assert (again[0], bulk.calls) == (3, 1), "other results repeat no request"
     outcomes = tmp_path / "outcomes.csv"
-    outcomes.write_text(f"cf,esito\n{bulk.codes[0]},approvato\n", encoding="utf-8")
+    order = bulk.rows[0]["order_id"]
+    outcomes.write_text(f"cf,order_id,esito\n{bulk.codes[0]},{order},approvato\n", encoding="utf-8")
     done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.ledger)
     assert (done.returncode, done.stderr) == (0, "1 row settled\n")
     correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.ledger)

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from loanasync import LedgerUnavailableError, LoanClient
+from loanasync.ledger import Settlement, State
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, create, environment, make_row, read, run, start, table, wait_for, write
 from support.ledger_file import change, create_at, listed
@@ -268,6 +271,33 @@ def test_noted_creation_is_approved_first(tmp_path: Path, served: Sandbox) -> No
     assert len(served.journal.calls(operation="create_request")) == 1
     write(file, [rows[0], {**rows[1], "amount": 45_000}])
     assert (run(served, *command).returncode, [line["status"] for line in read(out)]) == (0, ["approved"] * 2)
+    assert len(served.journal.calls(operation="create_request")) == 2
+
+
+def test_creation_is_not_repeated_although_the_ledger_releases_the_row_often(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of an entry keeps 20 changes, and a busy ledger may undo more claims of a row."""
+    rows = [make_row("approved"), make_row("approved")]
+    file, out, left = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl", [None] * 25
+    real = LoanClient._approve_row
+
+    async def often_unavailable(client: Any, *arguments: Any, **options: Any) -> Any:
+        created = served.journal.calls(operation="create_request", fiscal_code=rows[1]["fiscal_code"])
+        if left and created and arguments[0] == rows[1]["fiscal_code"]:
+            left.pop()
+            key = (await client.known(arguments[0], order_id=options["order_id"])).entry
+            await client.ledger.claim(key, token=f"{len(left)}", payload="", lease=60.0)
+            undone = Settlement(state=State.RELEASED, note="not sent")
+            await client.ledger.settle(key, token=f"{len(left)}", payload="", settlement=undone)
+            raise LedgerUnavailableError("approve", key, "TimeoutError")
+        return await real(client, *arguments, **options)
+
+    monkeypatch.setattr("loanasync.bulk.worker_pool._CHECK", 0.001)
+    monkeypatch.setattr("loanasync.bulk.worker_pool._LONGEST_DELAY", 0.001)
+    monkeypatch.setattr(LoanClient, "_approve_row", often_unavailable)
+    done = run(served, "approve-many", file, "-o", out, "--create", "--concurrency", "1")
+    assert (done.returncode, left) == (0, [])
     assert len(served.journal.calls(operation="create_request")) == 2
 
 
