@@ -387,7 +387,7 @@ def _final_messages(
     if loop.unrecorded:
         yield (
             f"{counted(loop.unrecorded, 'decision')} could not be recorded in the ledger; the results "
-            f"contain them. When the ledger works again, run: {_ledger_command(options, 'import-orphans')}"
+            f"contain them. When the ledger works again, run: {_ledger_command(options, 'sweep')}"
         )
     if (repeatable := loop.repeatable) and can_resume:
         subject, pronoun = ("row was", "it") if repeatable == 1 else ("rows were", "them")
@@ -404,7 +404,7 @@ def _final_messages(
         is_late = loop.is_aborted and can_resume
         again = "run the same command first, it may find their decisions; then " if is_late else ""
         if has_orphans and can_resume:
-            again = f"run {_ledger_command(options, 'import-orphans')} and the same command first; then "
+            again = f"run {_ledger_command(options, 'sweep')} and the same command first; then "
         yield f"{subject} unknown: {again}ask the service{resolve}. Unknown rows are not sent again"
 
 

@@ -288,7 +288,7 @@ def test_job_on_a_full_disk_loses_no_decision(
         kept = [line for path in tmp_path.glob("loanasync-results-*") for line in read(path)]
         lines = (*printed, *kept, *(read(bulk.out) if bulk.out.exists() else ()))
         shown = {line["fiscal_code"] for line in lines if line["status"] == "approved"}
-        run(served, "ledger", "import-orphans", "--ledger", bulk.job)
+        run(served, "ledger", "sweep", "--ledger", bulk.job)
         bulk.export()
         exported = {code for code, status in statuses(bulk.out).items() if status == "approved"}
         assert shown | exported == calls

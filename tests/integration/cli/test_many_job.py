@@ -189,8 +189,11 @@ def test_job_is_continued_after_its_service_has_moved(tmp_path: Path, served: Sa
     address = served.base_url.replace("127.0.0.1", "localhost")
     with setting(served, BASE_URL=address):
         code, output = bulk.run()
-        assert (code, "If the service has moved, run loanasync ledger move-service" in output) == (2, True)
-        assert run_ledger("move-service", bulk.job, address).exit_code == 0
+        assert (code, "If the service has moved, run loanasync ledger confirm --service URL" in output) == (
+            2,
+            True,
+        )
+        assert run_ledger("confirm", bulk.job, "--service", address).exit_code == 0
         assert (bulk.run()[0], sorted(bulk.requests)) == (1, sorted([*bulk.codes, bulk.codes[1]]))
 
 
@@ -582,12 +585,12 @@ def test_ledger_failure_stops_the_run_and_keeps_every_decision(
         code, errors = bulk.run("--concurrency", "2")
     assert code == 1
     assert "the ledger is not available (OperationalError); run the same command to resume" in errors
-    assert "When the ledger works again, run: loanasync ledger import-orphans (with the same --led" in errors
+    assert "When the ledger works again, run: loanasync ledger sweep (with the same --led" in errors
     assert bulk.calls < 40
     found = {code: status for code, status in statuses(bulk.out).items() if status != "error"}
     assert found == dict.fromkeys(bulk.requests, "approved")
     change(ledger, "ALTER TABLE away RENAME TO entries")
-    assert run_ledger("import-orphans", ledger).exit_code == 0
+    assert run_ledger("sweep", ledger).exit_code == 0
     assert [each["state"] for each in listed(ledger)] == ["approved"] * bulk.calls
     assert bulk.run()[0] == 0
     assert (bulk.calls, bulk.statuses) == (40, ["approved"] * 40)

@@ -288,7 +288,7 @@ def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
     folder = tmp_path / "loanasync" / "orphans"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{listed(bulk.job)[0]['key']}.json").touch()
-    advice = f"1 outcome is unknown: run loanasync ledger import-orphans --ledger {bulk.job} and the same"
+    advice = f"1 outcome is unknown: run loanasync ledger sweep --ledger {bulk.job} and the same"
     assert advice in bulk.run()[1]
 
 
