@@ -990,22 +990,28 @@ class OutcomeUnknownError(LedgerError):
 
 @define(slots=False, repr=False)
 class DecisionForgottenError(LedgerError):
-    """The service decided within the last hour, and the process no longer has the decision.
+    """The decision about this customer is not kept any more; no request was sent.
 
-    Only a client without a ledger raises it: the process keeps the last 10,000 decisions, at most 64 MiB of
-    responses. No request was sent. Ask the service for the decision, and pass a ledger to `LoanClient`.
+    Without a ledger, the service decided within the last hour: the process keeps the last 10,000 decisions,
+    at most 64 MiB of responses. Ask the service for the decision, and pass a ledger to `LoanClient`. With a
+    ledger, a person has erased the customer with ``loanasync ledger forget``.
 
     Args:
-        outcome: ``approved`` or ``refused``.
+        outcome: ``approved`` or ``refused``; ``unknown`` for a customer who was erased.
 
     Example:
         >>> print(DecisionForgottenError("approve", "", "approved"))
         approve: the service has decided (approved), but this process keeps only its last decisions; reque...
     """
 
-    outcome: Literal["approved", "refused"]
+    outcome: Literal["approved", "refused", "unknown"]
 
     def __str__(self) -> str:
+        if self.outcome == "unknown":
+            return (
+                f"{self._entry}: the data of this customer were erased; request not sent; for another loan, "
+                "run loanasync ledger resolve --customer --as released"
+            )
         return (
             f"{self._entry}: the service has decided ({self.outcome}), but this process keeps only its last "
             "decisions; request not sent; look it up at the service, and use a ledger"

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from loanasync._telemetry import CLAIMED
 from loanasync._waits import cancellations
 from loanasync.errors import (
     ConfigurationError,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
     LedgerMismatchError,
@@ -38,12 +38,14 @@ from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State
-from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
+from loanasync.ledger.orphans import Orphan, has_unstored_response, import_from_folders, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.replay import replay, settlement_of
 from loanasync.ledger.transitions import LEASE_EXPIRED
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
+
     from loanasync.errors import UnresolvedState
 
 
@@ -57,6 +59,7 @@ _OPERATION = "approve"
 _NOWHERE = Place("", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
 _REPEAT_TIME = 2.0  # seconds for a claim and its repeat, during which it holds a slot
 _PAUSE = 0.1  # seconds before a repeat
+_IMPORT_TIMEOUT = 2.0  # seconds for the orphan files of earlier processes
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
@@ -101,7 +104,8 @@ class LedgerGuard:
         self._service = service
         self._keys: _Keys | None = None
         self._last_number = LastNumber(lambda: policy.orphan_folders)
-        self.unwritten: OrderedDict[str, Unwritten] = OrderedDict()  # by token, the oldest one first
+        # By token, the oldest one first. Clients that share the ledger object share flights, so also these.
+        self.unwritten: OrderedDict[str, Unwritten] = ledger.unwritten
 
     async def keys(self) -> _Keys:
         """Return the keys of the ledger, if it fits this client.
@@ -117,7 +121,12 @@ class LedgerGuard:
             header = await self.ledger.expect_number(*await in_thread(self._last_number.read, header))
         secrets = keys_of(header, self.policy)
         check_cipher(header, self.policy)
-        self._keys = _Keys(header, secrets)
+        is_first, self._keys = self._keys is None, _Keys(header, secrets)
+        if is_first and self._outlives_process:
+            with suppress(Exception):  # for example a folder that cannot be read: a sweep lists it
+                async with asyncio.timeout(_IMPORT_TIMEOUT):
+                    folders = await in_thread(lambda: self.policy.orphan_folders)
+                    await import_from_folders(self.ledger, folders)
         return self._keys
 
     @property
@@ -511,13 +520,7 @@ class LedgerClaim(Claim):
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
             return PayloadMismatchError(_OPERATION, key, entry.state.value)
-        match entry.state:
-            case State.INFLIGHT:
-                return InFlightError(_OPERATION, key)
-            case State.UNKNOWN | State.LOST | State.HELD as state:
-                return OutcomeUnknownError(_OPERATION, key, cast("UnresolvedState", state.value), entry.note)
-            case _:
-                return self._replay(entry)
+        return self._replay(entry) if entry.state.is_decided else _error_of(entry)
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
@@ -673,7 +676,7 @@ class LedgerClaim(Claim):
         if isinstance(entry, LoanError):
             cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
             return self._not_recorded(decision, await self._write_orphan(settlement), cause)
-        if is_stored:
+        if is_stored or entry.state is State.ERASED:
             return decision
         if entry.state is not state:
             log(WARNING, _CONTRADICTION, self._at.key[:12], entry.state)
@@ -707,6 +710,16 @@ class LedgerClaim(Claim):
         make = partial(settlement_of, decision, State(outcome), self._policy)
         self._guard.remember(self._token, Unwritten(self._at, State(outcome), make, error=error))
         return error
+
+
+def _error_of(entry: Entry) -> LoanError:
+    """Return the error of an entry without a decision, whose approval is not sent."""
+    if entry.state is State.INFLIGHT:
+        return InFlightError(_OPERATION, entry.key)
+    if entry.state is State.ERASED:
+        return DecisionForgottenError(_OPERATION, entry.key, "unknown")
+    state = cast("UnresolvedState", entry.state.value)
+    return OutcomeUnknownError(_OPERATION, entry.key, state, entry.note)
 
 
 _DECISION_AT_RISK = (

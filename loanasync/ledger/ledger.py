@@ -3,9 +3,10 @@
 import asyncio
 import os
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attrs import evolve
 
@@ -13,7 +14,7 @@ from loanasync._closing import Closing
 from loanasync._models import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions
-from loanasync.ledger.header import Header, check_service, lost_writes, mismatch, new_header
+from loanasync.ledger.header import Header, check_service, marked, mismatch, new_header
 from loanasync.ledger.model import (
     DECIDED,
     NO_REDIRECT,
@@ -92,6 +93,7 @@ class Ledger(Closing):
         self._id = ""
         self._generation = self._epoch = 0  # the highest ones that were read
         self.number: int = 0  # the highest number of a write that the store has returned in this epoch
+        self.unwritten: OrderedDict[str, Any] = OrderedDict()  # settlements to write later, of `LedgerGuard`
         self._offset: float | None = None  # the store's time minus `time.monotonic()`
 
     async def open(self, service: str, policy: LedgerPolicy) -> Header:
@@ -102,7 +104,7 @@ class Ledger(Closing):
             policy: The client's policy.
 
         Raises:
-            LedgerMismatchError: The ledger does not exist, belongs to another service, or has lost writes.
+            LedgerMismatchError: The ledger does not exist, belongs to another service, or is marked.
         """
         if self._creates and not (self.known_header and self.known_header.service):
             found = (await self._store.header()).header
@@ -111,12 +113,16 @@ class Ledger(Closing):
                 await self._store.swap_header(new, replaces=found)  # another client may be faster
                 self.known_header = None
         header = await self.header()
-        if header.has_lost_writes or header.service != service:  # a command may have changed it
+        if header.mark or header.service != service:  # a command may have changed it
             header = await self.refresh()
         check_service(header, service)
-        if header.has_lost_writes:
-            raise lost_writes(header.name)
+        if header.mark:
+            raise marked(header)
         return header
+
+    async def create_with(self, header: Header) -> bool:
+        """Create an empty ledger with the identity of another one; return False if a ledger exists."""
+        return await self._store.swap_header(evolve(header, name=self._store.name), replaces=None)
 
     async def create(self, service: str, policy: LedgerPolicy) -> bool:
         """Create an empty ledger; return False if it exists.
@@ -142,8 +148,8 @@ class Ledger(Closing):
         if (self._epoch, self.number) < (epoch, number):
             self._epoch, self.number = epoch, number
             header = await self.refresh()  # this compares the numbers
-            if header.has_lost_writes:
-                raise lost_writes(header.name)
+            if header.mark:
+                raise marked(header)
         return await self.header()
 
     async def refresh(self) -> Header:
@@ -241,8 +247,8 @@ class Ledger(Closing):
     async def _mark_lost_writes(self, header: Header) -> None:
         """Stop all clients until a person confirms: the store lacks a write that it confirmed."""
         stored: Header | None = header
-        while stored is not None and not stored.has_lost_writes:
-            new = evolve(stored, has_lost_writes=True, epoch=max(self._epoch, stored.epoch) + 1)
+        while stored is not None and not stored.mark:
+            new = evolve(stored, mark="lost writes", epoch=max(self._epoch, stored.epoch) + 1)
             if await self.change_header(stored, new):
                 return
             stored = (await self._store.header()).header  # another client has changed it
@@ -353,7 +359,7 @@ class Ledger(Closing):
             write = Write(draft, current, expects, lease, not_after)
             found, has_lost_writes = await self._observed(self._store.swap(write), current, draft)
             if has_lost_writes and lease is not None:
-                raise lost_writes(current.name)
+                raise marked(evolve(current, mark="lost writes"))
             stored = found.entry
             if stored is not None and found.has(draft):
                 return stored
@@ -364,6 +370,37 @@ class Ledger(Closing):
             is_late = expects == ("" if stored is None else stored.revision)
             if is_late and until is not None and until <= time.monotonic():
                 raise TimeoutError  # otherwise the offset of the store's clock was too low; now it is better
+
+    async def put(self, entry: Entry) -> Entry:
+        """Write an entry of another ledger as it is, unless the stored one is worth as much.
+
+        Erased is worth more than decided, decided more than held, lost or unknown, and these more than in
+        flight (which is written as unknown), released or nothing.
+
+        Returns:
+            The current entry.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        stored = await self._read(entry.key, await self.header())
+        return await self._write(stored, partial(transitions.put, entry=entry))
+
+    async def erase(self, key: str, customer: str) -> Entry:
+        """Replace an entry by one without data, unless it is in flight; return the current entry.
+
+        Only a person can release it. No settlement and no copy of another ledger changes it.
+
+        Args:
+            key: Key of the entry.
+            customer: Digest of its customer.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        stored = await self._read(key, await self.header())
+        erase = partial(transitions.erase, key=key, token=os.urandom(16).hex(), customer=customer)
+        return await self._write(stored, erase)
 
     async def get(self, key: str) -> Entry | None:
         """Return the current entry, or None if it does not exist.

@@ -54,12 +54,20 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
         raise ValueError("the source of a resolved entry cannot be 'service': use another, such as 'person'")
     if entry.is_correctable and not note.strip():
         raise ValueError("a correction needs a note, such as the ticket that reported the mistake")
+    if entry.state is State.ERASED and state is State.RELEASED:  # this ends the erasure of all orders
+        others = await ledger.entries_of(entry.customer)
+        for other in [each for each in others if each.state is State.ERASED and each.key != entry.key]:
+            await _settle(ledger, other, settlement)
+    return await _settle(ledger, entry, _with_response(settlement, entry))
+
+
+async def _settle(ledger: Ledger, entry: Entry, settlement: Settlement) -> Entry:
     # One write: a claim that is not settled, because the ledger fails then, would look like a second request.
     return await ledger.settle(
         entry.key,
         token=token_hex(16),
         payload=entry.payload,
-        settlement=_with_response(settlement, entry),
+        settlement=settlement,
         over=entry.revision,
     )
 

@@ -81,8 +81,12 @@ class MemoryStore(ForkSafe):
         """See `Store.page`."""
         self.check(header)
         keys = self._keys.get(value, ()) if column == "customer" else self._entries
-        found = [(key, self._entries[key][0]) for key in tuple(keys) if key >= first and key != last]
-        listed = sorted(key for key, entry in found if not column or getattr(entry, column) == value)
+        found = {key: self._entries.get(key) for key in tuple(keys) if key >= first and key != last}
+        listed = sorted(
+            key
+            for key, stored in found.items()
+            if stored is not None and (not column or getattr(stored[0], column) == value)
+        )
         return self._read_all(listed[:PAGE_SIZE])
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:

@@ -34,6 +34,8 @@ class State(StrEnum):
     """The service approved the request, or a person recorded that it did."""
     REFUSED = "refused"
     """The service refused the request, or a person recorded that it did."""
+    ERASED = "erased"
+    """The data of the customer were erased on request. No order of the customer is sent."""
 
     @property
     def is_decided(self) -> bool:
@@ -210,16 +212,16 @@ def set_times(entry: Entry, *, claimed: float, changed: float, expires: float, l
     return entry
 
 
-def dump_entry(entry: Entry) -> tuple[str, str, str, str, float, float, str, bytes | None]:
-    """Return key, state, revision, customer, claimed, expires, document and body, as stores keep them.
+def dump_entry(entry: Entry) -> tuple[str, str, str, str, float, float, float, str, bytes | None]:
+    """Return the columns `_COLUMNS`, the document with the other members, and the body, as stores keep them.
 
-    The document has the other members. `changed` is left out, because the store sets it.
+    The store sets each time that is 0.
     """
     members = {name: value for name in _DOCUMENT if (value := getattr(entry, name)) not in ("", 0, None)}
     if entry.history:
         members["history"] = [[each.state, each.changed, each.note, each.source] for each in entry.history]
     ids = (entry.key, entry.state.value, entry.revision, entry.customer)
-    return (*ids, entry.claimed, entry.expires, json.dumps(members), entry.body)
+    return (*ids, entry.claimed, entry.changed, entry.expires, json.dumps(members), entry.body)
 
 
 def load_entry(columns: Sequence[Any], document: str | bytes, body: bytes | None, *, left: float) -> Entry:

@@ -358,13 +358,13 @@ class _PostgresStore:
                     raise
                 rows = []
             if rows:
-                [[claimed, changed, expires, generation, transaction, number, *_]] = rows
+                [[claimed, changed, expires, generation, transaction, number, now, *_]] = rows
                 number = number if is_committed else 0
                 if header.is_restored(generation, transaction):
                     number = _LOST
                 self._last = max(self._last, (generation, number))
-                set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed)
-                return Found(entry, changed, generation, number)
+                set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - now)
+                return Found(entry, now, generation, number)
             found = await self.read(entry.key, header)
             is_refused = is_claim and found.generation != header.generation
             is_late = write.not_after is not None and found.now > write.not_after
@@ -492,18 +492,18 @@ SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 """
 
 # Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, state, revision,
-# customer, claimed, expires, document and body of the entry; for an update, the expected revision.
-# The server's time replaces `claimed` if it is 0.
+# customer, claimed, changed, expires, document and body of the entry; for an update, the expected revision.
+# The server's time replaces each time that is 0.
 _VALUES = """
-$5, $6, $7, $8, coalesce(nullif($9::float8, 0), now), now,
-coalesce(now + $3::float8, nullif($10::float8, 0), now), $11, $12
+$5, $6, $7, $8, coalesce(nullif($9::float8, 0), now), coalesce(nullif($10::float8, 0), now),
+coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13
 """
 _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 # The division fails if the statement ends after the latest time, for which it may have waited for a lock.
 _RESULT = f"""
 RETURNING
     claimed, changed, expires, (SELECT generation FROM header), (SELECT {_TRANSACTION} FROM header),
-    txid_current(),
+    txid_current(), {_NOW},
     1 / coalesce({_NOW} <= $4::float8, true)::integer, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 
@@ -523,6 +523,6 @@ INSERT INTO {{table}} ({_ENTRY}) SELECT {_VALUES} FROM {_SOURCE} ON CONFLICT (ke
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)
 _UPDATE = _swaps(f"""
-UPDATE {{table}} SET ({_ENTRY}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $13
+UPDATE {{table}} SET ({_ENTRY}) = ROW ({_VALUES}) FROM {_SOURCE} WHERE key = $5 AND revision = $14
 {_RESULT}
 """)  # noqa: S608  (constants, and a name that was checked)

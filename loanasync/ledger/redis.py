@@ -134,7 +134,8 @@ class _RedisStore:
             return Found(_entry(result[1], now), now, generation, number)
         now, number, generation = _head(result)
         expires = entry.expires or now if lease is None else round(now + lease, 6)
-        set_times(entry, claimed=entry.claimed or now, changed=now, expires=expires, left=expires - now)
+        claimed, changed = entry.claimed or now, entry.changed or now
+        set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - now)
         return Found(entry, now, generation, number)
 
     async def page(
@@ -372,7 +373,7 @@ return found
 
 _STATES = ", ".join(f"'{state}'" for state in State)
 # ARGV: expected revision; generation, lease and latest time, empty if they do not apply; then the result of
-# `dump_entry`: key, state, revision, customer, time of the claim, end of the lease, document, body.
+# `dump_entry`: key, state, revision, customer, times of claim, change and end of the lease, document, body.
 _SWAP = f"""{_BEGIN}
 local key, stored = ARGV[7], read(ARGV[7])
 local is_late = ARGV[6] ~= '' and tonumber(now) > tonumber(ARGV[6])
@@ -380,13 +381,14 @@ if (stored[2] or '') ~= ARGV[3] or ARGV[4] ~= '' and generation ~= ARGV[4] or is
   return {{head(), stored}}
 end
 local claimed = tonumber(ARGV[11]) > 0 and ARGV[11] or now
-local expires = tonumber(ARGV[12]) > 0 and ARGV[12] or now
+local changed = tonumber(ARGV[12]) > 0 and ARGV[12] or now
+local expires = tonumber(ARGV[13]) > 0 and ARGV[13] or now
 if ARGV[5] ~= '' then
   expires = string.format('%.6f', now + ARGV[5])
 end
 number = redis.call('HINCRBY', KEYS[1], 'number', 1)
 redis.call('SET', prefix .. 'entry:' .. key, cmsgpack.pack({{
-  ARGV[9], ARGV[8], ARGV[10], claimed, now, expires, unpack(ARGV, 13)}}))
+  ARGV[9], ARGV[8], ARGV[10], claimed, changed, expires, unpack(ARGV, 14)}}))
 redis.call('ZADD', prefix .. 'index', 0, key)
 if stored[2] == 'missing' then
   for _, state in ipairs({{{_STATES}}}) do

@@ -68,7 +68,7 @@ _CONDITIONS = {
 }
 _WRITE = """
 REPLACE INTO entries (
-    key, state, revision, customer, claimed, expires, document, body, changed, lease_end
+    key, state, revision, customer, claimed, changed, expires, document, body, lease_end
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
@@ -294,7 +294,7 @@ def _swap(write: Write, transaction: _Transaction) -> Found:
     end = write.set_times(revision, end - now, generation=generation, now=now, time_of_day=today)
     if end is None:
         return _read(entry.key, write.header, connection)
-    connection.execute(_WRITE, (*dump_entry(entry), entry.changed, end))
+    connection.execute(_WRITE, (*dump_entry(entry), end))
     transaction.has_written = True
     return Found(entry, now, generation, transaction.number + 1)
 

@@ -113,15 +113,16 @@ def test_create_without_a_service_is_refused(
     assert run_ledger("ls", name).exit_code == 2
 
 
-def test_move_service_changes_the_base_url(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirm_service_changes_the_base_url(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     create_at(name)
     before = header_of(name)
-    assert refused("move-service", name, "loans.example.com").startswith("base_url: must be a URL")
-    done = run_ledger("move-service", name, "HTTPS://loans.example.com/v2/")
-    message = "the ledger belongs to https://loans.example.com/v2\n"
+    wrong = refused("confirm", name, "--service", "loans.example.com")
+    assert wrong.startswith("base_url: must be a URL")
+    done = run_ledger("confirm", name, "--service", "HTTPS://loans.example.com/v2/")
+    message = "clients of https://loans.example.com/v2 send again\n"
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", message)
-    moved = evolve(before, service="https://loans.example.com/v2", generation=before.generation + 1)
-    assert header_of(name) == moved
+    moved = header_of(name)
+    assert (moved.service, moved.generation) == ("https://loans.example.com/v2", before.generation + 2)
     monkeypatch.setenv("LOANASYNC_SHOP_ID", "shop")
     monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
     former = run_ledger("show", name, "--customer", stdin="TSTXYZ00A00A000A\n")
@@ -198,14 +199,14 @@ def test_rotate_key_for_a_new_cipher_may_keep_the_key(
 
 def test_confirm_lets_clients_send_again(name: str) -> None:
     create_at(name)
-    header_of(name, lambda header: evolve(header, has_lost_writes=True))
+    header_of(name, lambda header: evolve(header, mark="lost writes"))
     done = run_ledger("confirm", name)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "clients send again\n")
-    assert not header_of(name).has_lost_writes
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"clients of {SERVICE} send again\n")
+    assert header_of(name).mark == ""
 
 
 @pytest.mark.parametrize(
-    "command", [("confirm",), ("move-service", SERVICE), ("rotate-key",), ("ls",)], ids=lambda each: each[0]
+    "command", [("confirm",), ("copy", "other.db"), ("rotate-key",), ("ls",)], ids=lambda each: each[0]
 )
 def test_command_for_an_earlier_format_is_refused(command: tuple[str, ...]) -> None:
     create_at("decisions.db")
@@ -294,8 +295,8 @@ def test_ledger_of_another_service_sends_nothing(
     bulk = Bulk(tmp_path, served, "approved", ledger=name)
     message = refused_run(bulk)
     assert f"belongs to {served.base_url}/v1, and the client uses {served.base_url}: " in message
-    assert "If the service has moved, run loanasync ledger move-service" in message
-    assert run_ledger("move-service", name, served.base_url).exit_code == 0
+    assert "If the service has moved, run loanasync ledger confirm --service URL" in message
+    assert run_ledger("confirm", name, "--service", served.base_url).exit_code == 0
     assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
@@ -312,9 +313,9 @@ COMMANDS = {
     "sweep": (),
     "resolve": (),
     "purge": ("--older-than", "1d", "--yes"),
-    "import-orphans": (),
     "confirm": (),
-    "move-service": ("https://loans.example.com",),
+    "copy": ("other.db",),
+    "forget": (),
     "rotate-key": (),
 }
 

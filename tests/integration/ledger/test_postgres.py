@@ -430,7 +430,7 @@ async def test_number_of_another_process_is_not_taken_for_lost_writes(ledger: Po
     header, number = await ledger.header(), ledger.number
     await ledger.expect_number(header.epoch, number + 1)
     assert await ledger.get("k") is not None
-    assert not (await ledger.refresh()).has_lost_writes
+    assert not (await ledger.refresh()).mark
 
 
 @pytest.mark.parametrize("vacuum", ["VACUUM FREEZE", "VACUUM FULL"])
@@ -452,7 +452,7 @@ async def test_changes_of_the_header_are_not_taken_for_lost_writes(
             await change(other)
             assert (await claim(ledger, f"{number}")).is_claimed_by("t")
             header = await ledger.refresh()
-            assert not (await ledger.open(service, POLICY)).has_lost_writes
+            assert not (await ledger.open(service, POLICY)).mark
             assert await asyncio.to_thread(file.read, header) <= (header.epoch, ledger.number)
             await asyncio.to_thread(file.write, header, ledger.number)
 

@@ -414,7 +414,7 @@ async def test_header_is_stored_unchanged(store: Store, other: Store, header: He
         secrets=("3",),
         cipher="4",
         generation=2,
-        has_lost_writes=True,
+        mark="lost writes",
     )
     assert await store.swap_header(changed, replaces=header)
     for each in (store, other):
