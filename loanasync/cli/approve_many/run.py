@@ -245,7 +245,7 @@ class _Loop:
     stopped: str = field(init=False, default="")  # the reason why the run ended early
     is_interrupted: bool = field(init=False, default=False)
     _in_flight: dict[int, FileRow] = field(init=False, factory=dict)  # claimed by another run
-    _approvals: Approvals = field(init=False)
+    _approvals: Approvals | None = field(init=False, default=None)
     _is_paused: bool = field(init=False, default=False)
     _closing: "asyncio.Future[None] | None" = field(init=False, default=None)
 
@@ -261,8 +261,11 @@ class _Loop:
             if self._closing is not None:
                 await self._closing
             if len(self.lines) < self.total:
-                async with new_client() as client:  # the other one may be closed
+                client = new_client()  # the other one may be closed
+                try:
                     await self._look_up_others(client)
+                finally:
+                    await client.aclose()
         finally:
             updates.cancel()
         update()
@@ -276,11 +279,13 @@ class _Loop:
                 self._add_body(row)
                 yield row
 
-        self._approvals = self.client.approve_many(rows(), **options)
-        async with self._approvals as results:
-            async for result in results:
+        if self.stopped:  # interrupted while the ledger was opened
+            return
+        self._approvals = approvals = self.client.approve_many(rows(), **options)
+        async with approvals:
+            async for result in approvals:
                 self._finish(numbers[result.index], result)
-        self.stopped = self.stopped or self._approvals.stopped
+        self.stopped = self.stopped or approvals.stopped
 
     def _add_body(self, row: FileRow) -> None:
         if self.options.members is None or row.problems:
@@ -343,7 +348,7 @@ class _Loop:
 
     def _check_pause(self) -> None:
         """Print when the run pauses and continues."""
-        error = self._approvals.paused
+        error = None if self._approvals is None else self._approvals.paused
         if (error is not None) is not self._is_paused:
             self._is_paused = error is not None
             reason = f"paused: {error}; one row at a time tries again"
@@ -351,7 +356,8 @@ class _Loop:
 
     def _interrupt(self) -> None:
         self.is_interrupted, self.stopped = True, "interrupted"
-        self._approvals.stop()
+        if self._approvals is not None:
+            self._approvals.stop()
         print_message(_WAITING)
 
     def _give_up(self) -> None:
