@@ -215,7 +215,7 @@ class LedgerGuard:
         read = partial(self._known, run)
         return await self.attempt(read, min(run.timeout.total, self.policy.patience), call="known")
 
-    async def _known(self, run: Run) -> Known:
+    async def _known(self, run: Run) -> Known | LoanError:
         await self.ledger.refresh()  # the key may have been rotated
         places = places_of_call(run.call, (await self.keys()).secrets)
         run.entry = places[0].key
@@ -228,7 +228,10 @@ class LedgerGuard:
         run.entry = entry.key
         meta, decision = Meta(0, 0, 0.0, run.trace_id), None
         if entry.state.is_decided:
-            decision = cast("Decision", replay(entry, run.call, self.policy, meta))
+            try:
+                decision = cast("Decision", replay(entry, run.call, self.policy, meta))
+            except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
+                return LedgerUnavailableError("known", entry.key, type(error).__name__, _NO_KEY)
         claimed, changed, expires = (
             datetime.fromtimestamp(each, UTC) for each in (entry.claimed, entry.changed, entry.expires)
         )
@@ -529,7 +532,7 @@ class LedgerClaim(Claim):
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
             self._run.telemetry.set_ledger_result("unavailable")
-            return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__)
+            return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__, _NO_KEY)
         self._run.telemetry.set_ledger_result("hit")
         return outcome
 
@@ -722,6 +725,10 @@ def _error_of(entry: Entry) -> LoanError:
     return OutcomeUnknownError(_OPERATION, entry.key, state, entry.note)
 
 
+_NO_KEY = (
+    "LedgerPolicy.encrypt cannot decrypt the stored response: give the cipher, LOANASYNC_LEDGER_CIPHER, the "
+    "key with which it was encrypted"
+)
 _DECISION_AT_RISK = (
     "approve, entry %s: a decision may be lost, because the event loop was closed before the ledger had "
     "written it, and no orphan file could be written; ask the service for its decision"

@@ -18,7 +18,7 @@ from loanasync._results import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval, find_entry
-from loanasync.ledger.ledger import Ledger
+from loanasync.ledger.ledger import Ledger, lacks_redirect
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
 from loanasync.ledger.orphans import import_from_folders
@@ -73,11 +73,13 @@ class Statement:
         state: The state that the entry is to have.
         source: The source.
         note: The note that is stored. It is not empty, because a correction needs one.
+        body: JSON members of the decision, encrypted if the clients have a cipher; None without any.
     """
 
     state: State
     source: str
     note: str
+    body: bytes | None = None
 
 
 async def settle_as_stated(
@@ -118,7 +120,9 @@ async def settle_as_stated(
         if (result := result_without_writing(entry, statement)) is not None:
             return result, entry
         # Another owner may claim or settle the entry first: then look at the new state.
-        entry = await resolve(ledger, entry, statement.state, statement.note, source=statement.source)
+        entry = await resolve(
+            ledger, entry, statement.state, statement.note, source=statement.source, body=statement.body
+        )
         if entry.state is statement.state:
             return "settled", entry
 
@@ -126,7 +130,8 @@ async def settle_as_stated(
 def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     """Return the result if the entry must not be changed; None if it can be settled as stated."""
     if entry.state is statement.state:
-        return "unchanged"
+        adds_redirect = statement.body is not None and entry.is_correctable and lacks_redirect(entry)
+        return None if adds_redirect else "unchanged"
     if entry.state is State.INFLIGHT:
         return "inflight"
     if entry.state.is_decided:

@@ -192,13 +192,13 @@ def _places_of_customer(use: OpenLedger) -> Sequence[Place]:
     """Return the places of the approval without an order of a customer, whose fiscal code is typed in."""
     shop = shop_from_environment(os.environ)
     secrets = use.secrets(shop)
-    code = _read_personal("Fiscal code")
+    code = read_personal("Fiscal code")
     for problem in check_fiscal_code(code):
         raise NotFoundError(f"the fiscal code {problem.message}")
     return places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets)
 
 
-def _read_personal(label: str) -> str:
+def read_personal(label: str) -> str:
     """Return a text from a prompt without echo, or the next line of standard input.
 
     It is not an argument: arguments appear in the shell history and in the list of processes.
@@ -245,9 +245,10 @@ def resolve_entries(
     --customer needs the same settings as `loanasync ledger show --customer`.
 
     --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused,
-    not_evaluated or held), and optionally order_id, order_token, amount and note. It lists what the ledger
-    has and the file lacks, and amounts that differ. Rows that contradict each other or the ledger are not
-    used. The outcome held also blocks a customer without entry. Running it again changes nothing.
+    not_evaluated or held), and optionally order_id, order_token, amount, redirect_url and note. It lists
+    what the ledger has and the file lacks, and amounts that differ. Rows that contradict each other or the
+    ledger are not used. The outcome held also blocks a customer without entry. Running it again changes
+    nothing.
 
     Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
     unknown or lost, or were skipped.

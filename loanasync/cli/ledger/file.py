@@ -10,10 +10,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar, cast
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from loanasync._cells import CellError, normalized, to_cents
 from loanasync._display.masking import mask
+from loanasync._protocol.json import encode
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
@@ -35,7 +36,7 @@ from loanasync.ledger.resolution import (
 TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
 _AT_ONCE = 256  # operations of the ledger that are in progress; an SQLite ledger commits them together
 _SHOWN = 10  # line numbers, messages and keys of each kind that are printed
-_COLUMNS = "fiscal_code, outcome, order_id, order_token, amount and note"
+_COLUMNS = "fiscal_code, outcome, order_id, order_token, amount, redirect_url and note"
 # Fields by the normalized names of their columns.
 _FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("fiscalcode", "codicefiscale", "cf"), "fiscal_code"),
@@ -43,6 +44,7 @@ _FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("orderid", "ordine", "numeroordine"), "order_id"),
     "ordertoken": "order_token",
     **dict.fromkeys(("amount", "importo"), "amount"),
+    "redirecturl": "redirect_url",
     **dict.fromkeys(("note", "nota"), "note"),
 }
 _OUTCOMES: Mapping[str, State] = {
@@ -244,6 +246,9 @@ class _Run:
             )
             entry = None if entry.state is statement.state else entry  # a client claimed it in the meantime
         if entry is not None and not self.dry_run:
+            cipher = self.use.policy.encrypt
+            if statement.body is not None and cipher is not None:
+                statement = evolve(statement, body=cipher.encrypt(statement.body))
             result, _ = await settle_as_stated(self.use.ledger, entry, statement, orphan_folders=self.folders)
         if result == "contradicts" and statement.state is State.HELD:
             result = "decided"
@@ -305,17 +310,20 @@ def _row_of(line: int, members: Mapping[str, object], origin: str, note: str) ->
         amount = ""
     if not (amount is None or type(amount) is int):
         messages.append("amount: must be whole euro cents, or an amount such as € 450,00")
+    if values["redirect_url"] and state not in (State.APPROVED, None):
+        messages.append("redirect_url: only an approved row has one")
     if messages or state is None:
         return messages
     own_note = values["note"].strip() or " ".join(filter(None, (note, origin)))
-    statement = Statement(state, "file", own_note)
+    redirect = {"approved": True, "redirectUrl": values["redirect_url"]} if values["redirect_url"] else None
+    statement = Statement(state, "file", own_note, None if redirect is None else encode(redirect))
     order = (values["order_id"], values["order_token"])
     return _Row(line, normalize_fiscal_code(code), *order, cast("int | None", amount), statement)
 
 
 def _values_of(members: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     """Return the values of a row by field, and the messages of members that cannot be read."""
-    values: dict[str, Any] = {"order_id": "", "order_token": "", "note": ""}
+    values: dict[str, Any] = {"order_id": "", "order_token": "", "redirect_url": "", "note": ""}
     messages: list[str] = []
     for member, value in members.items():
         name = _FIELDS.get(normalized(member))
@@ -327,7 +335,7 @@ def _values_of(members: Mapping[str, object]) -> tuple[dict[str, Any], list[str]
             messages.append(f"{name}: appears twice, under two names")
         elif value is not None and value != "":
             values[name] = value
-            if name in ("order_id", "order_token", "note") and not isinstance(value, str):
+            if name in ("order_id", "order_token", "redirect_url", "note") and not isinstance(value, str):
                 messages.append(f"{name}: must be text")
                 values[name] = ""
     return values, messages
@@ -350,9 +358,10 @@ def _print(results: _Results, *, dry_run: bool) -> None:
     for state, keys in sorted(results.not_in_file.items()):
         shown = listed(map(short, keys[:_SHOWN]), len(keys))
         print_message(f"in the ledger and not in the file: {len(keys):,} {state}: {shown}")
-    if results.left:
+    listed_before = sum(len(results.not_in_file.get(state.value, ())) for state in TO_RESOLVE)
+    if left := results.left - listed_before:
         print_message(
-            f"still unknown or lost in the ledger: {counted(results.left, 'entry', 'entries')}; "
+            f"still unknown or lost, of the rows of the file: {counted(left, 'entry', 'entries')}; "
             "list them with loanasync ledger sweep"
         )
 

@@ -168,6 +168,7 @@ async def test_message_not_processed_five_times_is_a_dead_letter(url: str, tmp_p
         async with letters_of(url, queue.name) as letters:
             assert await letters.replay(letter)
             assert not await letters.replay(letter)
+            assert not await letters.delete(letter)
             await until(lambda: queue.statuses() == ["approved"])  # with all its tries again
             assert await letters.list() == []
 
@@ -363,6 +364,9 @@ async def test_unreadable_message_becomes_a_dead_letter_at_once(
         assert letter.reason.startswith("cannot be read (")
         assert letter.task_id == ("t" if labels else "")
         assert await queue.contents_of_letters() == [data]
+        async with letters_of(queue.url, queue.name) as letters:
+            assert await letters.delete(letter)
+            assert await letters.list() == []
     assert queue.statuses() == []
     assert "trying message" not in caplog.text
     assert "TSTXYZ" not in caplog.text

@@ -1,15 +1,24 @@
 """Unclassified responses are stored in the ledger or in an orphan file until a person resolves the entry."""
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import frozen
-from cryptography.fernet import Fernet
+from attrs import evolve
+from cryptography.fernet import Fernet, MultiFernet
 
-from loanasync import Approved, OutcomeUnknownError, Refused, UnexpectedResponseError
-from loanasync.ledger import SqliteLedger, State, import_orphans, resolve
+from loanasync import (
+    Approved,
+    LedgerUnavailableError,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    UnexpectedResponseError,
+)
+from loanasync.ledger import MemoryLedger, SqliteLedger, State, import_orphans, resolve
+from loanasync.ledger.header import cipher_check
 from loanasync.testing import ScriptedResponse, approved, response
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, broken
@@ -22,16 +31,6 @@ def about_another(*, is_approved: bool = True) -> ScriptedResponse:
     """Return a decision that echoes the fiscal code of another customer."""
     body = {"approved": is_approved, "fiscalCode": ANOTHER, "redirectUrl": REDIRECT, "firstName": "Berta"}
     return response(201 if is_approved else 422, json.dumps(body).encode())
-
-
-@frozen
-class Inverting:
-    """A cipher whose output is not text."""
-
-    def encrypt(self, body: bytes) -> bytes:
-        return bytes(each ^ 0xA5 for each in body)
-
-    decrypt = encrypt
 
 
 @pytest.mark.parametrize("options", [{}, {"encrypt": Fernet(Fernet.generate_key())}])
@@ -161,3 +160,24 @@ async def test_text_in_a_member_of_the_decision_is_not_stored() -> None:
     )
     await shop.approve()
     assert json.loads((await shop.entry()).body or b"") == {"approved": True, "netAmount": "43,10"}
+
+
+async def test_cipher_without_the_key_of_a_response_is_named() -> None:
+    ledger = MemoryLedger()
+    old, new = Fernet(Fernet.generate_key()), Fernet(Fernet.generate_key())
+    shop = Shop(approved(), ledger=ledger, encrypt=MultiFernet([old]))
+    await shop.approve()
+    header = await ledger.header()
+    await ledger.change_header(header, evolve(header, cipher=cipher_check(new, header.id)))
+    other = Shop(ledger=ledger, encrypt=new)
+    for error in (await other.result(), await failed(other.client.known(FISCAL_CODE))):
+        assert isinstance(error, LedgerUnavailableError)
+        assert "give the cipher, LOANASYNC_LEDGER_CIPHER, the key with which it was encrypted" in str(error)
+
+
+async def failed(call: Awaitable[object]) -> LoanError | None:
+    try:
+        await call
+    except LoanError as error:
+        return error
+    return None
