@@ -138,15 +138,18 @@ def approve_many(
 
 def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bool) -> tuple[int, int, int]:
     """Print the problems of the rows. Return the number of rows and of invalid ones, and the sum in cents."""
-    problems, total, invalid, cents = ProblemList(), 0, 0, 0
+    problems, total, invalid, cents, lacks_order = ProblemList(), 0, 0, 0, False
     for order in orders:
         total += 1
         problems.add(order.problems)
+        lacks_order |= any(each.field == "order_id" for each in order.problems)
         invalid += bool(order.problems)
         cents += 0 if order.problems else order.request.amount
         if one_per_customer and order.order_id:
             raise typer.BadParameter("the rows have orders: leave it out", param_hint="--one-per-customer")
     problems.print(rejected)
+    if lacks_order:
+        print_message(_NO_ORDER, "bold")
     return total, invalid, cents
 
 
@@ -211,7 +214,7 @@ def _errors(*names: str | None) -> Iterator[None]:
         problems = ProblemList()
         problems.add(error.problems)
         problems.print()
-        if any(each.field == "order_id" and each.line == 1 for each in error.problems):
+        if any(each.field == "order_id" for each in error.problems):
             print_message(_NO_ORDER, "bold")
         raise typer.Exit(code) from None
     except LockedError as error:

@@ -87,6 +87,7 @@ def test_each_row_needs_its_order_unless_customers_have_one_approval(tmp_path: P
     bulk = Bulk(tmp_path, served, *rows)
     code, output = bulk.run()
     assert (code, "order_id: is required" in output, bulk.calls) == (2, True, 0)
+    assert "pass --one-per-customer" in output
     header = tmp_path / "rows.csv"
     header.write_text(",".join(rows[0]) + "\n" + ",".join(map(str, rows[0].values())), encoding="utf-8")
     done = run(served, "approve-many", header, "-o", bulk.out)
