@@ -268,15 +268,6 @@ def test_truncated_approval_is_decided_without_redirect(tmp_path: Path, served: 
     assert bulk.calls == 1
 
 
-def test_ledger_with_an_entry_for_each_order_is_used_as_it_states(tmp_path: Path, served: Sandbox) -> None:
-    ledger = tmp_path / "decisions.db"
-    create_at(ledger, served.base_url, order_id="order_token")
-    bulk = Bulk(tmp_path, served, make_row("approved", order_token="A1"), ledger=ledger)
-    one = run(served, "approve", bulk.file, "--ledger", ledger)
-    assert (one.returncode, bulk.run()[0], bulk.run()[0], bulk.calls) == (0, 0, 0, 1)
-    assert [entry["state"] for entry in listed(ledger)] == ["approved"]
-
-
 def test_unknown_outcomes_beside_orphan_files_advise_to_import_them(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
