@@ -93,8 +93,8 @@ def ls(
     """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
     With --ledger, the customer is the digest and the entry the key that the ledger has for them. This needs
-    the same settings as `loanasync ledger show --customer`. Ends with 3 if there are any, so you can run it
-    from cron and alert on the exit code.
+    the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any, so you can
+    run it from cron and alert on the exit code.
 
     Example: loanasync dead-letters ls --queue redis://127.0.0.1:6379
     """

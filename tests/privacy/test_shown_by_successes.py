@@ -47,7 +47,7 @@ async def test_scripted_transport_shows_no_personal_data() -> None:
     with searched() as captured:
         script = ScriptedTransport(*steps)
         async with script.client(auth_token=TOKEN, limits=LIMITS, **captured.providers) as client:
-            approved = await client.approve(CODE, planted(ApprovalRequest))
+            approved = await client.approve(CODE, planted(ApprovalRequest), order_id="first")
             refused = await client.approve(CODE, planted(ApprovalRequest), order_id="second")
             saved = await client.complete(CODE, planted(UserData))
             opened = [await client.create_request(PAYLOAD), await client.upload_documents(CODE, PAYLOAD)]

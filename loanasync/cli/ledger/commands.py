@@ -423,9 +423,9 @@ def forget_customer(ledger: Name) -> None:
     """Erase a customer, whose fiscal code comes from a prompt or standard input, and send no order any more.
 
     Erases the data of all orders in the ledger and the orphan files of this user on this machine. The keys of
-    the entries stay, so that no late response and no copy brings the data back. To permit another loan:
-    `loanasync ledger resolve KEY --as released`. Dead letters: `loanasync dead-letters delete --customer`.
-    Needs the same settings as `loanasync ledger show --customer`.
+    the entries stay, so that no late response and no copy brings the data back. To permit another loan,
+    release one of them with `loanasync ledger resolve`. Delete the customer's dead letters with
+    `loanasync dead-letters delete`. Needs the settings with which `loanasync ledger show` finds a customer.
 
     Ends with 1 if a request is in progress: then nothing is erased.
 
