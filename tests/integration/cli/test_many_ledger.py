@@ -275,7 +275,7 @@ def test_noted_creation_is_approved_first(tmp_path: Path, served: Sandbox) -> No
     assert len(served.journal.calls(operation="create_request")) == 2
 
 
-def test_creation_is_not_repeated_although_the_ledger_releases_the_row_often(
+def test_creation_is_not_repeated_after_many_releases_of_the_row(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history of an entry keeps 20 changes, and a busy ledger may undo more claims of a row."""
