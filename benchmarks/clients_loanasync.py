@@ -32,7 +32,7 @@ async def with_loanasync(scenario: Scenario, limit: int = 100, **options: Any) -
     async with opened as client:
 
         async def call() -> Result:
-            decision = await client.approve(next(codes), request(), scope=str(next(ORDERS)))
+            decision = await client.approve(next(codes), request(), order_id=str(next(ORDERS)))
             return decision.meta.status, decision.approved
 
         yield call

@@ -15,7 +15,7 @@ from byhand import recording
 from clients_loanasync import recorded, through_users_session, with_loanasync
 from clients_plain import by_hand, plain
 from inmemory import InMemoryService, client_with
-from order import APPROVED, CODE, FULL, Call, Opener, Result, Scenario
+from order import APPROVED, FULL, Call, Opener, Result, Scenario
 from rounds import goal, parser_of, save, spread
 from service import Service, serving
 
@@ -90,10 +90,10 @@ def clients() -> dict[str, Opener]:
 async def run() -> dict[str, float]:
     """Return all counts of the full order."""
     scripted = client_with(InMemoryService())
-    orders = count()
+    orders, codes = count(), Scenario("").codes
 
     async def approve() -> Result:
-        decision = await scripted.approve(CODE, FULL.request(), scope=str(next(orders)))
+        decision = await scripted.approve(next(codes), FULL.request(), order_id=str(next(orders)))
         return decision.meta.status, decision.approved
 
     figures = await function_calls("script", approve)

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from attrs import asdict, frozen
 from cores import pin
-from order import CODE, FULL, SHOP, TOKEN
+from order import FULL, SHOP, TOKEN
 from rounds import interleaved, parser_of, save, spread
 from service import DECISION, serving
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 WITHOUT, MEMORY, SQLITE, BY_HAND = "no ledger", "memory", "SQLite", "SQL by hand"
 
 _COLUMNS = (
-    "key TEXT PRIMARY KEY, state TEXT, token TEXT, payload TEXT, customer TEXT, scope TEXT, "
+    "key TEXT PRIMARY KEY, state TEXT, token TEXT, payload TEXT, customer TEXT, order_id TEXT, "
     "claimed REAL, expires REAL, changed REAL, status INTEGER, body BLOB"
 )
 _INSERT = "INSERT INTO decisions VALUES (?, 'inflight', ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
@@ -66,8 +66,8 @@ _DIGEST = "0123456789abcdef" * 4  # as long as the digests of a ledger's entry
 _STORED = ("approved", "redirectUrl", "amount", "netAmount", "instalments", "zeroInterestRate", "orderToken")
 
 
-def _key(scope: str) -> str:
-    return sha256(scope.encode()).hexdigest()
+def _key(order: str) -> str:
+    return sha256(order.encode()).hexdigest()
 
 
 def _body(raw: Mapping[str, object]) -> bytes:
@@ -94,10 +94,10 @@ class Table:
         self._connection.execute("PRAGMA fullfsync = ON")
         self._connection.execute(f"CREATE TABLE decisions ({_COLUMNS})")
 
-    async def insert(self, key: str, scope: str) -> None:
+    async def insert(self, key: str, order: str) -> None:
         """Write the claim of an approval."""
         now = time.time()
-        await self._run(_INSERT, (key, _DIGEST[:32], _DIGEST, _DIGEST, scope, now, now + 30, now))
+        await self._run(_INSERT, (key, _DIGEST[:32], _DIGEST, _DIGEST, order, now, now + 30, now))
 
     async def update(self, key: str, state: str, status: int, body: bytes) -> None:
         """Write the decision."""
@@ -132,13 +132,13 @@ class Operations:
     """
 
     store: Ledger | Table
-    scopes: Iterator[str]
+    orders: Iterator[str]
 
     async def claim_and_settle(self, place: tuple[str, Subject]) -> None:
         """Write one entry twice, or one row."""
         key, subject = place
         if isinstance(self.store, Table):
-            await self.store.insert(key, subject.scope)
+            await self.store.insert(key, subject.order)
             await self.store.update(key, "approved", 201, _BODY)
             return
         token = key[:32]
@@ -153,8 +153,8 @@ class Operations:
     async def measured(self, calls: int, in_flight: int) -> dict[str, float]:
         """Return microseconds per entry: CPU time and wall-clock time."""
         places = [
-            (_key(scope), Subject(customer=_key(f"c{scope}"), order=_key(f"o{scope}"), scope=scope))
-            for scope in islice(self.scopes, calls)
+            (_key(order), Subject(customer=_key(f"c{order}"), order=order, order_token=_key(f"o{order}")))
+            for order in islice(self.orders, calls)
         ]
         gc.collect()
         worked, began = time.process_time(), time.perf_counter()
@@ -165,18 +165,18 @@ class Operations:
 
 @frozen
 class Shop:
-    """A client that requests approvals for one customer, each in a new scope."""
+    """A client that requests approvals, each for another customer and order."""
 
     client: LoanClient
-    scopes: Iterator[str]
+    orders: Iterator[str]
     table: Table | None = None
 
-    async def approve(self, scope: str) -> None:
+    async def approve(self, order: str) -> None:
         """Request one approval."""
-        key = _key(scope)
+        key = _key(order)
         if self.table is not None:
-            await self.table.insert(key, scope)
-        decision = await self.client.approve(CODE, FULL.request(), scope=scope)
+            await self.table.insert(key, order)
+        decision = await self.client.approve(f"TST{order[-13:]:0>13}", FULL.request(), order_id=order)
         if not decision.approved:
             sys.exit("a request was not approved; the measurement is invalid")
         if self.table is not None:
@@ -184,15 +184,15 @@ class Shop:
 
     async def measured(self, calls: int, in_flight: int) -> dict[str, float]:
         """Return microseconds per approval: CPU time, wall-clock time, and that of a replayed decision."""
-        used = list(islice(self.scopes, calls))
+        used = list(islice(self.orders, calls))
         gc.collect()
         worked, began = time.process_time(), time.perf_counter()
         await _spread_over_tasks(self.approve, used, in_flight)
         figures = {"cpu": time.process_time() - worked, "wall": time.perf_counter() - began}
         if self.client.ledger is not None:
             began = time.perf_counter()
-            for scope in used:
-                await self.approve(scope)
+            for order in used:
+                await self.approve(order)
             figures["replay"] = time.perf_counter() - began
         return {name: seconds / calls * 1e6 for name, seconds in figures.items()}
 
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--in-flight", default="1,32", help="calls in flight, comma-separated")
     options = parser.parse_args()
     levels: list[dict[str, Any]] = []
-    scopes = map(str, itertools.count(time.time_ns()))  # not used by an earlier run
+    orders = map(str, itertools.count(time.time_ns()))  # not used by an earlier run
     with ExitStack() as stack, asyncio.Runner() as runner:
         found, skipped = ledgers(stack)
         for name, reason in skipped.items():
@@ -294,14 +294,14 @@ def main() -> None:
             if isinstance(ledger, SqliteLedger | RedisLedger | PostgresLedger):
                 runner.run(create_ledger(ledger, base_url=service.base_url, policy=POLICY))
         shops = {
-            name: Shop(client(ledger=ledger, ledger_policy=None if ledger is None else POLICY), scopes)
+            name: Shop(client(ledger=ledger, ledger_policy=None if ledger is None else POLICY), orders)
             for name, ledger in found.items()
         }
         by_hand = Table(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "decisions.db")
         stack.callback(by_hand.close)
-        shops[BY_HAND] = Shop(client(), scopes, by_hand)
+        shops[BY_HAND] = Shop(client(), orders, by_hand)
         stores: dict[str, Ledger | Table | None] = {**found, BY_HAND: by_hand}
-        operations = {name: Operations(store, scopes) for name, store in stores.items() if store is not None}
+        operations = {name: Operations(store, orders) for name, store in stores.items() if store is not None}
         for in_flight in map(int, options.in_flight.split(",")):
             measure = partial(measured, runner, calls=options.calls, in_flight=in_flight)
             turns = {name: partial(measure, each) for name, each in operations.items()}

@@ -6,7 +6,7 @@ from loanasync._enums import Citizenship, DocumentType, EducationalQualification
 from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._public import name_by_package
-from loanasync._results import Approved, Decision, Meta, Problem, Problems, RawResponse, Refused
+from loanasync._results import Approved, Decision, Known, Meta, Problem, Problems, RawResponse, Refused
 from loanasync._schema import RequestRules, schema
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout
 from loanasync._transport.base import Transport
@@ -72,6 +72,7 @@ __all__ = [
     "InFlightError",
     "InvalidFiscalCodeError",
     "InvalidRequestError",
+    "Known",
     "LedgerError",
     "LedgerMismatchError",
     "LedgerUnavailableError",

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
 import aiohttp
@@ -27,17 +26,17 @@ from loanasync._protocol.endpoints import (
     APPROVE,
     COMPLETE,
     CREATE_REQUEST,
+    KNOWN,
     UPLOAD_DOCUMENTS,
     Call,
     prepare_options,
 )
 from loanasync._public import LazyModule
-from loanasync._results import Decision, Problems
+from loanasync._results import Decision, Known, Problems
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._runtime.run import NothingKnownError
 from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Clock, Transport
@@ -314,58 +313,10 @@ class LoanClient(Closing):
         Example:
             >>> from loanasync.ledger import MemoryLedger
             >>> from loanasync.testing import scripted_client
-            >>> scripted_client(ledger=MemoryLedger()).ledger_policy.keep
-            'decision'
+            >>> scripted_client(ledger=MemoryLedger()).ledger_policy.wait
+            2.0
         """
         return None if self._ledger_guard is None else self._ledger_guard.policy
-
-    async def entry_key(self, fiscal_code: str, *, scope: str = "", order_token: str | None = None) -> str:
-        """Return the key of the ledger entry of an approval.
-
-        Without an entry, it is the key that the entry would have.
-
-        Args:
-            fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
-            scope: The `scope` that was passed to `approve`.
-            order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
-
-        Raises:
-            ConfigurationError: The client has no ledger.
-            InvalidRequestError: The fiscal code is invalid, or the order token is missing.
-            LedgerMismatchError: The ledger does not fit this client.
-            LedgerUnavailableError: The ledger is not available.
-
-        Example:
-            >>> from loanasync.ledger import MemoryLedger
-            >>> from loanasync.testing import approved, scripted_client
-            >>> async def example() -> str:
-            ...     async with scripted_client(approved(), ledger=MemoryLedger()) as shop:
-            ...         await shop.approve(fiscal_code, request)
-            ...         entry = await shop.ledger.get(await shop.entry_key(fiscal_code))
-            ...         return entry.state
-            >>> run(example())
-            <State.APPROVED: 'approved'>
-        """
-        if self._ledger_guard is None:
-            del fiscal_code, order_token  # personal: must not be in a traceback
-            raise ConfigurationError("ledger", "is missing; pass ledger=... to LoanClient")
-        problems = (
-            *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
-            *self._ledger_guard.order_token_problems(order_token),
-        )
-        if problems:
-            del fiscal_code, order_token  # personal: must not be in a traceback
-            raise InvalidRequestError(problems)
-        from loanasync.ledger.keys import Approval  # noqa: PLC0415  (only with a ledger)
-        from loanasync.ledger.resolution import entry_key  # noqa: PLC0415  (only with a ledger)
-
-        code = rules.normalize_fiscal_code(fiscal_code)
-        approval = Approval(self._options.shop.shop_id, code, scope, order_token)
-        key = await entry_key(self._ledger_guard, approval)
-        del fiscal_code, code, order_token, approval  # personal: must not be in a traceback
-        if isinstance(key, LoanError):
-            raise type(key)(*key.args)
-        return key
 
     async def resolve(
         self,
@@ -373,7 +324,7 @@ class LoanClient(Closing):
         outcome: Literal["approved", "refused", "not_evaluated"],
         *,
         source: str,
-        scope: str = "",
+        order_id: str = "",
         order_token: str | None = None,
         note: str = "",
     ) -> "ledgers.Entry":
@@ -394,9 +345,9 @@ class LoanClient(Closing):
                 be delivered again after a later request.
             source: The source of the outcome, such as ``"webhook"``. It is stored, so it must not contain
                 personal data.
-            scope: The `scope` that was passed to `approve`.
-            order_token: Order token of the request. Required with ``LedgerPolicy(scope="order_token")``.
-                Otherwise it selects the entry of this order if the customer has entries in several scopes.
+            order_id: The `order_id` that was passed to `approve`.
+            order_token: Order token of the request, as a statement of the service names it: finds the entry
+                without its `order_id`.
             note: A text for people, such as a ticket number or the id of the webhook's event. It is stored,
                 so it must not contain personal data.
 
@@ -434,15 +385,14 @@ class LoanClient(Closing):
 
         problems = (
             *rules.check_fiscal_code(fiscal_code, strict=self._options.strict),
-            *statement_problems(outcome, source, note),
-            *rules.check_scope(scope),
-            *self._ledger_guard.order_token_problems(order_token),
+            *statement_problems(outcome, source, note, order_token),
+            *rules.check_order_id(order_id),
         )
         if problems:
             del fiscal_code, order_token, note, source  # personal: must not be in a traceback
             raise InvalidRequestError(problems)
         code = rules.normalize_fiscal_code(fiscal_code)
-        approval = Approval(self._options.shop.shop_id, code, scope, order_token)
+        approval = Approval(self._options.shop.shop_id, code, order_id, order_token)
         del fiscal_code, code, order_token  # personal: must not be in a traceback
         result = await resolve_customer(self._ledger_guard, approval, outcome, source, note)
         del approval
@@ -525,7 +475,7 @@ class LoanClient(Closing):
         request: ApprovalRequest,
         *,
         additional_data_needed: bool = False,
-        scope: str = "",
+        order_id: str = "",
         repeat_unknown: bool = False,
         wait: float | None = None,
         timeout: Timeout | None = None,
@@ -541,8 +491,9 @@ class LoanClient(Closing):
             fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
             request: Data of the order and the customer. `amount` is in euro cents.
             additional_data_needed: True if the service asked for the additional data (spec §2.1).
-            scope: Distinguishes several applications of one customer, for example by an order number. It must
-                not contain personal data.
+            order_id: Number of the order, never of an attempt: each order is an approval of its own. Without
+                it the customer has one approval. An order whose outcome is open stops the customer's next
+                one. It must not contain personal data.
             repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been
                 evaluated.
             wait: Seconds to wait for another event loop or thread that is requesting the same approval, and
@@ -560,7 +511,7 @@ class LoanClient(Closing):
             UnexpectedResponseError: The response does not follow the specification.
             TransportError: No response arrived; see its `outcome`.
             OutcomeUnknownError: An earlier request has an unknown outcome; no request was sent.
-            PayloadMismatchError: This customer's approval was requested with other data.
+            PayloadMismatchError: This customer's approval was requested with other data or for another order.
             CircuitOpenError: The circuit breaker is open; no request was sent. Call again later.
             InFlightError: The approval is still being decided by another worker; no request was sent.
             LedgerError: The ledger prevents the call, or could not be written.
@@ -575,7 +526,7 @@ class LoanClient(Closing):
             fiscal_code,
             request,
             additional_data_needed=additional_data_needed,
-            scope=scope,
+            order_id=order_id,
             repeat_unknown=repeat_unknown,
             wait=wait,
         )
@@ -583,63 +534,42 @@ class LoanClient(Closing):
         decision: Decision = await self._start(call, timeout, retry)
         return decision
 
-    async def recall(
-        self,
-        fiscal_code: str,
-        request: ApprovalRequest,
-        *,
-        additional_data_needed: bool = False,
-        scope: str = "",
-        wait: float | None = None,
-        timeout: Timeout | None = None,
-    ) -> Decision | None:
-        """Return the decision of an earlier `approve` with the same data, and send nothing.
+    async def known(self, fiscal_code: str, *, order_id: str = "", timeout: Timeout | None = None) -> Known:
+        """Return what the ledger, or the memory of this process, knows of an approval. Send nothing.
 
-        Use it before `create_request`, so that the page of a decided order does not depend on the service. It
-        asks the ledger, or without a ledger the memory of this process, which lasts for an hour. If the
-        approval is being decided, it waits as `approve` does.
+        It needs no form, does not compare the data, and does not wait for a request in progress.
 
         Args:
             fiscal_code: Fiscal code of the customer, as for `approve`.
-            request: Data of the order and the customer.
-            additional_data_needed: As for `approve`.
-            scope: The `scope` of `approve`.
-            wait: As for `approve`.
+            order_id: The `order_id` of `approve`.
             timeout: Time limits of this call instead of the client's.
 
-        Returns:
-            The decision, or None if `approve` would send the request.
-
         Raises:
-            InvalidRequestError: The request breaks rules.
-            OutcomeUnknownError: The approval was requested and has an unknown outcome.
-            PayloadMismatchError: This customer's approval was requested with other data.
-            InFlightError: The approval is still being decided by another worker.
-            LedgerError: The ledger cannot be read.
+            InvalidRequestError: The fiscal code or the order is invalid.
+            LedgerError: The ledger cannot be read, or does not fit this client.
 
         Example:
-            >>> run(client.recall(fiscal_code, request)) is None
-            True
+            >>> run(client.known(fiscal_code)).state
+            'none'
             >>> _ = run(client.approve(fiscal_code, request))
-            >>> run(client.recall(fiscal_code, request)).approved
-            True
+            >>> run(client.known(fiscal_code)).state
+            'approved'
         """
-        call = APPROVE.prepare(
-            self._options,
-            fiscal_code,
-            request,
-            additional_data_needed=additional_data_needed,
-            scope=scope,
-            wait=wait,
-            sends_nothing=True,
+        options = self._options
+        problems = (
+            *rules.check_fiscal_code(fiscal_code, strict=options.strict),
+            *rules.check_order_id(order_id),
         )
-        del fiscal_code, request  # personal: must not be in a traceback
-        decision: Decision
         try:
-            decision = await self._start(call, timeout, None)
-        except NothingKnownError:
-            return None
-        return decision
+            if problems:
+                raise self._pipeline.telemetry.not_begun("known", InvalidRequestError(problems, "known"))
+            code = rules.normalize_fiscal_code(fiscal_code)
+            call = Call(endpoint=KNOWN, shop=options.shop, fiscal_code=code, body=b"{}", order_id=order_id)
+            if timeout is not None:
+                options = options.with_changes(timeout=timeout)
+        finally:
+            del fiscal_code  # personal: must not be in a traceback
+        return await self._flights.known(call, options.timeout, options.retry)
 
     async def _approve_row(
         self,
@@ -647,7 +577,7 @@ class LoanClient(Closing):
         request: ApprovalRequest,
         *,
         additional_data_needed: bool = False,
-        scope: str = "",
+        order_id: str = "",
         wait: float,
         timeout: Timeout | None = None,
         retry: RetryPolicy | None = None,
@@ -658,7 +588,7 @@ class LoanClient(Closing):
             fiscal_code,
             request,
             additional_data_needed=additional_data_needed,
-            scope=scope,
+            order_id=order_id,
             wait=wait,
         )
         del fiscal_code, request  # personal: must not be in a traceback
@@ -672,7 +602,6 @@ class LoanClient(Closing):
         concurrency: int = 64,
         stop_after: int | None = 20,
         rate: float | None = None,
-        ordered: bool = False,
         progress: "bulk.Progress" = None,
         wait: float = math.inf,
         timeout: Timeout | None = None,
@@ -684,8 +613,9 @@ class LoanClient(Closing):
         ``2 * concurrency`` rows are in progress or wait to be read, so reading slowly slows down the calls.
 
         The calls begin slowly: four at a time, and one more with each decision, up to `concurrency`. While
-        the circuit breaker is open, rows wait, and one at a time tries again. If you stop the calls then, the
-        rows that wait get a `CircuitOpenError`.
+        the circuit breaker is open, rows wait, and one at a time tries again. After a first decision, they
+        also wait, at most for an hour, if nothing can be sent, for example while the service restarts. If you
+        stop the calls then, the rows that wait get the error that `Approvals.paused` has.
 
         An exception from `rows` or `progress` stops further calls. It is raised after you have read the
         results of all calls in progress. If it is a CancelledError, GeneratorExit, StopIteration or
@@ -697,9 +627,10 @@ class LoanClient(Closing):
             concurrency: Maximum number of concurrent calls, also limited by the client's ``max_concurrency``.
             stop_after: Take no more rows after this number of rows in sequence without a decision, whatever
                 their errors are. A RuntimeWarning and `Approvals.stopped` have the reason. Rows that the
-                client or the ledger did not send are not counted. None: do not stop.
+                client or the ledger did not send, and rows that were in flight when the circuit breaker
+                opened, are not counted. None: do not stop. A shop that the service refuses stops the calls
+                after the first row, or five in sequence.
             rate: Maximum number of calls started per second, evenly spaced. Retries are not counted.
-            ordered: Return the results in the order of the rows. A slow call then delays later results.
             progress: True to show a progress bar (extra ``notebook``), or a function that is called with each
                 `loanasync.bulk.RowResult` as soon as its response has arrived.
             wait: With a ledger, seconds that a row waits for another process that is requesting it, at most
@@ -727,12 +658,11 @@ class LoanClient(Closing):
             return Approvals(
                 self._approve_row,
                 rows,
-                open_circuit=partial(self._pipeline.open_circuit, self._options.shop),
+                open_circuit=self._pipeline.open_circuit,
                 sleep=self._pipeline.sleep,
                 concurrency=concurrency,
                 stop_after=stop_after,
                 rate=rate,
-                ordered=ordered,
                 progress=progress,
                 wait=wait,
                 timeout=timeout,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Literal, NoReturn, Self, TypeAlias, cast, get_args
 
 import attrs
@@ -390,6 +391,43 @@ class Refused(_Echo):
 
 
 Decision: TypeAlias = Approved | Refused
+
+KnownState: TypeAlias = Literal[
+    "none", "released", "inflight", "unknown", "lost", "held", "approved", "refused", "erased"
+]
+
+
+@frozen(kw_only=True)
+class Known:
+    """The state of an approval in the ledger, or in the memory of the process (`LoanClient.known`).
+
+    Args:
+        state: ``none``: not requested. ``released``: requested and not evaluated. The other states are those
+            of `loanasync.ledger.State`.
+        decision: The decision, without echoed personal data from a ledger. None without a decision, or if it
+            is not kept any more.
+        entry: Key of the entry in the ledger, also of one that does not exist yet; None without a ledger.
+        claimed: Time of the first request, if the ledger knows it.
+        changed: Time at which the approval entered its state.
+        expires: Time at which the lease of the last request expires, if the ledger knows it.
+        note: The cause of the state, such as the name of an error class, or a person's own words.
+
+    Example:
+        >>> _ = run(client.approve(fiscal_code, request, order_id="A-1001"))
+        >>> known = run(client.known(fiscal_code, order_id="A-1001"))
+        >>> known.state, known.decision.amount, run(client.known(fiscal_code, order_id="A-1002")).state
+        ('approved', 45000, 'none')
+    """
+
+    state: KnownState
+    decision: Decision | None = None
+    entry: str | None = None
+    claimed: datetime | None = None
+    changed: datetime | None = None
+    expires: datetime | None = None
+    note: str = ""
+
+
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
 
 

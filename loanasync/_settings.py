@@ -149,14 +149,12 @@ class CircuitBreaker(ValueObject):
     seconds, one call at a time tries. A decision closes the breaker. A further failure opens it for another
     pause.
 
-    A 4xx that does not count as `denied`, such as a 409, and a decision that cannot be read never count,
-    because shoppers can cause both. A request that was not sent does not count either.
+    A 4xx, such as a 403 or a 409, and a decision that cannot be read never count: shoppers can cause a 409,
+    and a 403 evaluates nobody. A request that was not sent does not count either.
 
     Args:
         unknown: Number of customers whose approval ended without a response or, after its last attempt, with
             a 5xx.
-        denied: Number of customers of one shop whose approval ended with the 403 of the specification or
-            with "This sales point cannot apply for a loan" (spec §7). Only this shop is then refused.
         within: Seconds in which these failures must happen.
         pause: Seconds until a call tries again.
 
@@ -177,15 +175,13 @@ class CircuitBreaker(ValueObject):
 
     unknown: int = 5
     """Number of customers whose approval ended with a 5xx or without a response (spec §7)."""
-    denied: int = 5
-    """Number of customers of one shop that was denied access (spec §7)."""
     within: float = 60.0
     """Seconds in which these failures must happen."""
     pause: float = 30.0
     """Seconds until a call tries again."""
 
     def __attrs_post_init__(self) -> None:
-        _require_count("breaker", 1, unknown=self.unknown, denied=self.denied)
+        _require_count("breaker", 1, unknown=self.unknown)
         _require_seconds("breaker", within=self.within, pause=self.pause)
 
 

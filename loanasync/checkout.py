@@ -208,7 +208,7 @@ async def checkout(
     approved_url: str,
     additional_data_needed: Callable[[AnyJSON], bool] = _says_nothing,
     already_created: Callable[[LoanError], bool] = _says_already_evaluated,
-    scope: str = "",
+    order_id: str = "",
     create_timeout: Timeout | None = None,
 ) -> Page:
     """Create a request, request its approval, and return the page to show.
@@ -231,7 +231,7 @@ async def checkout(
             specification does not show this response.
         already_created: Returns True if an error of the creation means that the request exists already. By
             default, only `AlreadyEvaluatedError` does.
-        scope: The `scope` of `LoanClient.approve`.
+        order_id: The `order_id` of `LoanClient.approve`.
         create_timeout: Time limits of the creation instead of the client's.
 
     Example:
@@ -250,7 +250,7 @@ async def checkout(
         payload,
         additional_data_needed,
         already_created,
-        scope,
+        order_id,
         create_timeout,
     )
     del fiscal_code, request, payload  # personal: must not be in a traceback
@@ -338,7 +338,7 @@ class _Click:
     payload: Mapping[str, JSON] = field(repr=mask)
     additional_data_needed: Callable[[AnyJSON], bool]
     already_created: Callable[[LoanError], bool]
-    scope: str
+    order_id: str
     create_timeout: Timeout | None
     needs_data: bool = False
     has_recalled: bool = False  # the ledger or the client's memory was read
@@ -355,35 +355,35 @@ class _Click:
             raise asyncio.CancelledError
         self.is_preparing = True
         try:
-            decision = await self._prepare(may_send=not has_others or self.client.ledger is not None)
+            await self._prepare(may_send=not has_others or self.client.ledger is not None)
         finally:
             self.is_preparing = False
         self.may_evaluate = True
-        if decision is not None:
-            return decision
         return await self.client.approve(
-            self.fiscal_code, self.request, additional_data_needed=self.needs_data, scope=self.scope
+            self.fiscal_code, self.request, additional_data_needed=self.needs_data, order_id=self.order_id
         )
 
-    async def _prepare(self, *, may_send: bool) -> Decision | None:
-        """Create the request, unless its approval is known, and return the known decision."""
+    async def _prepare(self, *, may_send: bool) -> None:
+        """Create the request, unless its approval is known."""
+        if problems := self.client.check(self.fiscal_code, self.request):
+            raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
-        decision = await self.client.recall(self.fiscal_code, self.request, scope=self.scope)
+        known = await self.client.known(self.fiscal_code, order_id=self.order_id)
         self.has_recalled = True
-        if decision is None and not may_send:
+        is_new = known.state in ("none", "released")
+        if is_new and not may_send:
             log(
                 WARNING,
                 "checkout: nothing is sent: another click holds the order, and there is no ledger",
             )
             raise InFlightError("approve", "")
-        if decision is None:
+        if is_new:
             try:
                 created = await self.client.create_request(self.payload, timeout=self.create_timeout)
                 self.needs_data = self.additional_data_needed(created)
             except LoanError as error:
                 if not self.already_created(error):
                     raise
-        return decision
 
 
 def _restored(stored: Mapping[str, Any] | None) -> Decision | None:

@@ -57,10 +57,9 @@ from loanasync._public import name_by_package
 from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
-CircuitReason: TypeAlias = Literal["unknown", "denied"]
+CircuitReason: TypeAlias = Literal["unknown"]
 CIRCUIT_CAUSES: dict[CircuitReason, str] = {
     "unknown": "recent approvals ended without a response or with a 5xx",
-    "denied": "the service denied recent approvals of this shop; check shop_id and auth_token",
 }
 
 
@@ -161,13 +160,11 @@ class ClientClosedError(LoanError):
 class CircuitOpenError(LoanError):
     """The circuit breaker of the client is open; no request was sent. Call again after `retry_after` seconds.
 
-    It opens after several approvals of different customers without a response or with a 5xx, or after the
-    service has denied access to the shop several times.
+    It opens after several approvals of different customers without a response or with a 5xx.
 
     Args:
         operation: Name of the call, ``approve``.
-        reason: ``unknown``: recent approvals ended with a 5xx or without a response. ``denied``: the service
-            denied recent approvals of this shop.
+        reason: ``unknown``: recent approvals ended with a 5xx or without a response.
         retry_after: Seconds until a call may try again, 0 or more.
         entry: Key of the call's entry in the ledger, None without a ledger.
 
@@ -811,8 +808,8 @@ class DeadlineExceededError(TransportError):
 
 UnresolvedState = Literal["unknown", "lost", "held"]
 _DECIDED_ADVICE = (
-    "repeat the call with the original data to get the decision, "
-    "or pass a different scope for a new application"
+    "repeat the call with the data and the order_id of that request to get the decision, "
+    "or pass the order_id of a new order"
 )
 _MISMATCH_ADVICE = {
     "inflight": "wait for that request, then repeat the call with its data",
@@ -824,13 +821,10 @@ _OUTCOMES: dict[str, Outcome] = {"approved": "approved", "refused": "refused"}
 _CONTRADICTION_ADVICE = "ask the service for the outcome, then look at the entry with loanasync ledger show"
 _NOT_RESOLVED = {
     "missing": (
-        "this customer has no entry; check the fiscal code, the scope and the order token, and the shop, "
+        "this customer has no entry; check the fiscal code, the order_id and the order token, and the shop, "
         "the key and the environment of the client"
     ),
-    "ambiguous": (
-        "entries in several scopes have this order token; pass the scope, too, or no order token for the one "
-        "without scope"
-    ),
+    "ambiguous": ("several orders of the customer have this order token; pass the order_id instead"),
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
         "the approval was requested again after an earlier request; ask the service for the outcome of the "
@@ -1002,22 +996,28 @@ class OutcomeUnknownError(LedgerError):
 
 @define(slots=False, repr=False)
 class DecisionForgottenError(LedgerError):
-    """The service decided within the last hour, and the process no longer has the decision.
+    """The decision about this customer is not kept any more; no request was sent.
 
-    Only a client without a ledger raises it: the process keeps the last 10,000 decisions, at most 64 MiB of
-    responses. No request was sent. Ask the service for the decision, and pass a ledger to `LoanClient`.
+    Without a ledger, the service decided within the last hour: the process keeps the last 10,000 decisions,
+    at most 64 MiB of responses. Ask the service for the decision, and pass a ledger to `LoanClient`. With a
+    ledger, a person has erased the customer with ``loanasync ledger forget``.
 
     Args:
-        outcome: ``approved`` or ``refused``.
+        outcome: ``approved`` or ``refused``; ``unknown`` for a customer who was erased.
 
     Example:
         >>> print(DecisionForgottenError("approve", "", "approved"))
         approve: the service has decided (approved), but this process keeps only its last decisions; reque...
     """
 
-    outcome: Literal["approved", "refused"]
+    outcome: Literal["approved", "refused", "unknown"]
 
     def __str__(self) -> str:
+        if self.outcome == "unknown":
+            return (
+                f"{self._entry}: the data of this customer were erased; request not sent; for another loan, "
+                "run loanasync ledger resolve --customer --as released"
+            )
         return (
             f"{self._entry}: the service has decided ({self.outcome}), but this process keeps only its last "
             "decisions; request not sent; look it up at the service, and use a ledger"
@@ -1028,8 +1028,9 @@ class DecisionForgottenError(LedgerError):
 class PayloadMismatchError(LedgerError):
     """This customer's approval was requested before with other data; no request was sent.
 
-    If it is the same application, repeat the call with the data of the first request. For a new application
-    pass a different ``scope``. A client without a ledger compares the approvals of the last hour.
+    If it is the same order, repeat the call with the data of the first request. For another order pass its
+    number as `order_id`. Without `order_id`, a decided order of the customer has this error, too. A client
+    without a ledger compares the approvals of the last hour.
 
     Args:
         state: State of the first request, such as ``approved`` or ``inflight``.
@@ -1064,12 +1065,12 @@ class PayloadMismatchError(LedgerError):
 class NotResolvedError(LedgerError):
     """`LoanClient.resolve` wrote nothing: no entry, or several, or one that contradicts the stated outcome.
 
-    Check the customer, the scope and the order token. If they are right, ask the service for the outcome, and
+    Check the customer, the order and the order token. If they are right, ask the service for the outcome, and
     look at the entry with ``loanasync ledger show``.
 
     Args:
-        state: ``missing``: the customer has no entry. ``ambiguous``: the customer has entries of this order
-            token in several scopes. Otherwise the state of the entry, which contradicts the stated outcome.
+        state: ``missing``: the customer has no entry. ``ambiguous``: several orders of the customer have
+            this order token. Otherwise the state of the entry, which contradicts the stated outcome.
             For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the
             approval was requested again after an earlier request.
         stated: The stated outcome.

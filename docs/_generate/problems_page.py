@@ -12,7 +12,6 @@ from loanasync._protocol.error_bodies import read_problems
 from loanasync._validation import rules
 from loanasync._validation.validators import Rule, checker
 from loanasync.bulk.rows import arguments_of as arguments_of_row
-from loanasync.ledger.guard import _NO_ORDER_TOKEN
 from loanasync.testing import approval_request
 from loanasync.worker.handler import arguments_of as arguments_of_message
 
@@ -70,8 +69,7 @@ def problems_of_checks() -> Iterator[Problem]:
     yield from _check(approval_request(), needed=True)
     yield from _check(5)
     yield from rules.check_user_data(5)
-    yield from rules.check_scope(5)
-    yield _NO_ORDER_TOKEN
+    yield from rules.check_order_id(5)
     row: Any = 5
     for received in (5, {"a": 1, "request": 5, "additional_data_needed": 5}):
         yield from _raised(lambda received=received: arguments_of_message(received))

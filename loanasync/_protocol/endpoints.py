@@ -86,7 +86,7 @@ class Endpoint(ValueObject):
         payload: object,
         *,
         additional_data_needed: bool = False,
-        scope: str = "",
+        order_id: str = "",
         **others: Any,
     ) -> "Call | InvalidRequestError":
         """Return a valid call, or an error with all problems; `others` are further arguments of `Call`.
@@ -96,11 +96,11 @@ class Endpoint(ValueObject):
         code, problems = self.checked(
             options, fiscal_code, payload, additional_data_needed=additional_data_needed
         )
-        if not isinstance(scope, str):
-            problems += rules.check_scope(scope)
+        if order_id != "":
+            problems += rules.check_order_id(order_id)
         if problems:
             return InvalidRequestError(problems, self.operation)
-        return self.call(options.shop, options.dialect, code, payload, scope=scope, **others)
+        return self.call(options.shop, options.dialect, code, payload, order_id=order_id, **others)
 
     def call(
         self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object, **others: Any
@@ -146,10 +146,9 @@ class Call(ValueObject):
         amount: Amount of an approval request, in euro cents.
         order_token: Order token of an approval request.
         has_extra: True if the body of an approval has members of `extra`, in the order of the caller.
-        scope: Distinguishes several applications of one customer.
+        order_id: Number of the order, which is a part of the approval's identity.
         repeat_unknown: Send the request even if the outcome of an earlier request is unknown.
         wait: Seconds to wait for another owner of the ledger's entry; None: as the ledger's policy says.
-        sends_nothing: Return what is known of the approval, and send no request.
     """
 
     endpoint: Endpoint
@@ -159,10 +158,9 @@ class Call(ValueObject):
     amount: int | None = None
     order_token: str | None = field(default=None, repr=mask)
     has_extra: bool = False
-    scope: str = ""
+    order_id: str = ""
     repeat_unknown: bool = False
     wait: float | None = None
-    sends_nothing: bool = False
 
     def request(self, trace_headers: Mapping[str, str], auth_token: str | None = None) -> Request:
         """Return the HTTP request, with this token if the shop has a function for it."""
@@ -479,7 +477,8 @@ UPLOAD_DOCUMENTS = Endpoint(  # spec §4.3
 )
 
 
-OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE))
+KNOWN = evolve(APPROVE, operation="known")  # sends nothing: it reads the decision of an earlier approval
+OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_DOCUMENTS, COMPLETE, KNOWN))
 
 
 def prepare_options(options: Options) -> None:

@@ -1,6 +1,5 @@
 """The circuit breaker of a client: it refuses approvals while the service decides none."""
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import count
 from secrets import token_bytes
@@ -13,20 +12,12 @@ from loanasync._protocol.endpoints import SYSTEM_FAULT, CircuitChange, Outcome
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
 from loanasync._settings import CircuitBreaker
-from loanasync.errors import (
-    AccessDeniedError,
-    AlreadyEvaluatedError,
-    CircuitReason,
-    LoanError,
-    ShopNotAllowedError,
-)
+from loanasync.errors import AlreadyEvaluatedError, CircuitReason, LoanError
 
 # ``decided`` proves that the service works. ``other`` is neither a proof nor a failure: during an outage, a
-# service may still reject wrong fields and recognize customers that it has evaluated.
-Verdict: TypeAlias = Literal["decided", "unknown", "denied", "other"]
+# service may still reject wrong fields and recognize customers that it has evaluated. A 403 evaluates nobody.
+Verdict: TypeAlias = Literal["decided", "unknown", "other"]
 
-_ACCESS_DENIED = "access_denied"  # code of the problem in the 403 of spec §7
-_SERVICE = ""  # the key of the circuit that all shops share
 _TRIAL_WAIT = 1.0  # seconds after which to ask again while another call tries; most trials are shorter
 
 
@@ -44,11 +35,9 @@ class Circuit:
     Times are seconds of any clock that does not go back.
 
     Args:
-        reason: The failures that it counts.
         settings: The settings of the client.
     """
 
-    reason: CircuitReason
     _settings: CircuitBreaker
     open_until: float | None = field(init=False, default=None)  # None: closed
     _failed: dict[bytes, float] = field(init=False, factory=dict)  # last failure of each customer, in order
@@ -85,7 +74,7 @@ class Circuit:
             self._failed[customer] = now
             while next(iter(self._failed.values())) < now - self._settings.within:
                 del self._failed[next(iter(self._failed))]
-            if len(self._failed) < getattr(self._settings, self.reason):
+            if len(self._failed) < self._settings.unknown:
                 return False
             self._failed.clear()
         self.open_until = now + self._settings.pause
@@ -93,7 +82,7 @@ class Circuit:
 
 
 class Breaker(ForkSafe):
-    """The circuits of a client and its copies: one for unknown outcomes, and one for each shop's denials.
+    """The circuit of a client and its copies.
 
     All methods may be called from several event loops and threads.
 
@@ -101,8 +90,8 @@ class Breaker(ForkSafe):
         settings: The settings of the client.
 
     Attributes:
-        circuits: The circuits that are open or have counted failures, by shop. Empty while all is well, so
-            that an approval need not call this object.
+        circuits: The circuit, while it is open or has counted failures. Empty while all is well, so that an
+            approval need not call this object.
     """
 
     def __init__(self, settings: CircuitBreaker) -> None:
@@ -110,69 +99,62 @@ class Breaker(ForkSafe):
         self._settings = settings
         self._secret = token_bytes(16)  # so that a digest cannot be guessed from a fiscal code
         self._numbers = count(1)
-        self.circuits: dict[str, Circuit] = {}
+        self.circuits: list[Circuit] = []
 
-    def refusal(self, shop: str, now: float) -> Refusal | None:
-        """Return a refusal if a circuit for this shop is open, else None. Its `seconds` may be 0."""
+    def refusal(self, now: float) -> Refusal | None:
+        """Return a refusal if the circuit is open, else None. Its `seconds` may be 0."""
         with self.lock:
-            waits = [Refusal(each.reason, each.wait(now)) for each in self._open_circuits(shop)]
-            return max(waits, key=lambda refusal: refusal.seconds, default=None)
+            circuit = self._open_circuit()
+            return None if circuit is None else Refusal("unknown", circuit.wait(now))
 
-    def admit(self, shop: str, now: float, until: float) -> Refusal | int:
+    def admit(self, _shop: str, now: float, until: float) -> Refusal | int:
         """Return the number of a trial, 0 if the call needs none, or a refusal.
 
         Args:
-            shop: The shop of the call.
             now: The present time.
             until: The deadline of the call.
         """
         with self.lock:
-            refusal = self.refusal(shop, now)
-            if refusal is None:
+            refusal, circuit = self.refusal(now), self._open_circuit()
+            if refusal is None or circuit is None:
                 return 0
             if refusal.seconds:
                 return refusal
             number = next(self._numbers)
-            for circuit in self._open_circuits(shop):
-                circuit.start_trial(number, until)
+            circuit.start_trial(number, until)
             return number
 
     def record(
-        self, shop: str, customer: str, verdict: Verdict, trial: int, now: float
+        self, _shop: str, customer: str, verdict: Verdict, trial: int, now: float
     ) -> tuple[CircuitChange, ...]:
-        """Record the verdict about a call; return the circuits that it opens and closes.
+        """Record the verdict about a call; return what it opens or closes.
 
         Args:
-            shop: The shop of the call.
             customer: The fiscal code, of which only a digest is kept.
             verdict: The verdict.
             trial: The number of the call's trial, or 0.
             now: The present time.
         """
         with self.lock:
+            circuit = self._open_circuit()
             if verdict == "decided":
-                closed = [each.reason for each in self._open_circuits(shop)]
-                for key in (_SERVICE, shop):
-                    self.circuits.pop(key, None)
-                return tuple(CircuitChange(reason) for reason in closed)
+                self.circuits.clear()
+                return () if circuit is None else (CircuitChange("unknown"),)
             changes: tuple[CircuitChange, ...] = ()
-            if verdict != "other" and self._fail(shop, customer, verdict, trial, now):
-                changes = (CircuitChange(verdict, self._settings.pause),)
-            for circuit in self._open_circuits(shop):
+            if verdict == "unknown" and self._fail(customer, trial, now):
+                changes = (CircuitChange("unknown", self._settings.pause),)
+            if circuit is not None:
                 circuit.end_trial(trial)
         return changes
 
-    def _fail(self, shop: str, customer: str, reason: CircuitReason, trial: int, now: float) -> bool:
-        key = _SERVICE if reason == "unknown" else shop
-        circuit = self.circuits.setdefault(key, Circuit(reason, self._settings))
+    def _fail(self, customer: str, trial: int, now: float) -> bool:
+        if not self.circuits:
+            self.circuits.append(Circuit(self._settings))
         digest = blake2b(customer.encode(), key=self._secret, digest_size=16).digest()
-        return circuit.fail(digest, trial, now)
+        return self.circuits[0].fail(digest, trial, now)
 
-    def _open_circuits(self, shop: str) -> Iterator[Circuit]:
-        for key in (_SERVICE, shop):
-            circuit = self.circuits.get(key)
-            if circuit is not None and circuit.open_until is not None:
-                yield circuit
+    def _open_circuit(self) -> Circuit | None:
+        return next((each for each in self.circuits if each.open_until is not None), None)
 
 
 def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, was_written: bool) -> Verdict:
@@ -190,6 +172,4 @@ def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, was_
     if last.status not in range(SYSTEM_FAULT):  # or, from a user's transport, of a wrong type
         # Shoppers cause this text by repeating their requests.
         return "other" if isinstance(result, AlreadyEvaluatedError) else "unknown"
-    if isinstance(result, AccessDeniedError):  # spec §7; a firewall sends another body
-        return "denied" if [each.code for each in result.problems] == [_ACCESS_DENIED] else "other"
-    return "denied" if isinstance(result, ShopNotAllowedError) else "other"
+    return "other"

@@ -20,7 +20,7 @@ from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome, is_system_fault
 from loanasync._protocol.json import sort_members
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._results import Decision
+from loanasync._results import Decision, Known
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error
@@ -94,11 +94,7 @@ class Flight(Run):
         self.guard: Guard = guard or (_UNGUARDED if memory is None else memory.guard)
         self._process = os.getpid()
         if memory is not None:
-            try:
-                self.customer, self.payload = memory.digests_of(call, self.guard)
-            except LoanError as error:
-                pipeline.telemetry.not_begun(call.endpoint.operation, error)
-                raise
+            self.customer, self.payload = memory.digests_of(call)
 
     @property
     def is_dead(self) -> bool:
@@ -330,7 +326,7 @@ class Flight(Run):
 class Memory(ForkSafe):
     """The approvals of the clients that share it: those in progress, and those of the last hour.
 
-    An approval is identified by service, shop, customer and scope. The digests of these have a random secret,
+    An approval is identified by service, shop, customer and order. The digests of these have a random secret,
     so that they cannot be guessed from personal data. All methods may be called from several event loops and
     threads.
 
@@ -344,16 +340,19 @@ class Memory(ForkSafe):
         self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, Flight] = {}
 
-    def digests_of(self, call: Call, guard: Guard) -> tuple[bytes, bytes]:
-        """Return the digest of shop, customer and scope, and the digest of the request's members."""
-        names = (call.shop.base_url, call.shop.shop_id, call.fiscal_code or "", *guard.parts(call))
+    def digests_of(self, call: Call) -> tuple[bytes, bytes]:
+        """Return the digests of shop, customer and order, and the digest of the request's members."""
         customer = self._hash.copy()
-        customer.update("\0".join(map(str, names)).encode(errors="surrogatepass"))
+        customer.update(f"{call.shop.base_url}\0{call.shop.shop_id}\0{call.fiscal_code}".encode())
+        approval = customer.digest()
+        if call.order_id:
+            customer.update(f"\0{call.order_id}".encode(errors="surrogatepass"))
+            approval += customer.digest()
         # The writer puts the fields in the same order each time, and before `extra`.
         request = self._hash.copy()
         body = seen_body(call.body)
         request.update(sort_members(body) if call.has_extra else body)
-        return customer.digest(), request.digest()
+        return approval, request.digest()
 
     def find_or_add(self, own: Flight) -> Flight:
         """Return the flight of the same approval in progress, or else add this one."""
@@ -458,6 +457,13 @@ class Flights:
         """The memory of a client that shares none, and for the approvals that a mock decides."""
         return Memory()
 
+    @property
+    def memory(self) -> Memory:
+        """The memory for the approvals that begin now. Those that a mock decides are not remembered."""
+        if self.shared is None or (self.guard is None and is_replaced()):
+            return self._separate
+        return self.shared
+
     async def approve(
         self, call: Call, timeout: Timeout, retry: RetryPolicy, *, waits_for_response: bool = False
     ) -> Outcome:
@@ -473,8 +479,7 @@ class Flights:
             LoanError: The call failed.
         """
         while True:
-            is_mocked = self.guard is None and is_replaced()
-            memory = self._separate if is_mocked or self.shared is None else self.shared
+            memory = self.memory
             own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
             flight = memory.find_or_add(own)
             within = None if waits_for_response else timeout.total
@@ -515,6 +520,28 @@ class Flights:
             raise _copy(result)
         finally:
             del flight, result  # breaks the reference cycle of error, traceback and frame
+
+    async def known(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Known:
+        """Return what the guard knows of an approval; `call` is one of the endpoint `KNOWN`.
+
+        Raises:
+            LoanError: The ledger cannot be used.
+        """
+        memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
+        run.customer, run.payload = memory.digests_of(call)
+        run.begin()
+        try:
+            result = await (self.guard or memory.guard).known(run)
+        except BaseException as error:
+            run.record(error)
+            raise
+        run.record(result)
+        if isinstance(result, Known):
+            return result
+        try:
+            raise result
+        finally:
+            del run, result  # breaks the reference cycle of error, traceback and frame
 
     async def _join(
         self, own: Flight, flight: Flight, within: float | None

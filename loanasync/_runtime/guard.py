@@ -1,6 +1,8 @@
 """Guards, which decide whether a request may be sent. `ProcessGuard` remembers approvals of this process."""
 
+import asyncio
 from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
 from logging import WARNING
 from struct import Struct
 from time import monotonic
@@ -8,13 +10,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from loanasync._forks import ForkSafe
 from loanasync._log import log
-from loanasync._protocol.endpoints import Call, Outcome
+from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import End, Response
-from loanasync._results import Approved, Decision, Meta, RawResponse, Refused
+from loanasync._results import Approved, Decision, Known, KnownState, Meta, RawResponse, Refused
 from loanasync._runtime.run import Run
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionForgottenError,
+    InFlightError,
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from loanasync.errors import UnresolvedState
 
 
-EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "unknown", "lost"]
+EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "unknown", "lost", "final"]
+
+OTHER_ORDER = "evaluated for another order"  # note of an approval that is lost and need not be resolved
 
 _MAX_AGE = 3600  # seconds
 _MAX_RESPONSES = 10_000
@@ -32,8 +37,11 @@ _MAX_BYTES = 64 * 1024**2  # of their bodies: 6 kB for each; a usual one has 1 o
 _MAX_UNREADABLE = 16_384  # bytes of a body without a decision
 _MANY = 200_000  # approvals in the last hour: a ledger is the better memory
 _RECORD = Struct("<BI16s")  # state, time in seconds, digest of the request
+_CUSTOMER = 16  # bytes of `Run.customer` before those of the order
+_POLL_INTERVAL = 0.02  # seconds between two looks at a claim for another order of the customer
 _DECIDED = ("approved", "refused")
-_STATES: tuple[EntryState, ...] = ("inflight", "approved", "refused", "unknown", "lost")
+# "final" is "lost" with the note `OTHER_ORDER`.
+_STATES: tuple[EntryState, ...] = ("inflight", "approved", "refused", "unknown", "lost", "final")
 
 
 def state_of(result: Outcome | LoanError) -> EntryState:
@@ -88,21 +96,17 @@ class Guard(Protocol):
     @property
     def wait(self) -> float: ...
 
-    def parts(self, call: Call) -> tuple[str | None, ...]:
-        """Return what distinguishes the approvals of one customer.
-
-        Raises:
-            InvalidRequestError: A part is missing.
-        """
-
     def begin_now(self, run: Run) -> Claim | None:
-        """Return a claim, with a slot, if that needs no awaiting and nothing is known of the approval."""
+        """Return a claim, with a slot, if that needs no awaiting and nothing is known of the customer."""
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """Acquire a slot and the right to send the request.
 
         Return the claim, the known decision, or the error that forbids sending.
         """
+
+    async def known(self, run: Run) -> Known | LoanError:
+        """Return what is known of an approval, or the error of the ledger."""
 
     def keep_unread(self, run: Run) -> None:
         """Keep the recorded decision of an approval, because no caller has received it."""
@@ -119,11 +123,6 @@ class Unguarded(Guard):
 
     wait = 0.0
 
-    def parts(self, call: Call) -> tuple[str | None, ...]:
-        """See `Guard.parts`."""
-        del call
-        return ()
-
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
         return _NO_CLAIM if run.take_slot_now() else None
@@ -132,6 +131,11 @@ class Unguarded(Guard):
         """See `Guard.begin`."""
         error = await run.acquire_slot()
         return _NO_CLAIM if error is None else error
+
+    async def known(self, run: Run) -> Known | LoanError:
+        """Know nothing."""
+        del run
+        return Known(state="none")
 
     def keep_unread(self, run: Run) -> None:
         """Keep nothing."""
@@ -171,11 +175,16 @@ class _Kept(NamedTuple):
     fault: str | None = None
     end: End = "stated"
 
+    def decision(self, run: Run) -> Decision:
+        """Return the decision in the response."""
+        response = Response(status=self.status, headers={}, body=self.body, fault=self.fault, end=self.end)
+        return cast("Decision", run.call.read(response, Meta(self.status, 0, 0.0, run.trace_id)))
+
 
 class ProcessGuard(ForkSafe):
     """The approvals that this process has requested in the last hour, for clients without a ledger.
 
-    Each customer has a record of about 200 bytes; their number is not limited. The responses of the last
+    Each order has a record of about 300 bytes; their number is not limited. The responses of the last
     10,000 approvals are kept as bytes, at most 64 MiB. A decision that no caller has received is kept for the
     whole hour, and does not count. If the response of a decision is gone, the result is a
     `DecisionForgottenError`, never a second request.
@@ -193,17 +202,16 @@ class ProcessGuard(ForkSafe):
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._unread: dict[bytes, _Kept] = {}
+        self._claims: dict[bytes, _ProcessClaim] = {}  # in flight
+        self._orders: dict[bytes, tuple[bytes, ...]] = {}  # records and claims with an order, by customer
         self._has_warned = False
         self._checked = 0  # the second in which expired records were dropped
-
-    def parts(self, call: Call) -> tuple[str | None, ...]:
-        """See `Guard.parts`."""
-        return (call.scope,)
 
     def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
         with self.lock:
-            if self._find(run)[0] in (None, "unknown"):
+            self._claims.pop(run.customer, None)
+            if self._find(run.customer)[0] in (None, "unknown"):
                 self._write(run, "inflight", int(monotonic()))
 
     def give_up(self, run: Run) -> None:
@@ -213,38 +221,107 @@ class ProcessGuard(ForkSafe):
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
         with self.lock:
-            is_decided = self._find(run)[0] in _DECIDED
+            is_decided = self._find(run.customer)[0] in _DECIDED
             if is_decided and (kept := self._drop(run.customer)) is not None:
                 self._unread[run.customer] = kept
 
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
-        is_new = run.customer not in self._records and run.take_slot_now()
-        return _ProcessClaim(self, run) if is_new else None
+        approval = run.customer
+        customer = approval[:_CUSTOMER]
+        with self.lock:
+            is_known = approval in self._records or customer in self._records
+            if is_known or customer in self._claims or customer in self._orders or not run.take_slot_now():
+                return None
+            self._index(approval)
+            claim = self._claims[approval] = _ProcessClaim(self, run)
+            return claim
+
+    async def known(self, run: Run) -> Known | LoanError:
+        """See `Guard.known`."""
+        claim = self._claims.get(run.customer)
+        if claim is not None and claim.is_in_flight:
+            return Known(state="inflight")
+        state, seconds, _ = self._find(run.customer)
+        age = monotonic() - seconds
+        if state is None or age >= _MAX_AGE:
+            return Known(state="none")
+        kept = self._unread.get(run.customer) or self._kept.get(run.customer)
+        is_decided = state in _DECIDED and kept is not None
+        stated: KnownState = "lost" if state == "final" else "unknown" if state == "inflight" else state
+        return Known(
+            state=stated,
+            decision=kept.decision(run) if is_decided and kept is not None else None,
+            changed=datetime.now(UTC) - timedelta(seconds=age),
+            note="" if kept is None else kept.note,
+        )
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
-        known = self._look_up(run) if run.customer in self._records else None
-        if known is None:
-            known = await run.acquire_slot()
-        return _ProcessClaim(self, run) if known is None else known
+        now, until = asyncio.get_running_loop().time, None
+        while True:
+            known: Claim | Decision | LoanError | None = self._look_up(run)
+            if known is None and (known := await run.acquire_slot()) is None:
+                known = self._claim(run)  # another order may have begun while this call waited for its slot
+            if not isinstance(known, InFlightError):
+                return known
+            run.release_slot()
+            if until is None:
+                wait = self.wait if run.call.wait is None else run.call.wait
+                until = now() + min(wait, run.timeout.total)
+            if now() >= until or run.resources.waits.is_closed:
+                return known
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def _look_up(self, run: Run) -> Decision | LoanError | None:
-        """Return the decision or the error that forbids sending, if the approval was requested before."""
-        state, seconds, payload = self._find(run)
-        if state is None:
-            return None
-        is_same = payload == run.payload
-        with self.lock:
-            if int(monotonic()) - seconds >= _MAX_AGE:
-                self._forget(run.customer)
-                return None
-            run.after_unknown = run.call.repeat_unknown and state == "unknown" and is_same
-            return None if run.after_unknown else self._known(run, state, is_same=is_same)
+        """Return the decision or the error that forbids sending, if the customer was requested before."""
+        state, seconds, payload = self._find(run.customer)
+        if state is not None:
+            is_same = payload == run.payload
+            with self.lock:
+                if int(monotonic()) - seconds >= _MAX_AGE:
+                    self._forget(run.customer)
+                else:
+                    run.after_unknown = run.call.repeat_unknown and state == "unknown" and is_same
+                    if not run.after_unknown:
+                        return self._known(run, state, is_same=is_same)
+        return self._stopped_by_other(run)
 
-    def _find(self, run: Run) -> tuple[EntryState | None, int, bytes]:
+    def _claim(self, run: Run) -> Claim | LoanError:
+        with self.lock:
+            if (error := self._stopped_by_other(run)) is not None:
+                return error
+            self._index(run.customer)
+            claim = self._claims[run.customer] = _ProcessClaim(self, run)
+            return claim
+
+    def _others(self, approval: bytes) -> list[bytes]:
+        """Return the approvals of the customer for other orders, and the one without an order."""
+        customer = approval[:_CUSTOMER]
+        return [each for each in (customer, *self._orders.get(customer, ())) if each != approval]
+
+    def _stopped_by_other(self, run: Run) -> LoanError | None:
+        """Return the error of an approval of the customer that stops this order (readings.md R6)."""
+        waiting: LoanError | None = None
+        for other in self._others(run.customer):
+            if (claim := self._claims.get(other)) is not None:
+                if claim.is_in_flight:
+                    waiting = InFlightError("approve", "")
+                    continue
+                claim.abandon()
+            state, seconds, _ = self._find(other)
+            if state is None or int(monotonic()) - seconds >= _MAX_AGE:
+                continue
+            is_decided = state in _DECIDED
+            if (is_decided or state == "final") and len(other) > _CUSTOMER and run.call.order_id:
+                continue
+            run.telemetry.set_ledger_result("blocked")
+            return PayloadMismatchError("approve", "", state) if is_decided else self._error(other, state)
+        return waiting
+
+    def _find(self, approval: bytes) -> tuple[EntryState | None, int, bytes]:
         """Return state, time and payload of the record of an approval; the state None without a record."""
-        record = self._records.get(run.customer)
+        record = self._records.get(approval)
         if record is None:
             return None, 0, b""
         code, seconds, payload = _RECORD.unpack(record)
@@ -256,29 +333,39 @@ class ProcessGuard(ForkSafe):
         if not is_same:
             return PayloadMismatchError("approve", "", state)
         kept = self._unread.get(run.customer) or self._kept.get(run.customer)
-        match state:
-            case "approved" | "refused":
-                if kept is None:
-                    return DecisionForgottenError("approve", "", state)
-                run.telemetry.set_ledger_result("remembered")
-                self._unread.pop(run.customer, None)
-                self._keep(run.customer, kept)
-                _, status, body, fault, end = kept
-                response = Response(status=status, headers={}, body=body, fault=fault, end=end)
-                meta = Meta(kept.status, 0, 0.0, run.trace_id)
-                return cast("Decision", run.call.read(response, meta))
-            case "inflight":
-                return OutcomeUnknownError("approve", "", "unknown", "fork")
-            case _:
-                note, status, body, *_ = kept or _Kept("")
-                raw = RawResponse(status, body) if body else None
-                return OutcomeUnknownError("approve", "", cast("UnresolvedState", state), note, raw)
+        if state not in ("approved", "refused"):
+            return self._error(run.customer, state)
+        if kept is None:
+            return DecisionForgottenError("approve", "", state)
+        run.telemetry.set_ledger_result("remembered")
+        self._unread.pop(run.customer, None)
+        self._keep(run.customer, kept)
+        return kept.decision(run)
+
+    def _error(self, approval: bytes, state: EntryState) -> OutcomeUnknownError:
+        """Return the error of an approval without a decision."""
+        if state == "inflight":
+            return OutcomeUnknownError("approve", "", "unknown", "fork")
+        note, status, body, *_ = self._kept.get(approval) or _Kept(OTHER_ORDER if state == "final" else "")
+        raw = RawResponse(status, body) if body else None
+        unresolved = "lost" if state == "final" else state
+        return OutcomeUnknownError("approve", "", cast("UnresolvedState", unresolved), note, raw)
+
+    def settle(self, run: Run, state: EntryState, kept: _Kept) -> None:
+        """Record the outcome of a claim."""
+        is_elsewhere = state == "lost" and any(
+            self._find(each)[0] in _DECIDED for each in self._others(run.customer)
+        )
+        if is_elsewhere:
+            state, kept = "final", kept._replace(note=OTHER_ORDER)
+        self.record(run, state, kept)
 
     def record(self, run: Run, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of an approval. A decision stays, whatever a request before it ends with."""
         is_first_time, now = False, int(monotonic())
         with self.lock:
-            if state not in _DECIDED and self._find(run)[0] in _DECIDED:
+            self._claims.pop(run.customer, None)
+            if state not in _DECIDED and self._find(run.customer)[0] in _DECIDED:
                 return
             self._write(run, state, now)
             self._keep(run.customer, kept)
@@ -290,7 +377,21 @@ class ProcessGuard(ForkSafe):
         if is_first_time:
             log(WARNING, _MANY_RECORDS, _MANY)
 
+    def release(self, run: Run) -> None:
+        """Forget the claim of a request that was not evaluated."""
+        with self.lock:
+            self._claims.pop(run.customer, None)
+            if run.customer not in self._records:
+                self._forget(run.customer)
+
+    def _index(self, approval: bytes) -> None:
+        customer = approval[:_CUSTOMER]
+        orders = self._orders.get(customer, ())
+        if len(approval) > _CUSTOMER and approval not in orders:
+            self._orders[customer] = (*orders, approval)
+
     def _write(self, run: Run, state: EntryState, now: int) -> None:
+        self._index(run.customer)
         self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
         self._records.move_to_end(run.customer)
 
@@ -315,19 +416,30 @@ class ProcessGuard(ForkSafe):
                 break
             self._forget(customer)
 
-    def _forget(self, customer: bytes) -> None:
-        self._records.pop(customer, None)
-        self._drop(customer)
-        self._unread.pop(customer, None)
+    def _forget(self, approval: bytes) -> None:
+        self._records.pop(approval, None)
+        self._drop(approval)
+        self._unread.pop(approval, None)
+        customer = approval[:_CUSTOMER]
+        left = tuple(each for each in self._orders.pop(customer, ()) if each != approval)
+        if left:
+            self._orders[customer] = left
 
 
 class _ProcessClaim(Claim):
     """A claim of `ProcessGuard`. The record of the approval is written when the claim is settled.
 
-    Until then, no other call of this process can begin the approval, because it joins the flight.
+    Until then, no other call of this process can begin the approval, because it joins the flight, or another
+    order of the customer, because the guard has the claim.
     """
 
     __slots__ = ("_guard", "_run")
+
+    @property
+    def is_in_flight(self) -> bool:
+        """False if the flight will never settle its claim, or belongs to a parent process."""
+        run = self._run
+        return not (run.is_dead or run.is_overdue or run.is_inherited)
 
     def __init__(self, guard: ProcessGuard, run: Run) -> None:
         self._guard = guard
@@ -338,17 +450,23 @@ class _ProcessClaim(Claim):
         run, state = self._run, state_of(result)
         if state in _DECIDED and run.last is not None:
             last = run.last
-            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault, last.end))
-        elif state != "released":
+            self._guard.settle(run, state, _Kept("", last.status, last.body, last.fault, last.end))
+        elif state == "released":
+            self._guard.release(run)
+        else:
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)
-            self._guard.record(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
+            self._guard.settle(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
         return True
 
     def interrupt_now(self, error: BaseException) -> bool:
         """See `Claim.interrupt_now`."""
-        if self._run.was_written:
+        if self._run.is_inherited:
+            self._guard.inherit(self._run)
+        elif self._run.was_written:
             self._guard.record(self._run, "unknown", _Kept(type(error).__name__))
+        else:
+            self._guard.release(self._run)
         return True
 
     def abandon(self) -> None:

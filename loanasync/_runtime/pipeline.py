@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from loanasync._config import Shop
 from loanasync._protocol.endpoints import APPROVE
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.per_loop import PerLoop
@@ -235,11 +234,11 @@ class Pipeline:
         """The calls in progress, in all event loops."""
         return [call for each in self._per_loop.values() for call in tuple(each.calls)]
 
-    def open_circuit(self, shop: Shop) -> CircuitOpenError | None:
-        """Return the error of the circuit breaker if it is open for a shop, else None."""
+    def open_circuit(self, _shop: object = None) -> CircuitOpenError | None:
+        """Return the error of the circuit breaker if it is open, else None."""
         if self.breaker is None or not self.breaker.circuits:
             return None
-        refusal = self.breaker.refusal(shop.shop_id, self.now())
+        refusal = self.breaker.refusal(self.now())
         return None if refusal is None else CircuitOpenError(APPROVE.operation, *refusal)
 
     @asynccontextmanager

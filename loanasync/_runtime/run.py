@@ -53,10 +53,6 @@ _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", i
 _DECISIONS = (Approved, Refused)  # faster than `Approved | Refused`, which is a new object each time
 
 
-class NothingKnownError(LoanError):
-    """The result of a call that sends nothing, if the approval was not requested before."""
-
-
 class Run:
     """One call in progress: its record in the telemetry, its slot, its attempts and its result.
 
@@ -70,7 +66,7 @@ class Run:
 
     Attributes:
         started: Time of the start, by the client's clock.
-        customer: Digest of shop, customer and scope of an approval.
+        customer: Digest of shop and customer of an approval, followed by that of its order.
         payload: Digest of the members of its body.
         callers: The futures in which callers wait for the end.
         guests: The number of callers of other clients.
@@ -164,8 +160,6 @@ class Run:
         telemetry, error = self.telemetry, result if isinstance(result, BaseException) else None
         if isinstance(result, _DECISIONS):
             telemetry.outcome = "approved" if result.approved else "refused"
-        elif isinstance(result, NothingKnownError):  # no failure of the call
-            telemetry.outcome, error = result.outcome, None
         elif isinstance(result, LedgerError):
             result.trace_id = self.trace_id
         elif self.call.endpoint is not APPROVE and error is None:
@@ -173,35 +167,38 @@ class Run:
         may_be_evaluated = error is not None and self.may_be_evaluated
         telemetry.end(error, self.entry, self._circuit_changes, may_be_evaluated=may_be_evaluated)
 
+    @property
+    def is_dead(self) -> bool:
+        """True if the call will never end, see `Flight`."""
+        return False
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process in which the call runs, see `Flight`."""
+        return False
+
     # --- slots
 
     @property
     def cannot_send_now(self) -> bool:
-        """True if no slot is free, the circuit breaker is open, or the call sends nothing."""
-        return (
-            self.call.sends_nothing
-            or not self.resources.slots.free
-            or self._pipeline.open_circuit(self.call.shop) is not None
-        )
+        """True if no slot is free, or the circuit breaker is open."""
+        return not self.resources.slots.free or self._pipeline.open_circuit(self.call.shop) is not None
 
     def take_slot_now(self) -> bool:
         """Take a slot if one is free, and the circuit breaker need not be asked."""
         breaker = self._pipeline.breaker
-        if self.call.sends_nothing or (breaker is not None and breaker.circuits):
+        if breaker is not None and breaker.circuits:
             return False
         return self.resources.slots.take(self)
 
     async def acquire_slot(self) -> LoanError | None:
         """Acquire a slot of the concurrency limit, unless the call has one.
 
-        Return an error if no slot becomes free in time, or if the circuit breaker refuses the call. Nothing
-        was claimed or sent before this step, so a call that sends nothing ends here, too.
+        Return an error if no slot becomes free in time, or if the circuit breaker refuses the call.
         """
         slots = self.resources.slots
         if slots.has(self):
             return None
-        if self.call.sends_nothing:
-            return NothingKnownError()
         if (refusal := self._refusal()) is not None:
             return refusal
         if slots.take(self):

@@ -88,15 +88,15 @@ def check_approval(
     return problems
 
 
-def check_scope(scope: object) -> tuple[Problem, ...]:
-    """Return a problem if a scope is not a str.
+def check_order_id(order_id: object) -> tuple[Problem, ...]:
+    """Return a problem if the number of an order is not a str.
 
-    None would bypass the ledger and the client's memory, and 7 and "7" would be different scopes.
+    None would bypass the ledger and the client's memory, and 7 and "7" would be different orders.
     """
-    if isinstance(scope, str):
+    if isinstance(order_id, str):
         return ()
-    hint = f"use a str, not {values.type_name(scope)}"
-    return (values.Violation("type", "must be text", hint).problem("scope", ""),)
+    hint = f"use a str, not {values.type_name(order_id)}"
+    return (values.Violation("type", "must be text", hint).problem("order_id", ""),)
 
 
 def check_user_data(data: object, limits: Limits = Limits(), **_: object) -> list[Problem]:

@@ -19,7 +19,7 @@ from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
 from loanasync.bulk.worker_pool import WorkerPool
-from loanasync.errors import CircuitOpenError, ConfigurationError
+from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +34,8 @@ class Approvals:
     """The results of `LoanClient.approve_many`, for one reader: iterate it with ``async for``.
 
     Use it in ``async with``, so that no result is lost. When the block ends, also by an exception, no further
-    row is taken and calls in progress finish. `unread` then contains the results that the loop did not read.
-    Cancelling the wait for the next result, or a time limit on it, does not lose a result.
+    row is taken and calls in progress finish. Iterate it again to read the results that are left. Cancelling
+    the wait for the next result, or a time limit on it, does not lose a result.
 
     Without ``async with``, leaving the loop early also takes no further row and lets calls in progress
     finish. `LoanClient.aclose` waits for them, and a RuntimeWarning reports how many results were not read.
@@ -45,9 +45,9 @@ class Approvals:
         ...     async with client.approve_many(rows, concurrency=1) as results:
         ...         async for result in results:
         ...             break
-        ...     return result, results.unread
+        ...     return result, [left async for left in results]
         >>> run(first([(fiscal_code, request)]))
-        (<RowResult: approved, id=None, index=0>, ())
+        (<RowResult: approved, id=None, index=0>, [])
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Approvals:
         concurrency: int = 64,
         stop_after: int | None = 20,
         rate: float | None = None,
-        ordered: bool = False,
         progress: Progress = None,
         wait: float = math.inf,
         timeout: Timeout | None = None,
@@ -75,7 +74,6 @@ class Approvals:
         self._bar = _ProgressBar(rows) if progress is True else None
         self._framed: list[RowResult] = []  # results that `to_frame` has read
         self._has_shown_reason = False  # `stopped` was read, or a warning has printed it
-        self._open_circuit = open_circuit
         # No callback may be a method of this object: the reference would keep `__del__` from running.
         self._pool = WorkerPool(
             rows,
@@ -85,7 +83,6 @@ class Approvals:
             concurrency=concurrency,
             stop_after=stop_after,
             rate=None if rate is None else Rate(rate),
-            ordered=ordered,
             open_circuit=open_circuit,
             sleep=sleep,
         )
@@ -106,32 +103,24 @@ class Approvals:
         return self._tally.summary()
 
     @property
-    def unread(self) -> tuple[RowResult, ...]:
-        """The results that arrived and were not read.
+    def paused(self) -> LoanError | None:
+        """The error because of which rows wait and one at a time tries again. None while they are sent.
+
+        It is the `CircuitOpenError` of the client's circuit breaker, or after the first decision an error
+        after which nothing was sent, such as a `ConnectError` or a `LedgerUnavailableError`.
 
         Example:
-            >>> async def leave_at_once(rows):
-            ...     async with client.approve_many(rows) as results:
-            ...         pass
-            ...     return results.unread
-            >>> run(leave_at_once([(fiscal_code, request)]))
-            ()
-        """
-        return self._pool.inspect_unread()
-
-    @property
-    def open_circuit(self) -> CircuitOpenError | None:
-        """The error of the client's circuit breaker while it is open; rows then wait. None otherwise.
-
-        Example:
-            >>> client.approve_many([(fiscal_code, request)]).open_circuit is None
+            >>> client.approve_many([(fiscal_code, request)]).paused is None
             True
         """
-        return self._open_circuit()
+        return self._pool.paused
 
     @property
     def stopped(self) -> str:
-        """The reason if ``stop_after`` rows in sequence without a decision have stopped the calls.
+        """The reason if the calls were stopped, empty if they were not.
+
+        The reasons are ``stop_after`` rows in sequence without a decision, a shop that the service refuses,
+        wrong settings, and an hour in which no row could be sent.
 
         Example:
             >>> client.approve_many([(fiscal_code, request)]).stopped
@@ -185,22 +174,6 @@ class Approvals:
         """
         self._pool.stop()
 
-    def abort(self) -> None:
-        """Take no more rows and cancel the calls in progress: their results have the status ``unknown``.
-
-        These results can still be read. The service may have evaluated their customers.
-
-        Example:
-            >>> async def abort_after_first(rows):
-            ...     async with client.approve_many(rows) as results:
-            ...         async for result in results:
-            ...             results.abort()
-            ...     return result.status
-            >>> run(abort_after_first([(fiscal_code, request)]))
-            'approved'
-        """
-        self._pool.abort()
-
     async def aclose(self) -> None:
         """Take no more rows and wait for the calls in progress. Their results can still be read.
 
@@ -239,7 +212,7 @@ class Approvals:
     def _warn_if_stopped(self) -> None:
         if self._pool.stopped and not self._has_shown_reason:
             self._has_shown_reason = True
-            advice = "correct the cause, or pass stop_after=None to send the other rows anyway"
+            advice = "correct the cause, and run the rows again"
             message = f"{self._pool.stopped}, after {self._pool.taken} rows; {advice}"
             warnings.warn_explicit(message, RuntimeWarning, *self._created_at)
 

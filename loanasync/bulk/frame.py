@@ -39,4 +39,4 @@ def frame_of(results: Iterable[RowResult], *, personal: bool) -> "DataFrame":
     return frame.set_index("index").sort_index()
 
 
-_NO_RESULT = RowResult(0, Row("", None), "error")  # type: ignore[arg-type]  # its names are the columns
+_NO_RESULT = RowResult(0, Row("", None), "failed")  # type: ignore[arg-type]  # its names are the columns

@@ -1,8 +1,6 @@
 """Reading of input files: `read` returns the rows of a CSV file or of JSON lines, each with its problems."""
 
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +15,18 @@ from loanasync._validation.rules import check_approval, check_fiscal_code, norma
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
     FIELDS,
+    REASON_NAME,
     REQUEST_FIELDS,
     REQUIRED_FIELDS,
-    FieldMapping,
-    field_mapping,
-    load_mapping,
-    similar_field,
+    Headings,
+    headings,
 )
 from loanasync.bulk.problems import InputError, InputProblem
 from loanasync.bulk.records import Records, is_like_value
 from loanasync.bulk.rows import FileRow
+from loanasync.bulk.spoiled import spoiled
 
-# Columns or members in front of each row of a file of rejected rows. Of these, only the line is read.
-LINE_NAME, REASON_NAME = "loanasync_line", "loanasync_reason"
-_LINE_NUMBER = re.compile("([1-9][0-9]{0,11})(?:\\.0)?")  # pandas writes 5.0
-_UNPRINTED = (
-    "unknown members, not printed because their names may be values; write names such as fiscal_code, or map "
-    "them: --column FIELD=NAME"
-)
-_TOO_SHORT = (
-    "a spreadsheet has shortened this number to scientific notation, such as 3,33E+09; format the column as "
-    "text, and enter the whole number again"
-)
-_ANY_FIELD = "FIELD"
-# Fields with an enumeration, whose values are often written in another language.
-_CHOICES = frozenset({"citizenship", "residence", "educational_qualification", "children", "salary_type"})
-_SHORTENED = re.compile("[0-9]+(?:[.,][0-9]+)?[Ee][+-][0-9]+")  # 3,33E+09: the other digits are lost
+_UNPRINTED = "unknown members, not printed because their names may be values; write names such as fiscal_code"
 # By field. Fields that are missing here are text, which needs no conversion.
 _CONVERTERS: Mapping[str, Callable[[object], object]] = {
     **{
@@ -70,26 +54,35 @@ def _check_by_default(
 
 def read(
     path: str | Path,
-    mapping: str | Path | Mapping[str, Any] | None = None,
     *,
+    columns: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+    required: Collection[str] = (),
+    encoding: str = "utf-8",
+    euro: bool = False,
     check: Check = _check_by_default,
 ) -> "InputRows":
     """Read the rows of a CSV file or of JSON lines, for `LoanClient.approve_many`.
 
-    A CSV file has a header. Delimiter (``;``, comma, tab or ``|``), byte order mark, ``.gz`` and Excel's
-    encoding are recognised. Columns may have the names of our fields, of the specification, or usual Italian
-    and English names. The whole file is kept in memory, and each row is converted when it is read.
+    A CSV file has a header, and one of the delimiters ``;``, comma, tab and ``|``. Columns have the names of
+    our fields, of the specification, or usual Italian and English names. Values that a spreadsheet or a data
+    frame has spoiled, such as ``3330000000.0`` or ``#N/A``, are problems. For other files use pandas, and
+    pass rows. The whole file is kept in memory, and each row is converted when it is read.
 
     Args:
         path: Path of the file; ``-`` is standard input.
-        mapping: Names and values of the file, as a TOML file or a dict of the same tables.
+        columns: The column or JSON member by field, if it has another name.
+        ignore: Other columns, which are not read. All others that are not known are problems.
+        required: Further fields that each row must have.
+        encoding: Text encoding. UTF-8 may have a byte order mark.
+        euro: Amounts are in euro. Otherwise amounts are in euro cents, unless they have a currency sign.
         check: Validates each row. Pass `LoanClient.check` for the limits and the dialect of a client.
 
     Returns:
         The rows, in the order of the file. They can be read more than once.
 
     Raises:
-        InputError: The file or the mapping cannot be used. If the header is wrong, `InputError.problems` has
+        InputError: The file or an argument cannot be used. If the header is wrong, `InputError.problems` has
             its problems and those of all rows.
 
     Example:
@@ -98,22 +91,20 @@ def read(
         >>> order = "TSTXYZ00A00A000A;€ 450,00;12;Anna;Prova;333000000;a@example.com;Via Roma;7;00100;Roma;RM"
         >>> with open("ordini.csv", "w") as file:
         ...     print(header, f"{order};Italiana", sep=chr(10), file=file)
-        >>> rows = read("ordini.csv", {"columns": {"citizenship": "Nazione"}})
+        >>> rows = read("ordini.csv", columns={"citizenship": "Nazione"})
         >>> [(row.line, row.request.amount, row.request.citizenship.value, row.problems) for row in rows]
         [(2, 45000, 'italian', ())]
     """
-    if mapping is None or isinstance(mapping, Mapping):
-        fields = field_mapping(mapping or {})
-    else:
-        fields = field_mapping(load_mapping(mapping), str(mapping))
-    return InputRows(Records(str(path), fields.encoding), fields, check)
+    records = Records(str(path), encoding)
+    found = headings(columns, ignore, records.name)
+    return InputRows(records, found, required=tuple(required), euro=euro, check=check)
 
 
 class InputRows:
     """The rows of an input file, which can be read more than once. `read` returns it.
 
     Iterating it yields each row as a `FileRow`, also rows with problems. ``name`` is the file for messages,
-    ``columns`` the header of a CSV file, ``delimiter`` its delimiter, and ``encoding`` that of the mapping.
+    ``columns`` the header of a CSV file, and ``delimiter`` its delimiter.
 
     Raises:
         InputError: The header has problems.
@@ -128,19 +119,21 @@ class InputRows:
         orders.jsonl: line 1: instalments: is required: a whole number between 3 and 60
     """
 
-    def __init__(self, records: Records, mapping: FieldMapping, check: Check) -> None:
+    def __init__(
+        self, records: Records, found: Headings, *, required: Sequence[str], euro: bool, check: Check
+    ) -> None:
         self.name: str = records.name
         self.delimiter: str = records.delimiter
-        self.columns: Sequence[str] | None = None  # of a CSV file
-        self.encoding: str | None = mapping.encoding
+        self.columns: Sequence[str] | None = records.columns  # of a CSV file
         self._records = records
-        self._mapping = mapping
+        self._headings = found
+        self._required = required
+        self._euro = euro
         self._check = check
-        if records.columns is not None:
-            self.columns = [each for each in records.columns if each not in (LINE_NAME, REASON_NAME)]
-            found = {column: mapping.field_of(column) for column in self.columns}
-            records.check_header(found, "map the names: --column FIELD=NAME")
-            if problems := tuple(self._header_problems(self.columns, found)):
+        if self.columns is not None:
+            fields = {name: found.field_of(name) for name in self.columns if not found.is_ignored(name)}
+            records.check_header(fields, "rename the columns")
+            if problems := tuple(self._header_problems(self.columns, fields)):
                 reported = {each.field for each in problems if each.field}  # once, not for each row
                 others = (each for row in self for each in row.problems if each.field not in reported)
                 raise InputError((*problems, *others))
@@ -151,69 +144,44 @@ class InputRows:
             yield self._convert(line, members, problem, first_lines)
 
     def _header_problems(
-        self, columns: Sequence[str], found: Mapping[str, str | None]
+        self, columns: Sequence[str], fields: Mapping[str, str | None]
     ) -> Iterator[InputProblem]:
         def problem(message: str, column: str = "", name: str = "") -> InputProblem:
             return InputProblem(self.name, 1, column and f"column {column!r}", name, message)
 
-        for column in found:
+        for column, name in fields.items():
             if columns.count(column) > 1:
                 yield problem("appears more than once", column)
-        for column, name in found.items():
-            if name is None and (message := self._unused_message(column, found.values())):
-                yield problem(message, column)
-        for name in (*REQUIRED_FIELDS, *sorted(FIELDS.difference(REQUIRED_FIELDS))):
-            for message in self._field_messages(name, [each for each in found if found[each] == name]):
-                yield problem(message, "", name)
-        for name, column in self._mapping.columns.items():
-            if column not in found:
-                yield problem(f"is mapped to {column!r}, but there is no such column", "", name)
-
-    def _field_messages(self, name: str, columns: Sequence[str]) -> Iterator[str]:
-        """Yield the problems of a field, whose name these columns have."""
-        if len(columns) > 1:
-            names = " and ".join(map(repr, columns))
-            option = f"--column {shlex.quote(f'{name}={columns[0]}')} --ignore-unknown"
-            yield f"columns {names} have names of this field; choose one: {option}"
-        if not columns and name in REQUIRED_FIELDS and name not in self._mapping.constants:
-            yield f"no column for this field; if it has another name, add --column {name}=NAME"
-        yield from filter(None, (self._unit_message(name, column) for column in columns))
+            if name is None:
+                yield problem(_UNKNOWN.format("column"), column)
+        required = (*REQUIRED_FIELDS, *self._required)
+        for name in (*required, *sorted(FIELDS.difference(required))):
+            found = [each for each in fields if fields[each] == name]
+            if len(found) > 1:
+                names = " and ".join(map(repr, found))
+                yield problem(f"columns {names} have names of this field; remove one", "", name)
+            if not found and name in required:
+                yield problem("no column for this field; add one, or rename the column that has it", "", name)
+            for each in found:
+                if message := self._unit_message(name, each):
+                    yield problem(message, "", name)
 
     def _unit_message(self, name: str, column: str) -> str:
         """Return a problem if the name of the amount's column contradicts the unit in which it is read."""
         text = column.casefold()
-        is_euro = self._mapping.amounts == "euro"
-        if name != "amount" or is_euro or "cent" in text or not ("€" in text or "eur" in text):
+        if name != "amount" or self._euro or "cent" in text or not ("€" in text or "eur" in text):
             return ""
-        kind = self._kind
-        reason = f"{kind} {column!r} names euro, but amounts are read as euro cents"
+        reason = f"{self._kind} {column!r} names euro, but amounts are read as euro cents"
         return f"{reason}; pass --euro to approve-many, or rename it"
 
     @property
     def _kind(self) -> str:
         return "member" if self.columns is None else "column"
 
-    def _unused_message(self, column: str, used: Iterable[str | None]) -> str:
-        """Return the problem of a column or member without a field; empty if it may be skipped."""
-        if own := self._mapping.conflict(column):
-            return (
-                f"has the name of {own}, which is mapped to {self._mapping.columns[own]!r}; remove that "
-                f"mapping, or put ignore = [{column!r}] into the mapping file"
-            )
-        if self._mapping.skips_unknown or column in self._mapping.ignore:
-            return ""
-        name = similar_field(column, {*used})
-        question = f"; did you mean {name}?" if name else "."
-        option = f"--column {shlex.quote(f'{name or _ANY_FIELD}={column}')}"
-        kind = self._kind
-        return f"unknown {kind}{question} Map it: {option}, or skip unknown {kind}s: --ignore-unknown"
-
     def _convert(
         self, line: int, members: Mapping[str, object], problem: str, first_lines: dict[tuple[str, str], int]
     ) -> FileRow:
-        found = _LINE_NUMBER.fullmatch(str(members.get(LINE_NAME, "")))
-        first_line = int(found[1]) if found else line
-        members = {name: value for name, value in members.items() if name not in (LINE_NAME, REASON_NAME)}
+        members = {name: value for name, value in members.items() if name != REASON_NAME}
         values: dict[str, Any] = {}
         columns: dict[str, str] = {}
         messages: dict[str, str] = {"": problem} if problem else {}
@@ -222,28 +190,30 @@ class InputRows:
             self._read_values(members, values, columns, messages)
         request = _request_of(values)
         code: Any = values.get("fiscal_code")  # the check reports None
-        scope = values.get("scope", "")
+        order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
-        if not isinstance(scope, str):
-            messages["scope"] = "must be text"
+        if not isinstance(order_id, str):
+            messages["order_id"] = "must be text"
         if not problem:
+            for name in self._required:
+                if name not in values:
+                    messages.setdefault(name, "is required")
             for each in self._check(code, request, additional_data_needed=needed):
                 if each.field not in messages:
                     codes[each.field] = each.code
-                    messages[each.field] = described(each) + self._values_hint(each.field, values)
-        if not messages:
-            first = first_lines.setdefault((normalize_fiscal_code(code), scope), line)
-            if first != line:
-                messages["fiscal_code"] = f"duplicate of line {first}: each customer may appear only once"
+                    messages[each.field] = described(each)
+        if isinstance(code, str) and isinstance(order_id, str) and code.strip():
+            first = first_lines.setdefault((normalize_fiscal_code(code), order_id), line)
+            if first != line and "fiscal_code" not in messages:
+                messages["fiscal_code"] = f"duplicate of line {first}; remove one of them"
                 codes["fiscal_code"] = "fiscal_code.duplicate"
         return FileRow(
             "" if code is None else code,
             request,
             additional_data_needed=needed,
             id=values.get("id"),
-            scope=scope,
-            line=first_line,
-            is_correction=found is not None,
+            order_id=order_id,
+            line=line,
             members=members,
             problems=tuple(
                 InputProblem(self.name, line, columns.get(name, ""), name, text, codes.get(name, ""))
@@ -260,26 +230,25 @@ class InputRows:
     ) -> None:
         """Add the values of a row, their columns and the problems of their conversion, each by field."""
         flat = self._with_additional(members, messages)
-        names = {column: self._mapping.field_of(column) for column in flat}
-        for column, value in flat.items():
-            if (name := names[column]) is None:
-                if self.columns is None and (message := self._unused_message(column, names.values())):
+        names = {each: self._headings.field_of(each) for each in flat if not self._headings.is_ignored(each)}
+        for column, name in names.items():
+            value = flat[column]
+            if name is None:
+                if self.columns is None:  # of a CSV file, the header has this problem
                     is_printed = not is_like_value(column) and any(names.values())
-                    messages |= {column: message} if is_printed else {"": _UNPRINTED}
+                    messages |= {column: _UNKNOWN.format("member")} if is_printed else {"": _UNPRINTED}
                 continue
-            is_named = self.columns is None and column == name
-            columns[name] = "" if is_named else f"{self._kind} {column!r}"
+            columns[name] = "" if self.columns is None and column == name else f"{self._kind} {column!r}"
             if value is None or value == "":
                 continue
             if self.columns is None and (message := self._unit_message(name, column)):
                 messages[name] = message
             elif name in values:
                 messages[name] = "appears twice, under two names"
+            elif message := "" if name == "id" else spoiled(value, is_amount=name == "amount"):
+                messages[name] = message
             else:
                 self._read_value(name, value, values, messages)
-        for name in sorted(self._mapping.constants.keys() - values.keys() - messages.keys()):
-            columns[name] = "constant of the mapping"
-            self._read_value(name, self._mapping.constants[name], values, messages)
 
     def _with_additional(
         self, members: Mapping[str, object], messages: dict[str, str]
@@ -293,28 +262,22 @@ class InputRows:
             messages["additional"] = "must be an object"
             return flat
         for name in nested.keys() & flat.keys():
-            place = self._mapping.field_of(name) or ("" if is_like_value(name) else name)
+            place = self._headings.field_of(name) or ("" if is_like_value(name) else name)
             messages[place] = "appears twice: in the row and in its member 'additional'"
         return flat | nested
 
     def _read_value(self, name: str, value: object, values: dict[str, Any], messages: dict[str, str]) -> None:
-        value = self._mapping.value_of(name, value)
-        if name != "id" and isinstance(value, str) and _SHORTENED.fullmatch(value):
-            messages[name] = _TOO_SHORT
-            return
         shown = seen(value) if isinstance(value, str) else value
         try:
             if name == "amount":
-                values[name] = to_cents(shown, euro=self._mapping.amounts == "euro")
+                values[name] = to_cents(shown, euro=self._euro)
             else:
                 values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
         except CellError as error:
             messages[name] = str(error)
 
-    def _values_hint(self, name: str, values: Mapping[str, object]) -> str:
-        is_other_text = name in _CHOICES and isinstance(values.get(name), str)
-        hint = f"; to translate the values of the file, use --mapping with [values.{name}]"
-        return hint if is_other_text else ""
+
+_UNKNOWN = "unknown {}; give it the name of a field, remove it, or ignore it"
 
 
 def _request_of(values: Mapping[str, object]) -> ApprovalRequest:

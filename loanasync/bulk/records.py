@@ -2,13 +2,10 @@
 
 import codecs
 import csv
-import gzip
 import json
 import re
 import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +14,11 @@ from loanasync.bulk.problems import input_error
 STANDARD_INPUT = "standard input"
 _DELIMITERS = ";,\t|"
 _LINE = re.compile("[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_LINE_END = re.compile("\r\n|\r|\n")
-_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel saves "Unicode text" as UTF-16
-_EXCEL = "cp1252"
-# In cp1252 these are signs that no Italian or English text has, and in other encodings of one byte they are
-# à, è or ù. So they mean another encoding.
-_NOT_IN_EXCEL = re.compile(b"[\x81-\x91\x93-\x9f]")
 _NOT_TEXT = {
     b"PK\x03\x04": "a workbook (.xlsx, .ods) or another zip file",
     b"\xd0\xcf\x11\xe0": "an Excel workbook (.xls)",
     b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a compressed file (.gz)",
 }
 _CANNOT_BE_PARSED = "cannot be parsed as JSON: a number is too long, or brackets are nested too deeply"
 _ITEMS_OF_FISCAL_CODE = "[a-z]{6}[0-9l-np-v]{2}[a-z][0-9l-np-v]{2}[a-z][0-9l-np-v]{3}[a-z]"
@@ -39,18 +31,18 @@ class Records:
 
     Args:
         path: Path of the file; ``-`` is standard input.
-        encoding: Text encoding. None: UTF-8, the encoding of the byte order mark, or that of Excel.
+        encoding: Text encoding. UTF-8 may have a byte order mark.
 
     Raises:
         InputError: The file cannot be read, or has no rows.
     """
 
-    def __init__(self, path: str, encoding: str | None = None) -> None:
+    def __init__(self, path: str, encoding: str = "utf-8") -> None:
         self.name: str = STANDARD_INPUT if path == "-" else path
-        self.delimiter: str = ","
         self.columns: Sequence[str] | None = None  # of a CSV file
         self._text = _text(self.name, _content(path), encoding)
         first = next((line for line in self._lines() if line.strip()), "")
+        self.delimiter: str = max(_DELIMITERS, key=first.count)
         if not first:
             raise input_error(self.name, "contains no rows")
         if first.lstrip().startswith("["):
@@ -58,11 +50,15 @@ class Records:
                 self.name, "contains a JSON array; write one object per line, as `jq -c '.[]'` does"
             )
         if not first.lstrip().startswith("{"):
-            self.columns = [*self._csv_reader()[0]]
+            _, header, problem = next(self._cells())
+            if problem:
+                message = "the first line is not a CSV header; write the column names in it"
+                raise input_error(self.name, message)
+            self.columns = [name.strip() for name in header]
 
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, object], str]]:
         """Yield the line, the members and the problem of each record."""
-        return self._json_rows() if self.columns is None else self._csv_rows()
+        return self._json_rows() if self.columns is None else self._csv_rows(self.columns)
 
     def check_header(self, fields: Mapping[str, str | None], advice: str) -> None:
         """Raise an error if the first line of a CSV file seems to be a row. Its cells must not be printed.
@@ -94,76 +90,49 @@ class Records:
         for number, line in enumerate(self._lines(), 1):
             if not line.strip():
                 continue
-            members, problem = parse_object(line)
-            if problem and number == 1:
-                whole = parse_object(self._text)
-                if not whole[1] or line.strip() == "{":  # one object on several lines
-                    yield 0, *whole
-                    return
+            members, problem = _parse_object(line)
             if problem.startswith("invalid JSON") and not line.endswith(("\n", "\r")):
                 problem = "incomplete: the file ends in the middle of this row"
             # A file of rejected rows keeps the text of a row that is no object.
             yield number, {"row": line.strip()} if problem else members, problem
 
-    def _csv_reader(self) -> tuple[Sequence[str], Any, int]:
-        """Return the header, the reader of the rows, and the number of lines before the reader's first."""
-        lines = self._lines()
-        skipped = 0
-        first = ""
-        for first in lines:
-            if first.strip():
-                break
-            skipped += 1
-        if first.lower().startswith("sep=") and len(first.rstrip("\r\n")) == len("sep=;"):  # Excel's
-            self.delimiter = first[4]
-            first = next(lines, "")
-            skipped += 1
-        else:
-            self.delimiter = max(_DELIMITERS, key=first.count)
-        reader = csv.DictReader(chain([first], lines), delimiter=self.delimiter, strict=True)
-        try:
-            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
-        except csv.Error:
-            message = "the first line is not a CSV header; write the column names in it"
-            raise input_error(self.name, message) from None
-        return reader.fieldnames, reader, skipped
-
-    def _csv_rows(self) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        columns, reader, skipped = self._csv_reader()
+    def _cells(self) -> Iterator[tuple[int, Sequence[str], str]]:
+        """Yield the line, the cells and the problem of the header and of each row of a CSV file."""
+        reader = csv.reader(self._lines(), delimiter=self.delimiter, strict=True)
         while True:
-            line = reader.line_num + skipped + 1
+            line = reader.line_num + 1
             try:
-                row = next(reader, None)
+                cells = next(reader, None)
             except csv.Error as error:
                 is_open = "unexpected end" in str(error)
-                yield line, {}, "incomplete: the file ends inside a quoted cell" if is_open else "invalid CSV"
+                yield line, (), "incomplete: the file ends inside a quoted cell" if is_open else "invalid CSV"
                 continue
-            if row is None:
+            if cells is None:
                 return
-            extra = row.pop(None, ())  # cells beyond the header
-            cells = [cell for cell in (*row.values(), *extra) if cell is not None]
-            if not any(cell.strip() for cell in cells):
-                continue
-            line = reader.line_num + skipped - sum(len(_LINE_END.findall(cell)) for cell in cells)
-            problem = ""
-            if len(cells) != len(columns):
-                noun = "cell" if len(cells) == 1 else "cells"
-                problem = f"has {len(cells):,} {noun}, but the header has {len(columns):,}"
-            members = {name: cell.strip() for name, cell in row.items() if cell is not None}
+            if any(cell.strip() for cell in cells):
+                yield line, cells, ""
+
+    def _csv_rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, object], str]]:
+        rows = self._cells()
+        next(rows)  # the header
+        for line, cells, problem in rows:
             # Cells beyond the header have no names. A file of rejected rows keeps them.
-            members |= {f"cell {len(columns) + number}": cell for number, cell in enumerate(extra, 1)}
+            beyond = (f"cell {number}" for number in range(len(columns) + 1, len(cells) + 1))
+            members = dict(zip((*columns, *beyond), map(str.strip, cells), strict=False))
+            if not problem and len(cells) != len(columns):
+                noun = "cell" if len(cells) == 1 else "cells"
+                problem = f"has {len(cells):,} {noun}, but the header has {len(columns):,}"  # noqa: PLW2901  (complete from here on)
             yield line, members, problem
 
 
-def parse_object(text: str) -> tuple[dict[str, Any], str]:
+def _parse_object(text: str) -> tuple[dict[str, Any], str]:
     """Return the members of a JSON object, or the problem of the text."""
     try:
         members = json.loads(text, object_pairs_hook=_unique_members)
     except _RepeatedMemberError:
         return {}, "a JSON member appears more than once"
     except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        return {}, f"invalid JSON at {line}character {error.colno}"
+        return {}, f"invalid JSON at character {error.colno}"
     except (ValueError, RecursionError):
         return {}, _CANNOT_BE_PARSED
     return (members, "") if isinstance(members, dict) else ({}, "must be a JSON object")
@@ -187,37 +156,31 @@ def is_like_value(name: str) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """Return the content of a file, a pipe or standard input, unzipped."""
+    """Return the content of a file, a pipe or standard input."""
     name = STANDARD_INPUT if path == "-" else path
     try:
-        if path == "-":
-            if sys.stdin is None:
-                raise input_error(name, "closed; pipe the rows in, or name a file")
-            content = sys.stdin.buffer.read()
-        else:
-            content = Path(path).read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        if path != "-":
+            return Path(path).read_bytes()
+        if sys.stdin is None:
+            raise input_error(name, "closed; pipe the rows in, or name a file")
+        return sys.stdin.buffer.read()
     except IsADirectoryError:
         message = "this is a directory; name a file"
     except FileNotFoundError:
         message = "file not found"
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        message = "the gzip data is incomplete or damaged; create or download the file again"
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
     raise input_error(name, message)
 
 
-def _text(name: str, content: bytes, encoding: str | None) -> str:
-    """Decode a file. Without an encoding, it is UTF-8, or what the byte order mark says, or Excel's."""
-    if kind := _NOT_TEXT.get(content[:4]):
-        message = (
-            f"this is {kind}, not text; open it in the program that wrote it, and save it as CSV (UTF-8)"
-        )
+def _text(name: str, content: bytes, encoding: str) -> str:
+    """Decode a file strictly."""
+    kind = next((kind for begin, kind in _NOT_TEXT.items() if content.startswith(begin)), "")
+    if kind:
+        message = f"this is {kind}, not text; open it, and save it as CSV (UTF-8)"
         raise input_error(name, message)
-    if content.startswith(codecs.BOM_UTF8):  # it says more than a setting
-        encoding = "utf-8-sig"
-    used = encoding or ("utf-16" if content.startswith(_UTF_16_MARKS) else "utf-8-sig")
+    is_utf_8 = content.startswith(codecs.BOM_UTF8) or encoding.lower() in ("utf-8", "utf8")
+    used = "utf-8-sig" if is_utf_8 else encoding
     try:
         text = content.decode(used)
     except LookupError:
@@ -225,15 +188,12 @@ def _text(name: str, content: bytes, encoding: str | None) -> str:
             name, f"unknown text encoding '{used}'; use a name such as utf-8 or cp1252"
         ) from None
     except UnicodeError as error:
-        is_utf_8 = encoding is None and used == "utf-8-sig"
-        if not is_utf_8 or _NOT_IN_EXCEL.search(content) or b"\0" in content:
-            line = content[: getattr(error, "start", 0)].count(b"\n") + 1
-            message = (
-                f"not valid {used.removesuffix('-sig').upper()} from about this line on; save the file as "
-                'UTF-8, or name its encoding in the mapping, such as encoding = "mac_roman"'
-            )
-            raise input_error(name, message, line) from None
-        text = content.decode(_EXCEL)
+        line = content[: getattr(error, "start", 0)].count(b"\n") + 1
+        message = (
+            f"not valid {used.removesuffix('-sig').upper()} from this line on; save the whole file as UTF-8, "
+            "or name its encoding: --encoding cp1252"
+        )
+        raise input_error(name, message, line) from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise input_error(name, "contains NUL bytes; this is not a text file", line)

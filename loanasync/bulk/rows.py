@@ -21,7 +21,7 @@ from loanasync.errors import (
     TransportError,
 )
 
-Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
+Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "failed", "not_sent"]
 _DECIDED = ("approved", "refused")
 
 
@@ -33,7 +33,7 @@ class Row:
         fiscal_code: The customer's fiscal code.
         request: The order and the customer's data.
         additional_data_needed: True if the service asked for the conditional block (spec §2.1).
-        scope: Distinguishes several applications of one customer, as in `LoanClient.approve`.
+        order_id: Number of the order, as in `LoanClient.approve`.
         id: Any value of your own that identifies the row, such as an order number. It is not sent. Do not
             use a personal value: it is shown in ``repr``, tables and data frames.
 
@@ -47,7 +47,7 @@ class Row:
     request: ApprovalRequest = field(repr=masked_unless(ApprovalRequest))
     additional_data_needed: bool = field(default=False, kw_only=True)
     id: object = field(default=None, kw_only=True)
-    scope: str = field(default="", kw_only=True)
+    order_id: str = field(default="", kw_only=True)
 
     def __repr__(self) -> str:
         request = masked_unless(ApprovalRequest)(self.request)
@@ -61,9 +61,7 @@ class FileRow(Row):
     """A row of an input file. A row with `problems` is not sent: `approve_many` reports it as ``rejected``.
 
     Args:
-        line: Number of the line on which the row began. For rows of a file of rejected rows, the line in the
-            file that was read first.
-        is_correction: The row is from a file of rejected rows.
+        line: Number of the line on which the row began.
         problems: All problems of the row.
         members: The columns or members as they are in the file.
 
@@ -77,7 +75,6 @@ class FileRow(Row):
     """
 
     line: int = field(default=0, kw_only=True)
-    is_correction: bool = field(default=False, kw_only=True)
     problems: tuple[InputProblem, ...] = field(default=(), kw_only=True)
     members: Mapping[str, object] = field(factory=dict, kw_only=True, repr=mask)
 
@@ -96,8 +93,9 @@ class RowResult(MaskedPairs):
     ``refused``   refused                         `decision` is `Refused`, which is final
     ``rejected``  not_sent, not_evaluated         wrong fields: correct `error.problems`
     ``unknown``   unknown                         the service may have evaluated the customer: ask it
-    ``error``     not_sent, not_evaluated,        any other error: see `error` and `repeatable`
-                  approved, refused
+    ``failed``    not_evaluated, approved,        the service did not evaluate the customer, or decided an
+                  refused                         earlier request with other data: see `error`
+    ``not_sent``  not_sent                        no request was sent: see `error` and `repeatable`
     ============  ==============================  ====================================================
 
     A row whose `outcome` is ``not_sent`` or ``not_evaluated`` may be sent again after the cause of its error
@@ -116,14 +114,14 @@ class RowResult(MaskedPairs):
     Example:
         >>> from loanasync.bulk import Row
         >>> async def read_all(rows):
-        ...     return [result async for result in client.approve_many(rows, ordered=True)]
-        >>> good, bad = run(read_all([Row(fiscal_code, request, id="order 1042"), ("RSSMRA", request)]))
+        ...     return [result async for result in client.approve_many(rows)]
+        >>> bad, good = run(read_all([("RSSMRA", request), Row(fiscal_code, request, id="order 1042")]))
         >>> good
-        <RowResult: approved, id='order 1042', index=0>
+        <RowResult: approved, id='order 1042', index=1>
         >>> good.outcome, good.is_decided, good.sent, good.request.amount
         ('approved', True, True, 45000)
         >>> bad
-        <RowResult: rejected, id=None, index=1, error=InvalidRequestError>
+        <RowResult: rejected, id=None, index=0, error=InvalidRequestError>
         >>> bad.fiscal_code, bad.outcome, bad.sent, bad.repeatable
         ('RSSMRA', 'not_sent', False, False)
     """
@@ -278,7 +276,7 @@ def _is_pair(value: object) -> bool:
 
 
 def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
-    """Return the fiscal code, the request, `additional_data_needed` and the scope of a row.
+    """Return the fiscal code, the request, `additional_data_needed` and the order of a row.
 
     Raises:
         InvalidRequestError: The row is neither a `Row` nor a pair, or has problems of an input file.
@@ -288,7 +286,7 @@ def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
             tuple(Problem(each.field, each.column, each.message, each.code) for each in row.problems)
         )
     if isinstance(row, Row):
-        return row.fiscal_code, row.request, row.additional_data_needed, row.scope
+        return row.fiscal_code, row.request, row.additional_data_needed, row.order_id
     if _is_pair(row):
         return (*row, False, "")
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"
@@ -323,4 +321,6 @@ def _status_of(decision: Decision) -> Status:
 def _status_without_decision(error: LoanError) -> Status:
     if error.outcome == "unknown":
         return "unknown"
-    return "rejected" if isinstance(error, InvalidRequestError | RejectedError) else "error"
+    if isinstance(error, InvalidRequestError | RejectedError):
+        return "rejected"
+    return "not_sent" if error.outcome == "not_sent" else "failed"

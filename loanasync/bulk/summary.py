@@ -10,7 +10,7 @@ from attrs import field, frozen
 from loanasync._results import Approved
 from loanasync.bulk.rows import RowResult
 
-_STATUSES = ("approved", "refused", "rejected", "unknown", "error")
+_STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
 
 
 def _read_only(counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -26,8 +26,9 @@ class Summary:
         refused: Number of refused rows.
         rejected: Number of rows whose fields the client or the service rejected.
         unknown: Number of rows whose outcome is unknown.
-        error: Number of rows with another error.
-        already_decided: Number of those rows, with status unknown or error, that an earlier call decided.
+        failed: Number of rows with another error of the service, or with other data than a decided request.
+        not_sent: Number of rows that were not sent.
+        already_decided: Number of those rows, with status unknown or failed, that an earlier call decided.
         amount_approved: Sum of the approved amounts, in euro cents.
         amount_refused: Sum of the refused amounts, in euro cents.
         amount_unknown: Sum of the amounts whose outcome is unknown, in euro cents.
@@ -45,7 +46,8 @@ class Summary:
     refused: int = 0
     rejected: int = 0
     unknown: int = 0
-    error: int = 0
+    failed: int = 0
+    not_sent: int = 0
     already_decided: int = 0
     amount_approved: int = 0
     amount_refused: int = 0
@@ -57,7 +59,7 @@ class Summary:
     @property
     def rows(self) -> int:
         """Number of all rows."""
-        return self.approved + self.refused + self.rejected + self.unknown + self.error
+        return sum(number for _, number in self._counts)
 
     def __repr__(self) -> str:
         counts = ", ".join(

@@ -5,7 +5,8 @@ The workers are started on demand. Each worker repeats these steps until the row
 1. Wait until the reader has caught up and the rate allows a call, then take the next row (`_run_worker`).
 2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
 3. Request the approval of the row, and store its result for the reader (`_store_result`). While the circuit
-   breaker is open, the row waits for its turn to try (`_wait_for_turn`).
+   breaker is open, or the service or the ledger cannot be reached, rows wait for their turn to try
+   (`_wait_for_turn`).
 
 A run begins slowly: each decision permits one more call in progress. Rows in sequence that end without a
 decision stop the run (`_count`).
@@ -24,11 +25,14 @@ from loanasync._results import Decision
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
+from loanasync.bulk.trouble import REFUSED_SHOP, next_step, seconds_to_wait
 from loanasync.errors import (
     CircuitOpenError,
+    ClientClosedError,
     DecisionForgottenError,
     InFlightError,
     InvalidRequestError,
+    LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
 )
@@ -43,7 +47,10 @@ _KNOWN_WITHOUT_SENDING = (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-_CIRCUIT_CHECK = 1.0  # longest time, in seconds, after which a waiting row notices a closed circuit
+_CHECK = 1.0  # longest time, in seconds, after which a waiting row notices that the pause is over
+_LONGEST_DELAY = 30.0  # seconds between two attempts while the service or the ledger cannot be reached
+_LONGEST_PAUSE = 3600.0  # seconds of such waits without a success, after which the run stops
+_REFUSALS = 5  # rows in sequence whose shop is refused; the first row of a run stops it alone
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
 # RuntimeError.
 _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
@@ -64,9 +71,8 @@ class WorkerPool:
         concurrency: Maximum number of calls in progress.
         stop_after: Number of rows in sequence without a decision that stops the run. None: no limit.
         rate: Limits the rate at which calls start.
-        ordered: Return the results in the order of their rows.
         open_circuit: Returns the error of the circuit breaker if it is open, else None.
-        sleep: Waits a number of seconds while the circuit breaker is open.
+        sleep: Waits a number of seconds while rows are paused.
     """
 
     def __init__(
@@ -79,7 +85,6 @@ class WorkerPool:
         concurrency: int,
         stop_after: int | None,
         rate: Rate | None,
-        ordered: bool,
         open_circuit: Callable[[], CircuitOpenError | None],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -97,16 +102,19 @@ class WorkerPool:
         self._stop_after = stop_after
         self._decided = 0  # number of decisions
         self._failed = 0  # number of rows without a decision since the last decision
+        self._refused = 0  # number of rows whose shop was refused, since the last other row
+        self._trouble: LoanError | None = None  # the error because of which rows wait, without the breaker
+        self._delay = _CHECK  # seconds until a row tries again
+        self._waited = 0.0  # seconds since the last success
+        self._trials: set[int] = set()  # rows in progress that were sent while the circuit breaker was open
         self._started: dict[int, float] = {}  # times at which the calls in progress began, by row
-        self.stopped: str = ""  # the reason if `stop_after` has stopped the run
+        self.stopped: str = ""  # the reason if the pool has stopped the run
         self._rate = rate
-        # Results for the reader and, with `ordered`, results that wait for those of earlier rows.
-        self._ready: deque[RowResult] = deque()
-        self._out_of_order: dict[int, RowResult] | None = {} if ordered else None
+        self.unread: deque[RowResult] = deque()
         self.taken: int = 0  # number of rows
         self.number_read: int = 0  # number of results
         self._is_stopped = False  # no more rows are taken
-        self._sends_no_more = False  # rows that wait for the circuit breaker are not sent
+        self._sends_no_more = False  # rows that wait are not sent
         self._failure: BaseException | None = None
         self._workers: set[asyncio.Task[None]] = set()
         # Workers that wait for the reader to catch up; each waits for its own future.
@@ -116,7 +124,7 @@ class WorkerPool:
         # Workers that wait for a row. `stop` may cancel them, because they have no row yet.
         self._taking_row: set[asyncio.Task[None]] = set()
         self._row_lock = asyncio.Lock()
-        # Workers whose row waits while the circuit breaker is open. `stop` may cancel them, too.
+        # Workers whose row waits until it may be sent. `stop` may cancel them, too.
         self._paused: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._turn = asyncio.Lock()  # held by the one worker that tries
         self._context: Context | None = None
@@ -124,7 +132,6 @@ class WorkerPool:
         self._waiting_reader: asyncio.Future[None] | None = None
         # File and line for the warning about unread results; set when the reader is gone.
         self._abandoned: tuple[str, int] | None = None
-        self._inspected: tuple[RowResult, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -140,14 +147,9 @@ class WorkerPool:
         return f"{len(self._started)} in progress" + (f", one for {waiting:.0f} s" if waiting >= 1 else "")
 
     @property
-    def unread(self) -> tuple[RowResult, ...]:
-        """The results that were not read yet."""
-        return (*self._ready, *(self._out_of_order or {}).values())
-
-    def inspect_unread(self) -> tuple[RowResult, ...]:
-        """Return `unread`. A later warning about unread results does not count these."""
-        self._inspected = self.unread
-        return self._inspected
+    def paused(self) -> LoanError | None:
+        """The error because of which rows wait, None if they are sent."""
+        return self._open_circuit() or self._trouble
 
     async def read(self) -> RowResult:
         """Return the next result. Cancelling this call, or a time limit on it, does not lose a result.
@@ -162,7 +164,7 @@ class WorkerPool:
             # All calls run in the context of the first read, as a later read may happen inside another span.
             self._context = copy_context()
             self._start_worker()
-        while not self._ready:
+        while not self.unread:
             if not self._workers:
                 if self._is_stopped:
                     raise self._end_of_results()
@@ -171,7 +173,7 @@ class WorkerPool:
         self.number_read += 1
         if not self._is_starting and self.taken - self.number_read <= self._concurrency:
             self._start_worker()  # at most `concurrency` results are still to be read: take the next row
-        return self._ready.popleft()
+        return self.unread.popleft()
 
     def _end_of_results(self) -> BaseException:
         failure, self._failure = self._failure, None
@@ -186,7 +188,7 @@ class WorkerPool:
         Args:
             created_at: File and line that the warning names.
         """
-        if self._loop is None or (self._is_stopped and not self._workers and not self._ready):
+        if self._loop is None or (self._is_stopped and not self._workers and not self.unread):
             return
         self._abandoned = created_at
         try:
@@ -196,15 +198,13 @@ class WorkerPool:
             self._finish_abandoned()
 
     def _finish_abandoned(self) -> None:
-        """Stop and, once all calls have ended, warn of results that were neither read nor inspected."""
+        """Stop and, once all calls have ended, warn of results that were not read."""
         self.stop()
-        if self._workers or self._abandoned is None:
+        if self._workers or self._abandoned is None or not self.unread:
             return
-        inspected = set(map(id, self._inspected))
-        if number := sum(id(result) not in inspected for result in self.unread):
-            subject = "1 result was" if number == 1 else f"{number} results were"
-            message = f"{subject} not read: use `async with` for approve_many, and read its `unread`"
-            warnings.warn_explicit(message, RuntimeWarning, *self._abandoned)
+        subject = "1 result was" if len(self.unread) == 1 else f"{len(self.unread)} results were"
+        message = f"{subject} not read: use `async with` for approve_many, and read all results"
+        warnings.warn_explicit(message, RuntimeWarning, *self._abandoned)
 
     async def drain(self) -> None:
         """Wait until no call is in progress. Call `stop` first."""
@@ -212,7 +212,7 @@ class WorkerPool:
             await asyncio.wait(self._workers)
 
     def stop(self) -> None:
-        """Take no more rows, and send none that waits for the circuit breaker. Calls in progress continue."""
+        """Take no more rows, and send none that waits. Calls in progress continue."""
         self._take_no_more()
         self._sends_no_more = True
         for task in self._paused:
@@ -223,12 +223,6 @@ class WorkerPool:
         while self._idle:
             self._wake_idle_worker()
         for task in self._taking_row:
-            task.cancel()
-
-    def abort(self) -> None:
-        """Take no more rows, and cancel the calls in progress."""
-        self.stop()
-        for task in self._workers:
             task.cancel()
 
     async def _wait_for_result(self) -> None:
@@ -309,7 +303,7 @@ class WorkerPool:
                 self._start_worker()
             self._started[index] = time.monotonic()
             try:
-                outcome: Decision | Exception = await self._approve_row(row)
+                outcome: Decision | Exception = await self._approve_row(index, row)
             except AssertionError as error:  # of a test
                 self._store_result(result_of(index, row, error))
                 self._fail(error)
@@ -318,47 +312,102 @@ class WorkerPool:
                 outcome = error
             except BaseException as error:  # cancelled: the row still gets a result
                 refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
-                known = refusal if isinstance(refusal, CircuitOpenError) else error
+                known = refusal if isinstance(refusal, LoanError) else error
                 self._store_result(result_of(index, row, known))
                 raise
             self._store_result(result_of(index, row, outcome))
             del row, outcome  # personal data, not needed while this worker waits for its next row
 
     def _count(self, result: RowResult) -> None:
-        """Count a result, and stop the run after too many rows without a decision."""
+        """Count a result, and stop the run after too many rows without a decision.
+
+        A row that was in flight when the circuit breaker opened does not count: the breaker has counted it.
+        """
+        error, is_trial = result.error, result.index in self._trials
+        self._trials.discard(result.index)
         if result.is_decided:
             self._decided += 1
-            self._failed = 0
-        elif not (self._is_stopped or isinstance(result.error, _KNOWN_WITHOUT_SENDING)):
-            self._failed += 1
-            if self._failed == self._stop_after:
-                last = f"the last with {type(result.error).__name__}"
-                self.stopped = f"stopped after {self._failed} rows without a decision, {last}"
-                self.stop()
+            self._failed = self._refused = 0
+            return
+        is_caught = not is_trial and self._open_circuit() is not None
+        if error is None or self._is_stopped or is_caught or isinstance(error, _KNOWN_WITHOUT_SENDING):
+            return
+        self._failed += 1
+        step = next_step(error)
+        self._refused = self._refused + 1 if step == "refused shop" else 0
+        if step == "pause":
+            self._stop_because(f"stopped: {error}")
+        elif self._refused and (self._refused == _REFUSALS or (self._failed == 1 and not self._decided)):
+            self._stop_because(f"stopped because {REFUSED_SHOP}")
+        elif self._failed == self._stop_after:
+            last = f"the last with {type(error).__name__}"
+            self._stop_because(f"stopped after {self._failed} rows without a decision, {last}")
 
-    async def _approve_row(self, row: RowLike) -> Decision:
-        code, request, needed, scope = arguments_of(row)
-        approve = partial(self._approve, code, request, additional_data_needed=needed, scope=scope)
+    def _stop_because(self, reason: str) -> None:
+        self.stopped = self.stopped or reason
+        self.stop()
+
+    async def _approve_row(self, index: int, row: RowLike) -> Decision:
+        code, request, needed, order_id = arguments_of(row)
+        approve = partial(self._approve, code, request, additional_data_needed=needed, order_id=order_id)
+        own: LoanError | None = None  # the last error of this row
         while True:
             try:
-                if (refusal := self._open_circuit()) is None:
+                if (refusal := self.paused) is None:
                     return await approve()
-                await self._wait_for_turn(refusal)
+                await self._wait_for_turn(own or refusal)
                 try:
-                    if self._open_circuit() is not None:
-                        return await approve()
+                    if self.paused is not None:
+                        if self._open_circuit() is not None:
+                            self._trials.add(index)
+                        return await self._try(approve)
                 finally:
                     self._turn.release()
-            except CircuitOpenError:  # it opened while the call waited for a slot, or another call tries
-                if self._sends_no_more:
+            except LoanError as error:
+                if self._sends_no_more or not self._may_wait(error):
                     raise
+                own = error.with_traceback(None)
+                if not isinstance(error, CircuitOpenError):
+                    self._trouble = own
 
-    async def _wait_for_turn(self, refusal: CircuitOpenError) -> None:
-        """Wait until the row may try, or until the circuit breaker is closed. Then hold `_turn`.
+    async def _try(self, approve: Callable[[], Awaitable[Decision]]) -> Decision:
+        """Send the row whose turn it is. Unless it ends as before, the other rows are sent, too."""
+        try:
+            decision = await approve()
+        except LoanError as error:
+            if not self._may_wait(error):
+                self._end_pause()
+            elif not isinstance(error, CircuitOpenError):
+                self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            raise
+        self._end_pause()
+        return decision
+
+    def _end_pause(self) -> None:
+        self._trouble, self._delay, self._waited = None, _CHECK, 0.0
+
+    def _may_wait(self, error: LoanError) -> bool:
+        """Return True if the row is to be tried again: a restart of the service or the ledger may end soon.
+
+        Before the first decision a setting may be wrong. A row in flight elsewhere may take long.
+        """
+        if isinstance(error, CircuitOpenError):
+            return True
+        if not self._decided or isinstance(error, InFlightError | ClientClosedError):
+            return False
+        if next_step(error) != "put back":
+            return False
+        if self._waited < _LONGEST_PAUSE:
+            return True
+        self._stop_because(f"stopped after an hour in which no row could be sent ({type(error).__name__})")
+        return False
+
+    async def _wait_for_turn(self, refusal: LoanError) -> None:
+        """Wait until the row may try, or until the pause is over. Then hold `_turn`.
 
         Raises:
-            CircuitOpenError: The pool was stopped.
-            CancelledError: The worker was cancelled. The cause of this error is a `CircuitOpenError`.
+            LoanError: The pool was stopped.
+            CancelledError: The worker was cancelled. The cause of this error is a `LoanError`.
         """
         if self._sends_no_more:
             raise refusal
@@ -367,9 +416,7 @@ class WorkerPool:
         try:
             await self._turn.acquire()
             try:
-                while (latest := self._open_circuit()) is not None and latest.retry_after:
-                    refusal = latest
-                    await self._sleep(min(refusal.retry_after, _CIRCUIT_CHECK))
+                await self._wait_out()
             except BaseException:
                 self._turn.release()
                 raise
@@ -377,6 +424,21 @@ class WorkerPool:
             raise error from refusal
         finally:
             self._paused.pop(task, None)
+
+    async def _wait_out(self) -> None:
+        left = max(self._delay, 0.0 if self._trouble is None else seconds_to_wait(self._trouble))
+        while True:
+            if (circuit := self._open_circuit()) is not None:
+                seconds = circuit.retry_after
+            else:
+                seconds = left if self._trouble is not None else 0.0
+            if seconds <= 0:
+                return
+            seconds = min(seconds, _CHECK)
+            await self._sleep(seconds)
+            if circuit is None:
+                left -= seconds
+                self._waited += seconds
 
     @property
     def _is_full(self) -> bool:
@@ -421,15 +483,10 @@ class WorkerPool:
             self._is_starting = False
 
     def _store_result(self, result: RowResult) -> None:
-        """Pass a result to the reader; with `ordered`, after the results of all earlier rows."""
+        """Pass a result to the reader."""
         self._started.pop(result.index, None)
-        if self._out_of_order is None:
-            self._ready.append(result)
-        else:
-            self._out_of_order[result.index] = result
-            while (following := self.number_read + len(self._ready)) in self._out_of_order:
-                self._ready.append(self._out_of_order.pop(following))
-        if self._waiting_reader is not None and self._ready and not self._waiting_reader.done():
+        self.unread.append(result)
+        if self._waiting_reader is not None and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)
         self._count(result)
         try:

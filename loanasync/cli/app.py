@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 
 from loanasync import ConfigurationError, __version__
-from loanasync.cli.approve import approve, check, complete
-from loanasync.cli.approve_many.command import approve_many, export
+from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.console import print_message
 from loanasync.cli.dead_letters import app as dead_letters
 from loanasync.cli.exit_codes import MEANINGS, Exit
@@ -24,11 +23,7 @@ app: typer.Typer = typer.Typer(
 )
 
 
-app.command()(check)
-app.command()(approve)
-app.command()(complete)
 app.command("approve-many")(approve_many)
-app.command()(export)
 app.add_typer(ledger, name="ledger")
 app.add_typer(dead_letters, name="dead-letters")
 

@@ -1,7 +1,8 @@
-"""``loanasync dead-letters``: list the messages that a queue gave up, and replay them."""
+"""``loanasync dead-letters``: list the messages that a queue gave up, replay and delete them."""
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Annotated, TypeAlias
@@ -9,13 +10,17 @@ from typing import Annotated, TypeAlias
 import typer
 from attrs import asdict
 
+from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
+from loanasync.cli.ledger.commands import opened, read_personal
 from loanasync.cli.ledger.display import utc_time
+from loanasync.cli.ledger.open import LEDGER_HELP, shop_from_environment, short
+from loanasync.ledger.keys import Approval, places_of
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
 app: typer.Typer = typer.Typer(
-    help="List and replay dead letters: messages that a queue gave up.",
+    help="List, replay and delete dead letters: messages that a queue gave up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
@@ -79,25 +84,52 @@ def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitab
 @app.command()
 def ls(
     queue: Queue,
+    ledger: Annotated[
+        str, typer.Option(metavar="NAME", envvar="LOANASYNC_LEDGER", help=f"The ledger: {LEDGER_HELP}.")
+    ] = "",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """List dead letters, one per line: id, time, task, task id and reason.
+    """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
-    Ends with 3 if there are any, so you can run it from cron and alert on the exit code.
+    With --ledger, the customer is the digest and the entry the key that the ledger has for them. This needs
+    the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any, so you can
+    run it from cron and alert on the exit code.
 
     Example: loanasync dead-letters ls --queue redis://127.0.0.1:6379
     """
+    place_of = _places(ledger)
 
     async def work(_: DeadLettersBase, found: list[DeadLetter]) -> Exit:
         for each in found:
-            line = f"{each.id}  {utc_time(each.since)}  {each.task}  {each.task_id}  {each.reason}"
-            print(json.dumps(asdict(each)) if as_json else line)  # noqa: T201  (the output)
+            customer, entry = place_of(each)
+            members = asdict(each, filter=lambda field, _: field.name != "fiscal_code")
+            columns = (each.id, utc_time(each.since), each.task, each.task_id)
+            shown = (short(customer) or "-", short(entry) or "-", each.order_id or "-", each.reason)
+            line = "  ".join((*columns, *shown))
+            as_text = json.dumps({**members, "customer": customer, "entry": entry})
+            print(as_text if as_json else line)  # noqa: T201  (the output)
         if not as_json:
             print_message(counted(len(found), "dead letter") if found else "no dead letters")
         return Exit.UNKNOWN if found else Exit.DECIDED
 
     _run(queue, work)
+
+
+def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
+    """Return a function for the digest of a letter's customer and its entry's key; empty without a ledger."""
+    if not ledger:
+        return lambda _: ("", "")
+    with opened(ledger) as use:
+        shop = shop_from_environment(os.environ)
+        secrets = use.secrets(shop)
+
+    def place_of(letter: DeadLetter) -> tuple[str, str]:
+        approval = Approval(shop.shop_id, normalize_fiscal_code(letter.fiscal_code), letter.order_id)
+        place = places_of(approval, secrets)[0]
+        return (place.subject.customer, place.key) if letter.fiscal_code else ("", "")
+
+    return place_of
 
 
 @app.command()
@@ -126,6 +158,42 @@ def replay(
             print_message(f"{counted(replayed, 'dead letter')} put back into the queue")
         if missing:
             print_message(f"no dead letter has the id {', '.join(missing)}")
+        return Exit.FAILED if missing else Exit.DECIDED
+
+    _run(queue, work)
+
+
+@app.command()
+def delete(
+    queue: Queue,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all."),
+    ] = None,
+    *,
+    customer: Annotated[
+        bool, typer.Option("--customer", help="Those of a fiscal code, from a prompt or standard input.")
+    ] = False,
+) -> None:
+    """Delete dead letters for good: their approvals are not requested.
+
+    Example: loanasync dead-letters delete 1792743840123-0 --queue redis://127.0.0.1:6379
+    """
+    if bool(ids) == customer:
+        raise typer.BadParameter("give either ID or --customer")
+    code = normalize_fiscal_code(read_personal("Fiscal code")) if customer else ""
+
+    async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
+        chosen = [
+            each
+            for each in found
+            if ids == [_ALL]
+            or each.id in (ids or ())
+            or (code and normalize_fiscal_code(each.fiscal_code) == code)
+        ]
+        deleted = [await letters.delete(each) for each in chosen]
+        print_message(f"{counted(sum(deleted), 'dead letter')} deleted")
+        missing = {*(ids or ())} - {each.id for each in chosen} - {_ALL}
         return Exit.FAILED if missing else Exit.DECIDED
 
     _run(queue, work)

@@ -1,27 +1,14 @@
 """Files that a command writes, each as a whole."""
 
-import gzip
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import typer
 
 STANDARD_OUTPUT = "-"
-
-
-def create_private(path: str) -> None:
-    """Create a file that only its owner may read, if it does not exist; so a wrong path is found early.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    if path == STANDARD_OUTPUT or not (is_regular(path) or Path(path).is_dir()):
-        return
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
 
 def has_content(path: str) -> bool:
@@ -51,12 +38,10 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
 
 def _replace(target: Path, content: Iterable[bytes]) -> None:
-    handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".new", dir=target.parent)
+    handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as raw:
-            is_zipped = target.suffix == ".gz"
-            with gzip.GzipFile(mode="wb", fileobj=raw, mtime=0) if is_zipped else nullcontext(raw) as file:
-                file.writelines(content)
+            raw.writelines(content)
             raw.flush()
             os.fsync(raw.fileno())
         if target.exists():

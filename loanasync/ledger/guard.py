@@ -5,25 +5,26 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from loanasync._display.masking import mask
 from loanasync._log import log
-from loanasync._protocol.endpoints import Call, Outcome
-from loanasync._results import Approved, Decision, Meta, Problem, Refused
-from loanasync._runtime.guard import Claim, state_of
+from loanasync._protocol.endpoints import Outcome
+from loanasync._results import Approved, Decision, Known, Meta, Refused
+from loanasync._runtime.guard import OTHER_ORDER, Claim, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
 from loanasync._waits import cancellations
 from loanasync.errors import (
     ConfigurationError,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
-    InvalidRequestError,
     LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
@@ -31,13 +32,13 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 from loanasync.ledger.drivers import may_repeat, unsuitable_driver_error
-from loanasync.ledger.header import Header, check_cipher, check_scope, keys_of
-from loanasync.ledger.keys import Approval, Place, places_of, places_of_call, scope_parts
+from loanasync.ledger.header import Header, check_cipher, keys_of
+from loanasync.ledger.keys import Approval, Place, find_entry, places_of, places_of_call
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
 from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State
-from loanasync.ledger.orphans import Orphan, has_unstored_response, write_orphan
+from loanasync.ledger.orphans import Orphan, has_unstored_response, import_from_folders, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.replay import replay, settlement_of
 from loanasync.ledger.transitions import LEASE_EXPIRED
@@ -56,6 +57,7 @@ _OPERATION = "approve"
 _NOWHERE = Place("", NO_SUBJECT)  # the place of an entry before the keys of the ledger are known
 _REPEAT_TIME = 2.0  # seconds for a claim and its repeat, during which it holds a slot
 _PAUSE = 0.1  # seconds before a repeat
+_IMPORT_TIMEOUT = 2.0  # seconds for the orphan files of earlier processes
 _FILE_TIMEOUT = 0.5  # seconds for the file with the number of the last write
 _CLOSE_TIMEOUT = 5.0  # seconds for the remaining settlements while a client closes
 
@@ -117,8 +119,12 @@ class LedgerGuard:
             header = await self.ledger.expect_number(*await in_thread(self._last_number.read, header))
         secrets = keys_of(header, self.policy)
         check_cipher(header, self.policy)
-        check_scope(header, self.policy)
-        self._keys = _Keys(header, secrets)
+        is_first, self._keys = self._keys is None, _Keys(header, secrets)
+        if is_first and self._outlives_process:
+            with suppress(Exception):  # for example a folder that cannot be read: a sweep lists it
+                async with asyncio.timeout(_IMPORT_TIMEOUT):
+                    folders = await in_thread(lambda: self.policy.orphan_folders)
+                    await import_from_folders(self.ledger, folders)
         return self._keys
 
     @property
@@ -193,16 +199,6 @@ class LedgerGuard:
         found = await self.attempt(self.keys, self.policy.patience)
         return found if isinstance(found, LoanError) else None
 
-    def parts(self, call: Call) -> tuple[str | None, ...]:
-        """See `Guard.parts`.
-
-        Raises:
-            InvalidRequestError: The policy's scope is ``order_token``, and the call has no order token.
-        """
-        if problems := self.order_token_problems(call.order_token):
-            raise InvalidRequestError(problems, _OPERATION)
-        return scope_parts(self.policy, call.scope, call.order_token)
-
     def keep_unread(self, run: Run) -> None:
         """Do nothing: the ledger keeps all decisions."""
 
@@ -214,6 +210,41 @@ class LedgerGuard:
 
     def begin_now(self, run: Run) -> None:
         """See `Guard.begin_now`: the ledger must be awaited."""
+
+    async def known(self, run: Run) -> Known | LoanError:
+        """See `Guard.known`."""
+        read = partial(self._known, run)
+        return await self.attempt(read, min(run.timeout.total, self.policy.patience), call="known")
+
+    async def _known(self, run: Run) -> Known | LoanError:
+        await self.ledger.refresh()  # the key may have been rotated
+        places = places_of_call(run.call, (await self.keys()).secrets)
+        run.entry = places[0].key
+        found = await find_entry(self.ledger, places)
+        entry = found if isinstance(found, Entry) else None
+        if (token := self.unwritten_of(places[0], entry)) is not None:
+            entry = await self.write(token)
+        if entry is None:
+            return Known(state="none", entry=run.entry)
+        run.entry = entry.key
+        meta, decision = Meta(0, 0, 0.0, run.trace_id), None
+        if entry.state.is_decided:
+            try:
+                decision = cast("Decision", replay(entry, run.call, self.policy, meta))
+            except Exception as error:  # noqa: BLE001  (raised by the user's cipher)
+                return LedgerUnavailableError("known", entry.key, type(error).__name__, _NO_KEY)
+        claimed, changed, expires = (
+            datetime.fromtimestamp(each, UTC) for each in (entry.claimed, entry.changed, entry.expires)
+        )
+        return Known(
+            state=entry.state.value,
+            decision=decision,
+            entry=entry.key,
+            claimed=claimed,
+            changed=changed,
+            expires=expires,
+            note=entry.note,
+        )
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
@@ -228,14 +259,7 @@ class LedgerGuard:
             Exception: The ledger does not fit this client, or cannot be used.
         """
         await self.ledger.refresh()  # the key may have been rotated
-        return places_of(approval, (await self.keys()).secrets, self.policy)
-
-    def order_token_problems(self, order_token: object) -> tuple[Problem, ...]:
-        """Return a problem if an order token is not a str, or is missing and required."""
-        if order_token is not None and not isinstance(order_token, str):
-            return (_WRONG_ORDER_TOKEN,)
-        is_missing = self.policy.scope == "order_token" and order_token is None
-        return (_NO_ORDER_TOKEN,) if is_missing else ()
+        return places_of(approval, (await self.keys()).secrets)
 
     def remember(self, token: str, unwritten: Unwritten) -> None:
         """Remember a settlement until it is written, by the token of its claim. Forget the oldest of many."""
@@ -348,6 +372,7 @@ class LedgerClaim(Claim):
         self._started = time.monotonic()
         self._token = ""
         self._claimed: Entry | None = None
+        self._has_other_decision = False  # for another order of the customer
 
     def _use(self, place: Place) -> None:
         self._at = place
@@ -364,7 +389,7 @@ class LedgerClaim(Claim):
     async def begin(self) -> "LedgerClaim | CallResult":
         """Derive the keys, look up, take a slot and claim. Return the decision or the error instead."""
         run = self._run
-        found = await self._look_up(always=run.cannot_send_now)
+        found = await self._look_up()
         while True:
             found = await self._wait_for_settlement(found)
             if isinstance(found, LoanError):
@@ -373,8 +398,12 @@ class LedgerClaim(Claim):
             if (result := self._result_of(found)) is not None:
                 return result
             try:
+                waits = run.cannot_send_now
                 if (error := await run.acquire_slot()) is not None:
                     return error
+                if waits and (latest := await self._look_up()) != found:  # another order may have begun
+                    found = latest
+                    continue
                 found = await self._claim(found)
                 if isinstance(found, Entry) and found.is_claimed_by(self._token):
                     self._claimed = found
@@ -387,30 +416,35 @@ class LedgerClaim(Claim):
     async def _wait_for_settlement(self, found: Entry | LoanError | None) -> Entry | LoanError | None:
         """Wait until the last claim of an entry is settled, by this client or by its owner.
 
-        Return the entry as it is then, or an error if the ledger cannot be used.
+        Return the entry that decides then, or an error if the ledger cannot be used.
         """
         while not isinstance(found, LoanError):
+            latest: Entry | LoanError | None
             if (token := self._guard.unwritten_of(self._at, found)) is not None:
-                found = await self._in_time(partial(self._guard.write, token))
-                continue
-            if found is None or found.state is not State.INFLIGHT or self._is_other_request(found):
+                latest = await self._in_time(partial(self._guard.write, token))
+            elif (
+                found is None
+                or found.state is not State.INFLIGHT
+                or self._is_other_request(found)
+                or (left := self._wait_left()) <= 0
+            ):
                 break
-            if (left := self._wait_left()) <= 0:
-                break
-            self._run.telemetry.set_ledger_result("blocked")
-            waiting = partial(self._ledger.wait, self._at.key, left)
-            latest = await self._attempt(waiting, left + _READ_MARGIN)
-            is_late = isinstance(latest, LedgerUnavailableError) and latest.cause_type == "TimeoutError"
-            if is_late or (isinstance(latest, Entry) and latest.state is State.INFLIGHT):
-                break
-            found = latest
+            else:
+                self._run.telemetry.set_ledger_result("blocked")
+                waiting = partial(self._ledger.wait, found.key, left)
+                latest = await self._attempt(waiting, left + _READ_MARGIN)
+                is_late = isinstance(latest, LedgerUnavailableError) and latest.cause_type == "TimeoutError"
+                if is_late or (isinstance(latest, Entry) and latest.state is State.INFLIGHT):
+                    break
+            is_of_other = found is not None and found.key != self._at.key
+            found = await self._look_up() if is_of_other and not isinstance(latest, LoanError) else latest
         return found
 
-    async def _look_up(self, *, always: bool) -> Entry | LoanError | None:
-        """Derive the places of this approval from the keys of the ledger, and look up its entry.
+    async def _look_up(self) -> Entry | LoanError | None:
+        """Read all entries of the customer, and return the one that decides about this approval.
 
-        If there are several entries, prefer one with a decision, then the one under the newest key. Ignore
-        released entries. With one key, the claim returns the entry, so look up only if `always` is set.
+        It is the entry of this approval, unless that is missing or released: then it is the entry of another
+        order which stops this one. Under several keys, prefer a decision, then the newest key.
         """
         keys: _Keys | LoanError | None = self._guard.known_keys
         if keys is None:
@@ -418,21 +452,39 @@ class LedgerClaim(Claim):
         if isinstance(keys, LoanError):
             return keys
         self._header = keys.header
-        self._places = places_of_call(self._call, keys.secrets, self._policy)
+        self._places = places_of_call(self._call, keys.secrets)
         self._use(self._places[0])
-        found = None
-        for place in self._places if always or len(self._places) > 1 else ():
-            entry = await self._in_time(partial(self._ledger.get, place.key))
-            if isinstance(entry, LoanError):
-                return entry
-            if entry is None or entry.state is State.RELEASED:
-                continue
-            if found is None or entry.state.is_decided:
-                found = entry
-                self._use(place)
-            if entry.state.is_decided:
-                break
-        return found
+        found: Entry | None = None
+        others: list[Entry] = []
+        for place in self._places:
+            entries = await self._in_time(partial(self._ledger.entries_of, place.subject.customer))
+            if isinstance(entries, LoanError):
+                return entries
+            for entry in entries:
+                if entry.key not in {each.key for each in self._places}:
+                    others.append(entry)
+                elif entry.state is not State.RELEASED and (
+                    found is None or (entry.state.is_decided and not found.state.is_decided)
+                ):
+                    found = entry
+                    self._use(place)
+        self._has_other_decision = any(entry.state.is_decided for entry in others)
+        if found is not None and not self._may_repeat(found):
+            return found
+        stopping = filter(self._is_stopped_by, others)
+        return min(stopping, key=lambda entry: entry.state is State.INFLIGHT, default=found)
+
+    def _is_stopped_by(self, other: Entry) -> bool:
+        """Return True if the entry of another order of the customer stops this one (readings.md R6)."""
+        if other.state is State.RELEASED:
+            return False
+        is_final = other.state.is_decided or other.note == OTHER_ORDER
+        return not (is_final and other.order and self._call.order_id)
+
+    def _may_repeat(self, entry: Entry) -> bool:
+        """Return True if the caller repeats an unknown request with the same data."""
+        is_unknown = entry.state is State.UNKNOWN and entry.payload == self._at.payload
+        return self._call.repeat_unknown and is_unknown
 
     def _time_left(self) -> float:
         return self._started + self._run.timeout.total - time.monotonic()
@@ -456,28 +508,23 @@ class LedgerClaim(Claim):
         return result
 
     def _is_other_request(self, entry: Entry) -> bool:
-        """Return True if an entry belongs to a request with other data."""
-        return entry.payload not in ("", self._at.payload)  # a person creates entries without one
+        """Return True if the entry of this approval belongs to a request with other data."""
+        # A person creates entries without one.
+        return entry.key == self._at.key and entry.payload not in ("", self._at.payload)
 
     def _result_of(self, entry: Entry | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
         if entry is None or entry.state is State.RELEASED:
             return None
-        if self._call.repeat_unknown and entry.state is State.UNKNOWN and entry.payload == self._at.payload:
+        key, is_own = entry.key, entry.key == self._at.key
+        if is_own and self._may_repeat(entry):
             return None
         self._run.telemetry.set_ledger_result("blocked")
-        key = self._at.key
-        if self._is_other_request(entry):
+        if self._is_other_request(entry) or (entry.state.is_decided and not is_own):
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
             return PayloadMismatchError(_OPERATION, key, entry.state.value)
-        match entry.state:
-            case State.INFLIGHT:
-                return InFlightError(_OPERATION, key)
-            case State.UNKNOWN | State.LOST | State.HELD as state:
-                return OutcomeUnknownError(_OPERATION, key, cast("UnresolvedState", state.value), entry.note)
-            case _:
-                return self._replay(entry)
+        return self._replay(entry) if entry.state.is_decided else _error_of(entry)
 
     def _replay(self, entry: Entry) -> CallResult:
         """Return the decision of an entry, and record it in the call's telemetry."""
@@ -486,7 +533,7 @@ class LedgerClaim(Claim):
             outcome = replay(entry, self._call, self._policy, meta)
         except Exception as error:  # noqa: BLE001  (raised by the user's cipher, for example after a key change)
             self._run.telemetry.set_ledger_result("unavailable")
-            return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__)
+            return LedgerUnavailableError(_OPERATION, self._at.key, type(error).__name__, _NO_KEY)
         self._run.telemetry.set_ledger_result("hit")
         return outcome
 
@@ -520,7 +567,7 @@ class LedgerClaim(Claim):
         try:
             entry = await asyncio.shield(claiming)
         except HeaderChangedError:
-            return await self._look_up(always=False)
+            return await self._look_up()
         except asyncio.CancelledError:
             undoing = asyncio.ensure_future(self._undo_when_over(claiming, until))
             while not undoing.done():
@@ -531,7 +578,7 @@ class LedgerClaim(Claim):
             await self._undo_claim(until)
         elif self._ledger.known_header is not self._header:  # another call found lost writes, or other keys
             await self._undo_claim(until)
-            return await self._look_up(always=False)
+            return await self._look_up()
         return entry
 
     async def _undo_when_over(self, claiming: "asyncio.Task[Entry | LoanError]", until: float) -> None:
@@ -549,6 +596,8 @@ class LedgerClaim(Claim):
             failure = type(error).__name__
             settlement = Settlement(state=state, note=type(result).__name__)
         if not isinstance(result, Approved | Refused):
+            if state is State.LOST and self._has_other_decision:
+                settlement = evolve(settlement, note=OTHER_ORDER)
             result = await self._settle_error(result, settlement)
             if failure:
                 log(WARNING, _NOT_ENCRYPTED, self._at.key[:12], failure)
@@ -631,7 +680,7 @@ class LedgerClaim(Claim):
         if isinstance(entry, LoanError):
             cause = entry.cause_type if isinstance(entry, LedgerUnavailableError) else type(entry).__name__
             return self._not_recorded(decision, await self._write_orphan(settlement), cause)
-        if is_stored:
+        if is_stored or entry.state is State.ERASED:
             return decision
         if entry.state is not state:
             log(WARNING, _CONTRADICTION, self._at.key[:12], entry.state)
@@ -667,15 +716,19 @@ class LedgerClaim(Claim):
         return error
 
 
-_WRONG_ORDER_TOKEN = Problem(
-    "order_token", "orderToken", "must be text", "order_token.type", hint="use a str"
-)
-_NO_ORDER_TOKEN = Problem(
-    "order_token",
-    "orderToken",
-    "is required",
-    "order_token.required",
-    hint="LedgerPolicy(scope='order_token') distinguishes applications by it",
+def _error_of(entry: Entry) -> LoanError:
+    """Return the error of an entry without a decision, whose approval is not sent."""
+    if entry.state is State.INFLIGHT:
+        return InFlightError(_OPERATION, entry.key)
+    if entry.state is State.ERASED:
+        return DecisionForgottenError(_OPERATION, entry.key, "unknown")
+    state = cast("UnresolvedState", entry.state.value)
+    return OutcomeUnknownError(_OPERATION, entry.key, state, entry.note)
+
+
+_NO_KEY = (
+    "LedgerPolicy.encrypt cannot decrypt the stored response: give the cipher, LOANASYNC_LEDGER_CIPHER, the "
+    "key with which it was encrypted"
 )
 _DECISION_AT_RISK = (
     "approve, entry %s: a decision may be lost, because the event loop was closed before the ledger had "
@@ -693,6 +746,6 @@ _UNDONE_LATER = (
     "the ledger cannot be written: a later call undoes the claim of entry %s, whose request was not sent"
 )
 _OTHER_DATA = (
-    "entry %s is %s, and the same customer was requested with other data; if the service evaluates each "
-    "order (the specification does not say so), use LedgerPolicy(scope='order_token') or another scope"
+    "entry %s is %s, and the same customer was requested with other data; if this is another order, pass "
+    "its number as order_id"
 )

@@ -3,7 +3,7 @@
 import hmac
 import json
 from secrets import token_bytes, token_hex
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from attrs import asdict, evolve, field, frozen
 
@@ -15,6 +15,13 @@ from loanasync.ledger.policy import Cipher, LedgerPolicy
 _CHECK = b"loanasync ledger "  # followed by the id of the ledger
 _SECRET_BYTES = 32
 _NOT_STORED = ("name", "transaction")
+
+Mark: TypeAlias = Literal["", "lost writes", "copy", "moved"]
+_MARKS: dict[Mark, str] = {
+    "lost writes": "has lost writes, so it may lack customers that were requested: import the orphan files,",
+    "copy": "is a copy, so it may lack customers that were requested: import the orphan files,",
+    "moved": "was moved: name the ledger to which it was copied, or if that is not used,",
+}
 
 # It does not suggest a new ledger for the same customers: all of them would be requested again.
 OTHER_FORMAT = (
@@ -42,9 +49,7 @@ class Header:
         generation: Grows with each change of the header.
         epoch: Grows when the store lost writes, and when a person confirms it. Numbers of writes are compared
             within an epoch.
-        scope: `LedgerPolicy.scope` of the clients.
-        has_lost_writes: A client has found that the store lost writes. No client sends until a person
-            confirms.
+        mark: The reason for which no client sends until a person confirms; empty without one.
         transaction: Number of the write that stored the header, if the store knows it; not stored.
     """
 
@@ -56,8 +61,7 @@ class Header:
     cipher: str = ""
     generation: int = 1
     epoch: int = 1
-    scope: Literal["", "order_token"] = ""
-    has_lost_writes: bool = False
+    mark: Mark = ""
     transaction: int = field(default=0, eq=False)
 
     def as_json(self) -> str:
@@ -111,7 +115,7 @@ def new_header(
     number = ledger or token_hex(8)
     key = token_bytes(_SECRET_BYTES) if policy.key is None else policy.key
     secrets = (key.hex(),) if policy.key is None else ()
-    cipher = "" if policy.encrypt is None else _cipher_check(policy.encrypt, number)
+    cipher = "" if policy.encrypt is None else cipher_check(policy.encrypt, number)
     return Header(
         name=name,
         id=number,
@@ -119,7 +123,6 @@ def new_header(
         keys=(_check_value(key, number),),
         secrets=secrets,
         cipher=cipher,
-        scope=policy.scope,
     )
 
 
@@ -151,20 +154,6 @@ def keys_of(header: Header, policy: LedgerPolicy) -> tuple[bytes, ...]:
             "LedgerPolicy(old_keys=...)"
         )
     raise mismatch(header.name, reason)
-
-
-def check_scope(header: Header, policy: LedgerPolicy) -> None:
-    """Check that the clients of a ledger distinguish the approvals of one customer in the same way.
-
-    Raises:
-        LedgerMismatchError: The policy has another scope.
-    """
-    if header.scope != policy.scope:
-        raise mismatch(
-            header.name,
-            f"was created with LedgerPolicy(scope={header.scope!r}), and the client has {policy.scope!r}: "
-            "pass the same scope",
-        )
 
 
 def check_cipher(header: Header, policy: LedgerPolicy) -> None:
@@ -203,17 +192,14 @@ def check_service(header: Header, service: str) -> None:
         raise mismatch(
             header.name,
             f"belongs to {header.service}, and the client uses {service}: name the ledger of this service. "
-            "If the service has moved, run loanasync ledger move-service",
+            "If the service has moved, run loanasync ledger confirm --service URL",
         )
 
 
-def lost_writes(ledger: str) -> LedgerMismatchError:
-    """Return the error for a ledger that does not have all writes that it has confirmed."""
-    return mismatch(
-        ledger,
-        "has lost writes, so it may lack customers that were requested: import the orphan files, compare the "
-        "ledger with the service, then run loanasync ledger confirm",
-    )
+def marked(header: Header) -> LedgerMismatchError:
+    """Return the error for a ledger with a mark."""
+    steps = "compare the ledger with the service, then run loanasync ledger confirm"
+    return mismatch(header.name, f"{_MARKS[header.mark]} {steps}")
 
 
 def rotated(header: Header, policy: LedgerPolicy) -> Header:
@@ -228,7 +214,7 @@ def rotated(header: Header, policy: LedgerPolicy) -> Header:
     keys_of(header, policy)
     if policy.encrypt is not None:
         check_cipher(header, policy)
-        header = evolve(header, cipher=_cipher_check(policy.encrypt, header.id))
+        header = evolve(header, cipher=cipher_check(policy.encrypt, header.id))
     if header.secrets:
         key = token_bytes(_SECRET_BYTES)
         header = evolve(header, secrets=(key.hex(), *header.secrets))
@@ -250,7 +236,8 @@ def _check_value(key: bytes, ledger: str) -> str:
     return hmac.digest(key, _text(ledger), "sha256").hex()[:32]
 
 
-def _cipher_check(cipher: Cipher, ledger: str) -> str:
+def cipher_check(cipher: Cipher, ledger: str) -> str:
+    """Return the check value of a cipher: a known text that it has encrypted, in hexadecimal."""
     return cipher.encrypt(_text(ledger)).hex()
 
 

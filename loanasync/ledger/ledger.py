@@ -13,7 +13,7 @@ from loanasync._closing import Closing
 from loanasync._models import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions
-from loanasync.ledger.header import Header, check_service, lost_writes, mismatch, new_header
+from loanasync.ledger.header import Header, check_service, marked, mismatch, new_header
 from loanasync.ledger.model import (
     DECIDED,
     NO_REDIRECT,
@@ -24,7 +24,7 @@ from loanasync.ledger.model import (
     Subject,
 )
 from loanasync.ledger.policy import LedgerPolicy
-from loanasync.ledger.store import Column, Found, FoundHeader, Store, Write
+from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
 _PURGED = DECIDED | {State.RELEASED}
@@ -51,8 +51,7 @@ class Ledger(Closing):
     - Any other settlement needs the token of the last claim.
     - A correction changes only an entry that a person decided or released. It names the token of the entry,
       has a note, and has a source other than the service.
-    - A claim writes its subject, by which `find` finds the entry. A claim without a subject keeps the
-      subject of the entry.
+    - A claim writes its subject. A claim without a subject keeps the subject of the entry.
     - The response stored in an entry stays there when the entry is taken over, and when it is settled to
       UNKNOWN, LOST or HELD without a body. A decision or a release replaces it.
     - When an entry leaves a settled state, that state is added to its history, which keeps the last 20.
@@ -66,18 +65,18 @@ class Ledger(Closing):
     Example:
         >>> from loanasync.ledger import MemoryLedger, Settlement, State, Subject
         >>> async def example(ledger):
-        ...     subject = Subject(customer="5d41", order="9a0b")
+        ...     subject = Subject(customer="5d41", order="A-1001")
         ...     await ledger.claim("k", token="t", payload="p", lease=90.0, subject=subject)
         ...     refused = Settlement(state=State.REFUSED, status=422)
         ...     await ledger.settle("k", token="t", payload="p", settlement=refused)
         ...     print([entry.state.name async for entry in ledger.scan()])
-        ...     print([entry.key for entry in await ledger.find(customer="5d41")])
+        ...     print([entry.order for entry in await ledger.entries_of("5d41")])
         ...     print(await ledger.get("k") == await ledger.wait("k", within=1.0))
         ...     print(await ledger.purge(older_than=3600))
         ...     await ledger.aclose()
         >>> run(example(MemoryLedger()))
         ['REFUSED']
-        ['k']
+        ['A-1001']
         True
         0
     """
@@ -104,7 +103,7 @@ class Ledger(Closing):
             policy: The client's policy.
 
         Raises:
-            LedgerMismatchError: The ledger does not exist, belongs to another service, or has lost writes.
+            LedgerMismatchError: The ledger does not exist, belongs to another service, or is marked.
         """
         if self._creates and not (self.known_header and self.known_header.service):
             found = (await self._store.header()).header
@@ -113,12 +112,16 @@ class Ledger(Closing):
                 await self._store.swap_header(new, replaces=found)  # another client may be faster
                 self.known_header = None
         header = await self.header()
-        if header.has_lost_writes or header.service != service:  # a command may have changed it
+        if header.mark or header.service != service:  # a command may have changed it
             header = await self.refresh()
         check_service(header, service)
-        if header.has_lost_writes:
-            raise lost_writes(header.name)
+        if header.mark:
+            raise marked(header)
         return header
+
+    async def create_with(self, header: Header) -> bool:
+        """Create an empty ledger with the identity of another one; return False if a ledger exists."""
+        return await self._store.swap_header(evolve(header, name=self._store.name), replaces=None)
 
     async def create(self, service: str, policy: LedgerPolicy) -> bool:
         """Create an empty ledger; return False if it exists.
@@ -145,8 +148,8 @@ class Ledger(Closing):
             self._epoch, self.number = epoch, number
             self.known_header = None  # reading it compares the numbers
         header = await self.header()
-        if header.has_lost_writes:  # another call may have found that
-            raise lost_writes(header.name)
+        if header.mark:  # another call may have found that
+            raise marked(header)
         return header
 
     async def refresh(self) -> Header:
@@ -244,8 +247,8 @@ class Ledger(Closing):
     async def _mark_lost_writes(self, header: Header) -> None:
         """Stop all clients until a person confirms: the store lacks a write that it confirmed."""
         stored: Header | None = header
-        while stored is not None and not stored.has_lost_writes:
-            new = evolve(stored, has_lost_writes=True, epoch=max(self._epoch, stored.epoch) + 1)
+        while stored is not None and not stored.mark:
+            new = evolve(stored, mark="lost writes", epoch=max(self._epoch, stored.epoch) + 1)
             if await self.change_header(stored, new):
                 return
             stored = (await self._store.header()).header  # another client has changed it
@@ -275,7 +278,7 @@ class Ledger(Closing):
             payload: Digest of the request's data.
             lease: Seconds until the claim expires.
             over: Token of the unsettled entry that this claim takes over.
-            subject: The customer, the order and the scope of the approval.
+            subject: The customer and the order of the approval.
             header: The header under which the key was derived. None: the present one.
             within: Seconds after which the claim is not written any more.
 
@@ -315,7 +318,7 @@ class Ledger(Closing):
             payload: Digest of the request's data.
             settlement: The outcome.
             over: For a stated outcome: revision of the entry that it settles or corrects.
-            subject: For an entry that does not exist: its customer, its order and its scope.
+            subject: For an entry that does not exist: its customer and its order.
             claimed: The entry as `claim` returned it, which saves a read.
 
         Returns:
@@ -356,7 +359,7 @@ class Ledger(Closing):
             write = Write(draft, current, expects, lease, not_after)
             found, has_lost_writes = await self._observed(self._store.swap(write), current, draft)
             if has_lost_writes and lease is not None:
-                raise lost_writes(current.name)
+                raise marked(evolve(current, mark="lost writes"))
             stored = found.entry
             if stored is not None and found.has(draft):
                 return stored
@@ -367,6 +370,37 @@ class Ledger(Closing):
             is_late = expects == ("" if stored is None else stored.revision)
             if is_late and until is not None and until <= time.monotonic():
                 raise TimeoutError  # otherwise the offset of the store's clock was too low; now it is better
+
+    async def put(self, entry: Entry) -> Entry:
+        """Write an entry of another ledger as it is, unless the stored one is worth as much.
+
+        Erased is worth more than decided, decided more than held, lost or unknown, and these more than in
+        flight (which is written as unknown), released or nothing.
+
+        Returns:
+            The current entry.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        stored = await self._read(entry.key, await self.header())
+        return await self._write(stored, partial(transitions.put, entry=entry))
+
+    async def erase(self, key: str, customer: str) -> Entry:
+        """Replace an entry by one without data, unless it is in flight; return the current entry.
+
+        Only a person can release it. No settlement and no copy of another ledger changes it.
+
+        Args:
+            key: Key of the entry.
+            customer: Digest of its customer.
+
+        Raises:
+            Exception: The ledger cannot be used.
+        """
+        stored = await self._read(key, await self.header())
+        erase = partial(transitions.erase, key=key, token=os.urandom(16).hex(), customer=customer)
+        return await self._write(stored, erase)
 
     async def get(self, key: str) -> Entry | None:
         """Return the current entry, or None if it does not exist.
@@ -436,30 +470,23 @@ class Ledger(Closing):
         header, first, last = await self.header(), begins, ""
         while last.startswith(begins) or not last:
             page = await self._store.page(column, value, first, last, header)
-            if not page:
+            yield page
+            if len(page) < PAGE_SIZE:
                 return
             first = last = page[-1].key
-            yield page
 
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        """Return the entries of a customer, of an order, or of both, oldest first.
+    async def entries_of(self, customer: str) -> list[Entry]:
+        """Return the entries of all orders of a customer, oldest first.
 
         Args:
             customer: Digest of the customer, from `Subject`.
-            order: Digest of the order token, from `Subject`.
-
-        Returns:
-            The current entries that match each given digest; an empty list if no digest is given.
 
         Raises:
             Exception: The ledger cannot be used.
         """
-        if not (customer or order):
-            return []
-        pages = self._pages("customer", customer) if customer else self._pages("order", order)
+        pages = self._pages("customer", customer)
         found = [transitions.as_read(entry) async for page in pages for entry in page]
-        matching = [entry for entry in found if order in ("", entry.order)]
-        return sorted(matching, key=lambda entry: (entry.claimed, entry.key))
+        return sorted(found, key=lambda entry: (entry.claimed, entry.key))
 
     async def purge(self, older_than: float) -> int:
         """Delete decided and released entries that have not changed for a time; return their number.

@@ -13,7 +13,15 @@ from loanasync.ledger.transitions import LEASE_EXPIRED
 _TEXT = (b"{", b"[", b"<", b'"')  # first byte of JSON and HTML; encrypted bodies begin with another one
 
 
-async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, source: str = PERSON) -> Entry:
+async def resolve(
+    ledger: Ledger,
+    entry: Entry,
+    state: State,
+    note: str,
+    *,
+    source: str = PERSON,
+    body: bytes | None = None,
+) -> Entry:
     """Settle an unsettled entry with what a person found out, or correct an earlier resolution.
 
     An entry that is UNKNOWN, LOST or HELD is settled. An entry that a person decided or released is
@@ -31,6 +39,8 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
             sent. LOST or UNKNOWN are possible, too.
         note: The person or ticket that gave the information; nothing personal. A correction needs one.
         source: The kind of source, such as ``"person"``; not ``"service"``.
+        body: JSON members of the decision that the source states, such as the redirect, encrypted if the
+            clients have a cipher. It replaces the stored response.
 
     Returns:
         The current entry. It is resolved, unless another owner has claimed or settled it meanwhile.
@@ -49,23 +59,33 @@ async def resolve(ledger: Ledger, entry: Entry, state: State, note: str, *, sour
         >>> entry.state, [change.note for change in entry.history]
         (<State.REFUSED: 'refused'>, ['ReadTimeoutError'])
     """
-    settlement = Settlement(state=state, note=note, source=source)
+    settlement = Settlement(state=state, note=note, source=source, body=body)
     if source == SERVICE:
         raise ValueError("the source of a resolved entry cannot be 'service': use another, such as 'person'")
     if entry.is_correctable and not note.strip():
         raise ValueError("a correction needs a note, such as the ticket that reported the mistake")
+    if entry.state is State.ERASED and state is State.RELEASED:  # this ends the erasure of all orders
+        others = await ledger.entries_of(entry.customer)
+        for other in [each for each in others if each.state is State.ERASED and each.key != entry.key]:
+            await _settle(ledger, other, settlement)
+    return await _settle(ledger, entry, _with_response(settlement, entry))
+
+
+async def _settle(ledger: Ledger, entry: Entry, settlement: Settlement) -> Entry:
     # One write: a claim that is not settled, because the ledger fails then, would look like a second request.
     return await ledger.settle(
         entry.key,
         token=token_hex(16),
         payload=entry.payload,
-        settlement=_with_response(settlement, entry),
+        settlement=settlement,
         over=entry.revision,
     )
 
 
 def _with_response(settlement: Settlement, entry: Entry) -> Settlement:
     """Return the settlement with the entry's stored response, if that contains the same decision."""
+    if settlement.body is not None:
+        return evolve(settlement, status=STATUS[settlement.state])
     if not settlement.state.is_decided or entry.body is None:
         return settlement
     try:

@@ -37,6 +37,7 @@ class MemoryStore(ForkSafe):
         # The first client adds its service and its key.
         self._header = new_header(self.name, "", LedgerPolicy(), makes_secret=True)
         self._entries: dict[str, tuple[Entry, float]] = {}
+        self._keys: dict[str, set[str]] = {}  # by customer, for the read before each claim
         self._number = 1  # 0 means that a store cannot tell
 
     async def header(self) -> FoundHeader:
@@ -71,6 +72,7 @@ class MemoryStore(ForkSafe):
                 return Found(entry, now, generation, self._number)
             self._number += 1
             self._entries[write.entry.key] = (write.entry, end)
+            self._keys.setdefault(write.entry.customer, set()).add(write.entry.key)
             return Found(write.entry, now, generation, self._number)
 
     async def page(
@@ -78,12 +80,14 @@ class MemoryStore(ForkSafe):
     ) -> Sequence[Entry]:
         """See `Store.page`."""
         self.check(header)
-        keys = [
+        keys = self._keys.get(value, ()) if column == "customer" else self._entries
+        found = {key: self._entries.get(key) for key in tuple(keys) if key >= first and key != last}
+        listed = sorted(
             key
-            for key, (entry, _) in tuple(self._entries.items())
-            if key >= first and key != last and (not column or getattr(entry, column) == value)
-        ]
-        return self._read_all(sorted(keys)[:PAGE_SIZE])
+            for key, stored in found.items()
+            if stored is not None and (not column or getattr(stored[0], column) == value)
+        )
+        return self._read_all(listed[:PAGE_SIZE])
 
     async def drop(self, entries: Sequence[Entry], header: Header) -> int:
         """See `Store.drop`."""
@@ -93,6 +97,7 @@ class MemoryStore(ForkSafe):
             stored = {key: self._entries[key][0] for key in revisions if key in self._entries}
             dropped = [key for key, entry in stored.items() if entry.revision == revisions[key]]
             for key in dropped:
+                self._keys[stored[key].customer].discard(key)
                 del self._entries[key]
         return len(dropped)
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from loanasync._display.masking import mask
+from loanasync._runtime.guard import OTHER_ORDER
 
 
 class State(StrEnum):
@@ -33,6 +34,8 @@ class State(StrEnum):
     """The service approved the request, or a person recorded that it did."""
     REFUSED = "refused"
     """The service refused the request, or a person recorded that it did."""
+    ERASED = "erased"
+    """The data of the customer were erased on request. No order of the customer is sent."""
 
     @property
     def is_decided(self) -> bool:
@@ -43,33 +46,33 @@ class State(StrEnum):
 DECIDED = frozenset({State.APPROVED, State.REFUSED})
 UNSETTLED = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 
-FORMAT = 4  # of all ledgers and orphan files; no other format is read
+FORMAT = 5  # of all ledgers and orphan files; no other format is read
 HISTORY_LENGTH = 20  # number of earlier states in an entry's history
 SERVICE = "service"  # source of a settlement that a client wrote from the service's response
 PERSON = "person"  # source of a settlement that a person wrote
-_COLUMNS = ("key", "state", "revision", "customer", "order", "claimed", "changed", "expires")
-_DOCUMENT = ("token", "payload", "takeovers", "note", "status", "fault", "scope", "source")
+_COLUMNS = ("key", "state", "revision", "customer", "claimed", "changed", "expires")
+_DOCUMENT = ("order", "order_token", "token", "payload", "takeovers", "note", "status", "fault", "source")
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
 
 @frozen(kw_only=True)
 class Subject:
-    """The customer, the order and the scope of an approval, by which `Ledger.find` finds its entries.
+    """The customer and the order of an approval, which its entry keeps.
 
     Args:
-        customer: HMAC digest of shop and fiscal code; the same for every scope.
-        order: HMAC digest of the order token; empty without an order token.
-        scope: The ``scope`` argument of `LoanClient.approve`; not personal.
+        customer: HMAC digest of shop and fiscal code; the same for every order.
+        order: The `order_id` of `LoanClient.approve`; not personal.
+        order_token: HMAC digest of the order token; empty without an order token.
 
     Example:
         >>> from loanasync.ledger import Subject
-        >>> Subject(customer="5d41", scope="spring")
-        Subject(customer='5d41', order='', scope='spring')
+        >>> Subject(customer="5d41", order="A-1001")
+        Subject(customer='5d41', order='A-1001', order_token='')
     """
 
     customer: str = ""
     order: str = ""
-    scope: str = ""
+    order_token: str = ""
 
 
 NO_SUBJECT = Subject()
@@ -138,24 +141,24 @@ class Entry:
     """The record of one approval in a ledger. Times are seconds since 1970 by the ledger's own clock.
 
     Args:
-        key: Key of the entry: an HMAC of the customer, the shop and the scope, which reveals none of them.
+        key: Key of the entry: an HMAC of the customer, the shop and the order, which reveals none of them.
         state: State of the approval.
-        token: Token of the last claim. Its owner may settle the entry; with any other token, only a decision
-            of the service is accepted.
-        payload: Digest of the request's data, to detect a request with other data under the same key.
-        claimed: Time of the first claim since the entry was last released.
+        order: Number of the order, from the `Subject` of the claim.
+        note: Note of the settlement.
+        source: Source of the settlement; empty while the entry is in flight.
         changed: Time at which the entry entered its state.
+        claimed: Time of the first claim since the entry was last released.
         expires: Time at which the lease of the last claim expires.
         takeovers: Number of claims that took over an unsettled entry since the first claim.
-        note: Note of the settlement.
         status: HTTP status of the stored response. An entry without a decision may have a response, too: one
             that could not be classified.
         body: Body of that response, encrypted if `LedgerPolicy.encrypt` is set.
         fault: The reason why that body is missing, incomplete or outside the specification, or None.
         customer: Digest of the customer, from the `Subject` of the claim.
-        order: Digest of the order token, from the `Subject` of the claim.
-        scope: Scope, from the `Subject` of the claim.
-        source: Source of the settlement; empty while the entry is in flight.
+        order_token: Digest of the order token, from the `Subject` of the claim.
+        payload: Digest of the request's data, to detect a request with other data under the same key.
+        token: Token of the last claim. Its owner may settle the entry; with any other token, only a decision
+            of the service is accepted.
         history: Earlier states, oldest first; at most the last 20.
         revision: Random text that is new with each change of the entry.
         left: Seconds until the lease expires, at the time of reading, by a clock that cannot be set.
@@ -169,20 +172,20 @@ class Entry:
 
     key: str
     state: State
-    token: str
-    payload: str
-    claimed: float
+    order: str = ""
+    note: str = ""
+    source: str = ""
     changed: float
+    claimed: float
     expires: float
     takeovers: int = 0
-    note: str = ""
     status: int | None = None
     body: bytes | None = field(default=None, repr=mask)
     fault: str | None = None
     customer: str = ""
-    order: str = ""
-    scope: str = ""
-    source: str = ""
+    order_token: str = ""
+    payload: str
+    token: str = field(repr=False)
     history: tuple[Change, ...] = ()
     revision: str = field(default="", repr=False)
     left: float = field(default=0.0, eq=False, repr=False)
@@ -191,6 +194,11 @@ class Entry:
     def is_correctable(self) -> bool:
         """True if a person decided or released the entry. Only then may it be corrected."""
         return self.source not in ("", SERVICE) and (self.state is State.RELEASED or self.state.is_decided)
+
+    @property
+    def is_unresolved(self) -> bool:
+        """True if a person has to ask the service for its decision."""
+        return self.state in (State.UNKNOWN, State.LOST) and self.note != OTHER_ORDER
 
     def is_claimed_by(self, token: str) -> bool:
         """Return True if the claim with this token owns the entry: its owner may send the request."""
@@ -204,16 +212,16 @@ def set_times(entry: Entry, *, claimed: float, changed: float, expires: float, l
     return entry
 
 
-def dump_entry(entry: Entry) -> tuple[str, str, str, str, str, float, float, str, bytes | None]:
-    """Return key, state, revision, customer, order, claimed, expires, document and body, as stores keep them.
+def dump_entry(entry: Entry) -> tuple[str, str, str, str, float, float, float, str, bytes | None]:
+    """Return the columns `_COLUMNS`, the document with the other members, and the body, as stores keep them.
 
-    The document has the other members. `changed` is left out, because the store sets it.
+    The store sets each time that is 0.
     """
     members = {name: value for name in _DOCUMENT if (value := getattr(entry, name)) not in ("", 0, None)}
     if entry.history:
         members["history"] = [[each.state, each.changed, each.note, each.source] for each in entry.history]
-    ids, subject = (entry.key, entry.state.value, entry.revision), (entry.customer, entry.order)
-    return (*ids, *subject, entry.claimed, entry.expires, json.dumps(members), entry.body)
+    ids = (entry.key, entry.state.value, entry.revision, entry.customer)
+    return (*ids, entry.claimed, entry.changed, entry.expires, json.dumps(members), entry.body)
 
 
 def load_entry(columns: Sequence[Any], document: str | bytes, body: bytes | None, *, left: float) -> Entry:

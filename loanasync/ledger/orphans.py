@@ -109,6 +109,7 @@ async def import_orphans(ledger: Ledger, folder: str | Path | None = None) -> in
 
     A decision is written even if it is late. A decision that the ledger already has stays unchanged. If a
     file cannot be read, is not an orphan file, or contradicts the ledger, it is kept and a warning is logged.
+    Files of other ledgers are kept, too. Each client does this when it first uses its ledger.
 
     Args:
         ledger: The ledger.
@@ -137,7 +138,7 @@ async def import_orphans(ledger: Ledger, folder: str | Path | None = None) -> in
 async def import_from_folders(
     ledger: Ledger, folders: Iterable[Path], key: str = ""
 ) -> tuple[int, list[tuple[Path, str]]]:
-    """Import the files of several folders, or only those of one entry.
+    """Import the files of several folders, or only those of one entry. Skip the files of other ledgers.
 
     Returns:
         The number of imported files, and the files and folders that remain, each with the reason.
@@ -159,8 +160,7 @@ async def import_from_folders(
                 reason = _reason(error)
             if reason:
                 left.append((file, reason))
-            else:
-                number += 1
+            number += reason == ""
     return number, left
 
 
@@ -185,14 +185,32 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
-async def _import_file(ledger: Ledger, file: Path) -> str:
-    """Import one file. Return the reason why it was not imported, or an empty text."""
+def is_of_other(content: bytes, ledger: str) -> bool:
+    """Return True if the content of a file names another ledger than the one with this id."""
     try:
-        orphan = Orphan.from_json(await asyncio.to_thread(file.read_bytes))
+        return bool(json.loads(content)["ledger"] != ledger)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def orphans_of(ledger: str, folders: Iterable[Path]) -> list[Path]:
+    """Return the orphan files of the ledger with this id."""
+    found = []
+    for folder in folders:
+        with suppress(OSError):
+            found += [each for each in orphan_files(folder) if not is_of_other(each.read_bytes(), ledger)]
+    return found
+
+
+async def _import_file(ledger: Ledger, file: Path) -> str | None:
+    """Import one file. Return the reason why it was not, or an empty text; None for another ledger."""
+    content = await asyncio.to_thread(file.read_bytes)
+    if is_of_other(content, (await ledger.header()).id):
+        return None
+    try:
+        orphan = Orphan.from_json(content)
     except ValueError:
         return "it is incomplete, or not an orphan file of this version"
-    if orphan.ledger != (await ledger.header()).id:
-        return "it belongs to another ledger: import it there"
     entry = await ledger.settle(
         orphan.key,
         token=orphan.token,
@@ -200,9 +218,9 @@ async def _import_file(ledger: Ledger, file: Path) -> str:
         settlement=orphan.settlement,
         subject=orphan.subject,
     )
-    if entry.state is not orphan.settlement.state:
+    if entry.state not in (orphan.settlement.state, State.ERASED):
         return f"it contradicts the ledger, where the entry is {entry.state.value}"
-    if has_unstored_response(orphan.settlement, entry):
+    if entry.state is not State.ERASED and has_unstored_response(orphan.settlement, entry):
         if entry.state is State.UNKNOWN:
             return "the ledger has another response: read both, move the file away, and resolve the entry"
         return (

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from logging import WARNING
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from attrs import field, frozen
 from attrs.converters import optional
@@ -39,6 +39,16 @@ class Cipher(Protocol):
         """Return the body for its encrypted form. Any exception means that it cannot be decrypted."""
 
 
+def state_folder() -> Path:
+    """Return the folder for the files that this package keeps for the user.
+
+    Raises:
+        RuntimeError: The user has no home directory.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "loanasync"
+
+
 def default_orphan_folders() -> tuple[Path, ...]:
     """Return the default folders for orphan files: one of the user, then a temporary one.
 
@@ -46,8 +56,7 @@ def default_orphan_folders() -> tuple[Path, ...]:
     """
     folders: list[Path] = []
     with suppress(RuntimeError):  # no home directory
-        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        folders.append(Path(state).expanduser() / "loanasync" / "orphans")
+        folders.append(state_folder() / "orphans")
     with suppress(OSError):  # no folder for temporary files is writable, or the disk is full
         temporary = Path(tempfile.gettempdir()) / _TEMPORARY_NAME
         if _belongs_to_other_user(temporary):
@@ -106,14 +115,8 @@ class LedgerPolicy:
         old_keys: The other keys of the ledger, before and after ``loanasync ledger rotate-key``. Give all
             clients the new `key` and the present one in `old_keys` first, then rotate. A client that lacks a
             key under which the ledger has entries is refused. Each earlier key adds one read per approval.
-        scope: ``order_token`` makes the order token part of the entry's key, for services that evaluate a
-            customer once for each order; then each approval needs an order token. The specification does
-            not say whether a service does this (spec §3). By default a customer has one entry for each
-            `scope` of `LoanClient.approve`.
-        keep: The part of a response that is stored. ``decision``: the members of the decision (amounts,
-            instalments, redirect), but no echoed personal data and no unknown members. ``body``:
-            the whole body.
-        encrypt: Cipher for the stored bodies. The ledger receives only encrypted bodies.
+        encrypt: Cipher for the stored responses. The ledger receives only encrypted ones. A response is
+            stored without echoed personal data and unknown members: with amounts, instalments, redirect.
         orphan_folder: Folder for decisions that could not be written to the ledger. None:
             ``$XDG_STATE_HOME/loanasync/orphans`` (``~/.local/state/loanasync/orphans`` without that
             variable), or a folder for temporary files if that cannot be written.
@@ -131,23 +134,17 @@ class LedgerPolicy:
     Example:
         >>> from loanasync.ledger import LedgerPolicy
         >>> LedgerPolicy(key=b"0123456789abcdef")
-        LedgerPolicy(key=***, old_keys=***, scope='', keep='decision', ...)
+        LedgerPolicy(key=***, old_keys=***, encrypt=None, orphan_folder=None, ...)
     """
 
     key: bytes | None = field(default=None, repr=mask)
     old_keys: tuple[bytes, ...] = field(default=(), repr=mask, converter=_tuple)
-    scope: Literal["", "order_token"] = ""
-    keep: Literal["decision", "body"] = "decision"
     encrypt: Cipher | None = field(default=None, repr=mask)
     orphan_folder: Path | None = field(default=None, converter=optional(Path))
     patience: float = 10.0
     wait: float = 2.0
 
     def __attrs_post_init__(self) -> None:
-        if self.scope not in ("", "order_token"):
-            raise ConfigurationError("ledger_policy.scope", "must be '' or 'order_token'")
-        if self.keep not in ("decision", "body"):
-            raise ConfigurationError("ledger_policy.keep", "must be 'decision' or 'body'")
         if self.key is not None and not _is_key(self.key):
             raise ConfigurationError("ledger_policy.key", _key_rule(self.key))
         if not all(map(_is_key, self.old_keys)):

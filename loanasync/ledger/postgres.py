@@ -360,13 +360,13 @@ class _PostgresStore:
                     raise
                 rows = []
             if rows:
-                [[claimed, changed, expires, generation, transaction, number, *_]] = rows
+                [[claimed, changed, expires, generation, transaction, number, now, *_]] = rows
                 number = number if is_committed else 0
                 if header.is_restored(generation, transaction):
                     number = _LOST
                 self._last = max(self._last, (generation, number))
-                set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - changed)
-                return Found(entry, changed, generation, number)
+                set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - now)
+                return Found(entry, now, generation, number)
             found = await self.read(entry.key, header)
             is_refused = is_claim and found.generation != header.generation
             is_late = write.not_after is not None and found.now > write.not_after
@@ -376,7 +376,7 @@ class _PostgresStore:
     async def page(
         self, column: Column, value: str, first: str, last: str, header: Header
     ) -> Sequence[Entry]:
-        statement = _PAGE.format(table="{table}", condition=f'"{column}" = $2' if column else "$2::text = ''")
+        statement = _PAGE.format(table="{table}", condition=f"{column} = $2" if column else "$2::text = ''")
         rows, _ = await self._select(statement, header, value, first, last)
         return [entry for entry in map(_entry, rows) if entry is not None]
 
@@ -413,7 +413,7 @@ def _entry(row: Row) -> Entry | None:
     return None if row["key"] is None else load_entry(columns, document, body, left=row["expires"] - now)
 
 
-_COLUMNS = {"key", "state", "revision", "customer", "order", "claimed", "changed", "expires", "document"}
+_COLUMNS = {"key", "state", "revision", "customer", "claimed", "changed", "expires", "document"}
 _HEADER_COLUMNS = {"id", "generation", "header"}
 
 # The present time of the server's clock; `now()` would be the time at which a transaction began.
@@ -438,13 +438,12 @@ _CREATE = """
 DO $$ BEGIN
 CREATE TABLE {table} (
     key text COLLATE "C" PRIMARY KEY, state text COLLATE "C" NOT NULL, revision text COLLATE "C" NOT NULL,
-    customer text COLLATE "C" NOT NULL, "order" text COLLATE "C" NOT NULL,
+    customer text COLLATE "C" NOT NULL,
     claimed float8 NOT NULL, changed float8 NOT NULL, expires float8 NOT NULL,
     document text NOT NULL, body bytea
 );
 CREATE INDEX ON {table} (state, key);
 CREATE INDEX ON {table} (customer, key);
-CREATE INDEX ON {table} ("order", key);
 CREATE TABLE {table}_header (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     id text NOT NULL, generation bigint NOT NULL, header text NOT NULL
@@ -470,7 +469,7 @@ FROM (SELECT) AS one LEFT JOIN {{table}}_header AS header ON true
 """  # noqa: S608  (constants, and a name that was checked)
 
 # The first parameter of each statement below is the id of the ledger. If it is another one, there is no row.
-_ENTRY = 'key, state, revision, customer, "order", claimed, changed, expires, document, body'
+_ENTRY = "key, state, revision, customer, claimed, changed, expires, document, body"
 _FROM = f"""
 SELECT {_NOW} AS now, {_LAST} AS number, generation, {_TRANSACTION} AS transaction, {_ENTRY}
 FROM {{table}}_header AS header LEFT JOIN
@@ -495,10 +494,10 @@ SELECT (SELECT count(*) FROM dropped) FROM {table}_header WHERE id = $1
 """
 
 # Parameters of a swap: id; generation of a claim, lease and latest time, or NULL; key, state, revision,
-# customer, order, claimed, expires, document and body of the entry; for an update, the expected revision.
-# The server's time replaces `claimed` if it is 0.
+# customer, claimed, changed, expires, document and body of the entry; for an update, the expected revision.
+# The server's time replaces each time that is 0.
 _VALUES = """
-$5, $6, $7, $8, $9, coalesce(nullif($10::float8, 0), now), now,
+$5, $6, $7, $8, coalesce(nullif($9::float8, 0), now), coalesce(nullif($10::float8, 0), now),
 coalesce(now + $3::float8, nullif($11::float8, 0), now), $12, $13
 """
 _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
@@ -506,7 +505,7 @@ _SOURCE = f"header, (SELECT {_NOW} AS now) AS clock"
 _RESULT = f"""
 RETURNING
     claimed, changed, expires, (SELECT generation FROM header), (SELECT {_TRANSACTION} FROM header),
-    txid_current(),
+    txid_current(), {_NOW},
     1 / coalesce({_NOW} <= $4::float8, true)::integer, {_FORCE_COMMIT_SYNC}
 """  # noqa: S608  (constants, and a name that was checked)
 

@@ -136,7 +136,8 @@ class _RedisStore:
             return Found(_entry(result[1], now), now, generation, number)
         now, number, generation = _head(result)
         expires = entry.expires or now if lease is None else round(now + lease, 6)
-        set_times(entry, claimed=entry.claimed or now, changed=now, expires=expires, left=expires - now)
+        claimed, changed = entry.claimed or now, entry.changed or now
+        set_times(entry, claimed=claimed, changed=changed, expires=expires, left=expires - now)
         return Found(entry, now, generation, number)
 
     async def page(
@@ -308,15 +309,15 @@ def _entry(stored: ScriptResult, now: float) -> Entry | None:
     """Return the entry for its key and what was stored; None if nothing was."""
     if len(stored) == 1:
         return None
-    key, revision, state, customer, order, *times, document = [each.decode() for each in stored[:9]]
-    columns = (key, state, revision, customer, order, *map(float, times))
-    return load_entry(columns, document, next(iter(stored[9:]), None), left=columns[-1] - now)
+    key, revision, state, customer, *times, document = [each.decode() for each in stored[:8]]
+    columns = (key, state, revision, customer, *map(float, times))
+    return load_entry(columns, document, next(iter(stored[8:]), None), left=columns[-1] - now)
 
 
 # Storage layout. The header is a hash. An entry is a string: a MessagePack list of what scripts read or
 # set, of a JSON document with the other members, and of the body. A hash would take 450 bytes more. The
 # sorted set "index" has the keys of all entries, so that they can be read in pages. There is one more
-# sorted set for each state, customer and order. Scripts make these names from the prefix, so a cluster
+# sorted set for each state and customer. Scripts make these names from the prefix, so a cluster
 # cannot run them.
 #
 # Atomicity. A server that is read-only, out of memory or out of disk space rejects a script's first write.
@@ -340,15 +341,15 @@ local function read(key)
     return {key}
   end
   -- The server has evicted the entry, or somebody has deleted it.
-  return {key, 'missing', 'unknown', '', '', now, now, now, cjson.encode({
+  return {key, 'missing', 'unknown', '', now, now, now, cjson.encode({
     token = 'missing', payload = '', note = 'missing on the server'})}
 end
 local function head()
   return now .. ' ' .. number .. ' ' .. generation
 end
--- Moves a key from the sorted sets of one state, customer and order to those of others.
+-- Moves a key from the sorted sets of one state and customer to those of others.
 local function move(key, from, to)
-  for each, kind in ipairs({'state:', 'customer:', 'order:'}) do
+  for each, kind in ipairs({'state:', 'customer:'}) do
     local old, new = from[each] or '', to[each] or ''
     if old ~= new and old ~= '' then
       redis.call('ZREM', prefix .. kind .. old, key)
@@ -374,28 +375,29 @@ return found
 
 _STATES = ", ".join(f"'{state}'" for state in State)
 # ARGV: expected revision; generation, lease and latest time, empty if they do not apply; then the result of
-# `dump_entry`: key, state, revision, customer, order, time of the claim, end of the lease, document, body.
+# `dump_entry`: key, state, revision, customer, times of claim, change and end of the lease, document, body.
 _SWAP = f"""{_BEGIN}
 local key, stored = ARGV[7], read(ARGV[7])
 local is_late = ARGV[6] ~= '' and tonumber(now) > tonumber(ARGV[6])
 if (stored[2] or '') ~= ARGV[3] or ARGV[4] ~= '' and generation ~= ARGV[4] or is_late then
   return {{head(), stored}}
 end
-local claimed = tonumber(ARGV[12]) > 0 and ARGV[12] or now
+local claimed = tonumber(ARGV[11]) > 0 and ARGV[11] or now
+local changed = tonumber(ARGV[12]) > 0 and ARGV[12] or now
 local expires = tonumber(ARGV[13]) > 0 and ARGV[13] or now
 if ARGV[5] ~= '' then
   expires = string.format('%.6f', now + ARGV[5])
 end
 number = redis.call('HINCRBY', KEYS[1], 'number', 1)
 redis.call('SET', prefix .. 'entry:' .. key, cmsgpack.pack({{
-  ARGV[9], ARGV[8], ARGV[10], ARGV[11], claimed, now, expires, unpack(ARGV, 14)}}))
+  ARGV[9], ARGV[8], ARGV[10], claimed, changed, expires, unpack(ARGV, 14)}}))
 redis.call('ZADD', prefix .. 'index', 0, key)
 if stored[2] == 'missing' then
   for _, state in ipairs({{{_STATES}}}) do
     redis.call('ZREM', prefix .. 'state:' .. state, key)
   end
 end
-move(key, {{unpack(stored, 3, 5)}}, {{ARGV[8], ARGV[10], ARGV[11]}})
+move(key, {{unpack(stored, 3, 4)}}, {{ARGV[8], ARGV[10]}})
 return head()
 """
 
@@ -407,7 +409,7 @@ for each = 3, #ARGV, 2 do
   if stored[2] == ARGV[each + 1] then
     redis.call('DEL', prefix .. 'entry:' .. ARGV[each])
     redis.call('ZREM', prefix .. 'index', ARGV[each])
-    move(ARGV[each], {{unpack(stored, 3, 5)}}, {{}})
+    move(ARGV[each], {{unpack(stored, 3, 4)}}, {{}})
     dropped = dropped + 1
   end
 end

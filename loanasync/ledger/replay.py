@@ -16,10 +16,10 @@ from loanasync.ledger.policy import LedgerPolicy
 
 
 def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
-    """Return the settlement for the result of a call, with the response as far as the policy stores it.
+    """Return the settlement for the result of a call, with the part of the response that is stored.
 
-    A response is stored with a decision, and with an error whose response could not be classified. By
-    default it contains only members of the decision, no personal data.
+    A response is stored with a decision, and with an error whose response could not be classified. It
+    contains only members of the decision, no personal data.
     """
     if isinstance(result, Approved | Refused):
         redirect = result.redirect_url if isinstance(result, Approved) else None
@@ -29,7 +29,7 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
             state=state,
             note=NO_REDIRECT if isinstance(result, Approved) and redirect is None else "",
             status=result.meta.status,
-            body=_encrypt(_encode(_kept(members, policy)), policy) if members else None,
+            body=_encrypt(_encode(_kept(members)), policy) if members else None,
             fault=None if result.raw else _INCOMPLETE,
         )
     note = type(result).__name__
@@ -41,27 +41,23 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
         state=state,
         note=note,
         status=response.status,
-        body=_encrypt(_stored_part(response.body, policy), policy),
+        body=_encrypt(_stored_part(response.body), policy),
         fault="; ".join(reasons) or None,
     )
 
 
-def _stored_part(body: bytes, policy: LedgerPolicy) -> bytes | None:
-    """Return the part of an unclassified body that the policy stores."""
-    if policy.keep == "body":
-        return body
+def _stored_part(body: bytes) -> bytes | None:
+    """Return the part of an unclassified body that is stored."""
     try:
         members = decode(body)
     except Malformed:
         return None
-    kept = _kept(members, policy)
+    kept = _kept(members)
     return _encode(kept) if kept else None
 
 
-def _kept(members: Mapping[str, JSON], policy: LedgerPolicy) -> dict[str, JSON]:
-    """Return the members that the policy stores."""
-    if policy.keep == "body":
-        return dict(members)
+def _kept(members: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the members that are stored."""
     return {
         name: value
         for name, value in members.items()

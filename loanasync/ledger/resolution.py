@@ -6,7 +6,7 @@ Such a source is a webhook, a back office, a file, or a person. It is not the se
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -17,13 +17,12 @@ from attrs import frozen
 from loanasync._results import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
 from loanasync.ledger.guard import LedgerGuard
-from loanasync.ledger.keys import Approval, Place
-from loanasync.ledger.ledger import Ledger
+from loanasync.ledger.keys import Approval, find_entry
+from loanasync.ledger.ledger import Ledger, lacks_redirect
 from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
 from loanasync.ledger.orphans import import_from_folders
 
-NotFound: TypeAlias = Literal["missing", "ambiguous"]
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
 
 STATES: Mapping[str, State] = MappingProxyType(
@@ -50,8 +49,12 @@ def problem_of_source(source: object) -> str | None:
     return problem_of_note(source)
 
 
-def statement_problems(outcome: object, source: object, note: object) -> Iterator[Problem]:
+def statement_problems(
+    outcome: object, source: object, note: object, order_token: object
+) -> Iterator[Problem]:
     """Yield the problems of a stated outcome."""
+    if order_token is not None and not isinstance(order_token, str):
+        yield Problem("order_token", "orderToken", "must be text", "order_token.type", hint="use a str")
     if not (isinstance(outcome, str) and outcome in STATES):
         options = {"options": tuple(STATES)}
         yield Problem(
@@ -70,48 +73,13 @@ class Statement:
         state: The state that the entry is to have.
         source: The source.
         note: The note that is stored. It is not empty, because a correction needs one.
+        body: JSON members of the decision, encrypted if the clients have a cipher; None without any.
     """
 
     state: State
     source: str
     note: str
-
-
-async def find_entry(ledger: Ledger, places: Sequence[Place], *, by_order: bool) -> Entry | NotFound:
-    """Return the entry of an approval under the present key or an old one.
-
-    If there are several entries, prefer one with a decision, then the one under the newest key. An entry that
-    is released is the last choice.
-
-    Args:
-        ledger: The ledger.
-        places: The places of the entry.
-        by_order: Find the entry by its customer and order token instead of its key. Without a scope, entries
-            in each scope match, and several of them are ambiguous.
-
-    Returns:
-        The entry, or the reason why no entry was found.
-
-    Raises:
-        Exception: The ledger cannot be used.
-    """
-    found: list[Entry] = []
-    for place in places:
-        if by_order:
-            subject = place.subject
-            entries = await ledger.find(customer=subject.customer, order=subject.order)
-            found += [entry for entry in entries if subject.scope in ("", entry.scope)]
-        elif (entry := await ledger.get(place.key)) is not None:
-            found.append(entry)
-    if not found:
-        return "missing"
-    if len({entry.scope for entry in found}) > 1:
-        return "ambiguous"
-    return min(found, key=_rank)  # the first one of several with the same rank
-
-
-def _rank(entry: Entry) -> int:
-    return 0 if entry.state.is_decided else 2 if entry.state is State.RELEASED else 1
+    body: bytes | None = None
 
 
 async def settle_as_stated(
@@ -152,7 +120,9 @@ async def settle_as_stated(
         if (result := result_without_writing(entry, statement)) is not None:
             return result, entry
         # Another owner may claim or settle the entry first: then look at the new state.
-        entry = await resolve(ledger, entry, statement.state, statement.note, source=statement.source)
+        entry = await resolve(
+            ledger, entry, statement.state, statement.note, source=statement.source, body=statement.body
+        )
         if entry.state is statement.state:
             return "settled", entry
 
@@ -160,7 +130,8 @@ async def settle_as_stated(
 def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     """Return the result if the entry must not be changed; None if it can be settled as stated."""
     if entry.state is statement.state:
-        return "unchanged"
+        adds_redirect = statement.body is not None and entry.is_correctable and lacks_redirect(entry)
+        return None if adds_redirect else "unchanged"
     if entry.state is State.INFLIGHT:
         return "inflight"
     if entry.state.is_decided:
@@ -176,18 +147,6 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     is_first = not entry.takeovers and len(entry.history) < HISTORY_LENGTH
     is_first = is_first and _NOT_FIRST.isdisjoint(each.state for each in entry.history)
     return None if is_first else "requested again"
-
-
-async def entry_key(guard: LedgerGuard, approval: Approval) -> str | LoanError:
-    """Return the key of an approval's entry, which without one is the key that it would have; or an error."""
-
-    async def find() -> str:
-        places = await guard.places(approval)
-        # An entry that was written before a rotation has another key.
-        entry = await find_entry(guard.ledger, places, by_order=False) if len(places) > 1 else None
-        return entry.key if isinstance(entry, Entry) else places[0].key
-
-    return await guard.attempt(find, guard.policy.patience, call="entry_key")
 
 
 async def resolve_customer(
@@ -209,10 +168,10 @@ async def _resolve(
     guard: LedgerGuard, approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
     policy, places = guard.policy, await guard.places(approval)
-    by_order = approval.order_token is not None and policy.scope != "order_token"
-    found = await find_entry(guard.ledger, places, by_order=by_order)
+    by_token = approval.order_token is not None and not approval.order_id
+    found = await find_entry(guard.ledger, places, by_token=by_token)
     if not isinstance(found, Entry):
-        return NotResolvedError(_OPERATION, "" if by_order else places[0].key, found, stated)
+        return NotResolvedError(_OPERATION, "" if by_token else places[0].key, found, stated)
     result, entry = await settle_as_stated(
         guard.ledger,
         found,

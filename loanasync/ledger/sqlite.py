@@ -38,13 +38,12 @@ _CREATE = (
 )""",
     """CREATE TABLE entries (
     key TEXT PRIMARY KEY, state TEXT NOT NULL, revision TEXT NOT NULL,
-    customer TEXT NOT NULL, "order" TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
+    customer TEXT NOT NULL, claimed REAL NOT NULL, changed REAL NOT NULL,
     expires REAL NOT NULL, lease_end REAL NOT NULL, document TEXT NOT NULL, body BLOB
 )""",
     "CREATE INDEX entries_state ON entries (state, key)",
     # A part of a digest is enough to find an entry, and takes a third of the space.
     "CREATE INDEX entries_customer ON entries (substr(customer, 1, 16))",
-    'CREATE INDEX entries_order ON entries (substr("order", 1, 16))',
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
@@ -53,7 +52,7 @@ _HEADER = "SELECT id, generation, number FROM ledger"
 _SWAP_HEADER = "UPDATE ledger SET id = ?, generation = ?, header = ? WHERE id = ? AND generation = ?"
 _COUNT_WRITE = "UPDATE ledger SET number = number + 1"
 
-_COLUMNS = 'key, state, revision, customer, "order", claimed, changed, expires, document, body, lease_end'
+_COLUMNS = "key, state, revision, customer, claimed, changed, expires, document, body, lease_end"
 
 # One statement, so that the entry is not older than the generation.
 _READ = f"SELECT id, generation, number, {_COLUMNS} FROM ledger LEFT JOIN entries ON key = ?"  # noqa: S608  (constants)
@@ -62,17 +61,15 @@ _PAGE = f"""
 SELECT {_COLUMNS} FROM entries WHERE {{}} AND key >= :first AND key <> :last ORDER BY key LIMIT {PAGE_SIZE}
 """  # noqa: S608  (constants)
 # The second condition uses the index. Without the plus, SQLite would replace its column by the value.
-_BY = '+"{0}" = :value AND substr("{0}", 1, 16) = substr(:value, 1, 16)'
 _CONDITIONS = {
     "": ":value = ''",
     "state": "state = :value",
-    "customer": _BY.format("customer"),
-    "order": _BY.format("order"),
+    "customer": "+customer = :value AND substr(customer, 1, 16) = substr(:value, 1, 16)",
 }
 _WRITE = """
 REPLACE INTO entries (
-    key, state, revision, customer, "order", claimed, expires, document, body, changed, lease_end
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    key, state, revision, customer, claimed, changed, expires, document, body, lease_end
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _DROP = "DELETE FROM entries WHERE key = ? AND revision = ?"
 
@@ -80,6 +77,8 @@ _LOCK_TIMEOUT = 0.1  # seconds of one wait for a lock; this process can fork bet
 _LOCK_PAUSE = 0.005  # seconds between two attempts
 _LEAST_FREE = 1_000_000  # bytes on the disk
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes until the next boot
+_LOCKS = Path("/proc/locks")
+_LOCK = re.compile(r"POSIX +ADVISORY +WRITE +(\d+) +\S+:(\d+) ")  # the process and the inode
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+)", re.MULTILINE)  # the mount point and the file system
 _REMOTE = re.compile(r"nfs4?|cifs|smbfs|smb[23]|fuse(\..*)?|9p|ceph")  # of a network or of another process
@@ -89,11 +88,12 @@ _FULL = "the disk is full: free some space"
 _READ_ONLY = "the file, its -wal or -shm file, or its folder is not writable: let this user write to them"
 _NO_LINKS = "the file system has no hard links: put the ledger on another local disk"
 _DAMAGED = "is damaged, truncated, or not an SQLite file: restore it, or name another file"
+_END_LOCK = "end that process, or set a longer patience"
 _CAUSES = {
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: let this user read and write it and its folder",
-    sqlite3.SQLITE_BUSY: "another process locks the file: end that process, or set a longer patience",
+    sqlite3.SQLITE_BUSY: f"another process locks the file: {_END_LOCK}",
     sqlite3.SQLITE_IOERR: "the disk failed to read or write the file: check the disk, which must be local",
     sqlite3.SQLITE_NOTADB: f"the file {_DAMAGED}",
     sqlite3.SQLITE_CORRUPT: f"the file {_DAMAGED}",
@@ -238,7 +238,12 @@ class _SqliteStore(ForkSafe):
     def reason(self, error: BaseException) -> str:
         if isinstance(error, OSError):
             return _SYSTEM_CAUSES.get(error.errno or 0, "")
-        return _CAUSES.get(_result_code(error), "")
+        owners = "".join(getattr(error, "__notes__", ()))
+        return (
+            f"process {owners} locks the file: {_END_LOCK}"
+            if owners
+            else _CAUSES.get(_result_code(error), "")
+        )
 
     async def aclose(self) -> None:
         with self.lock:
@@ -297,7 +302,7 @@ def _swap(write: Write, transaction: _Transaction) -> Found:
     end = write.set_times(revision, end - now, generation=generation, now=now, time_of_day=today)
     if end is None:
         return _read(entry.key, write.header, connection)
-    connection.execute(_WRITE, (*dump_entry(entry), entry.changed, end))
+    connection.execute(_WRITE, (*dump_entry(entry), end))
     transaction.has_written = True
     return Found(entry, now, generation, transaction.number + 1)
 
@@ -333,8 +338,13 @@ class _DatabaseThread:
     async def run(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
+    def _retry(self, use: Callable[[], T]) -> T:
+        return _retry_while_locked(use, self._patience, self._file)
+
     async def read(self, use: Reading[T]) -> T:
-        return await self.run(lambda: _retry_while_locked(lambda: use(self._connect()), self._patience))
+        return await self.run(
+            lambda: _retry_while_locked(lambda: use(self._connect()), self._patience, self._file)
+        )
 
     async def write(self, use: Writing[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -349,7 +359,9 @@ class _DatabaseThread:
             return
         results: Sequence[object]
         try:
-            results = _retry_while_locked(lambda: self._run([use for use, _ in writes]), self._patience)
+            results = _retry_while_locked(
+                lambda: self._run([use for use, _ in writes]), self._patience, self._file
+            )
         except Exception as error:  # noqa: BLE001  (raised by each `write` call)
             results = [error] * len(writes)
         for (_, future), result in zip(writes, results, strict=True):
@@ -441,12 +453,24 @@ def _identity(file: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
+def _lock_owners(file: Path) -> str:
+    """Return the ids of other processes that write to a file, as far as the system tells."""
+    with suppress(OSError):
+        inodes = {identity[1] for end in ("", "-shm") if (identity := _identity(Path(f"{file}{end}")))}
+        found = _LOCK.findall(_LOCKS.read_text(encoding="ascii"))
+        return " and ".join(
+            sorted({pid for pid, inode in found if int(inode) in inodes} - {str(os.getpid())})
+        )
+    return ""
+
+
+def _retry_while_locked(use: Callable[[], T], patience: float, file: Path) -> T:
     """Call `use` until another process no longer locks the file. This process can fork between two calls.
 
     Args:
         use: A function that uses the file, and waits for a lock only for a short time.
-        patience: Seconds after which the last error is raised.
+        patience: Seconds after which the last error is raised, with a note of the owners of the lock.
+        file: The file.
     """
     until = time.monotonic() + patience
     while True:
@@ -454,7 +478,10 @@ def _retry_while_locked(use: Callable[[], T], patience: float) -> T:
             with FORK_GUARD:
                 return use()
         except sqlite3.OperationalError as error:
-            if _result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+            is_locked = _result_code(error) == sqlite3.SQLITE_BUSY
+            if not is_locked or time.monotonic() >= until:
+                if is_locked:
+                    error.add_note(_lock_owners(file))
                 raise
         time.sleep(_LOCK_PAUSE)
 

@@ -8,7 +8,7 @@ from attrs import frozen
 from loanasync.ledger.header import Header
 from loanasync.ledger.model import Entry, set_times
 
-Column: TypeAlias = Literal["", "state", "customer", "order"]
+Column: TypeAlias = Literal["", "state", "customer"]
 
 PAGE_SIZE = 500  # entries that `Store.page` returns at once; other calls may run between two pages
 
@@ -52,8 +52,8 @@ class Found:
 class Write:
     """An entry to write, and the conditions for it.
 
-    The store sets the times of the entry that it writes: `changed` to its time of day, `claimed` as well if
-    that is 0, and `expires` to the end of the lease. Without a lease, `expires` stays as it is stored.
+    The store sets the times of the entry that it writes: `changed` and `claimed` to its time of day if they
+    are 0, and `expires` to the end of the lease. Without a lease, `expires` stays as it is stored.
 
     Args:
         entry: The entry, with a new revision.
@@ -93,9 +93,8 @@ class Write:
         expires = entry.expires or time_of_day
         if self.lease is not None:
             left, expires = self.lease, time_of_day + self.lease
-        set_times(
-            entry, claimed=entry.claimed or time_of_day, changed=time_of_day, expires=expires, left=left
-        )
+        claimed, changed = entry.claimed or time_of_day, entry.changed or time_of_day
+        set_times(entry, claimed=claimed, changed=changed, expires=expires, left=left)
         return now + left
 
 

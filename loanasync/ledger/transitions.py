@@ -10,6 +10,7 @@ from loanasync.ledger.model import (
     DECIDED,
     HISTORY_LENGTH,
     NO_SUBJECT,
+    PERSON,
     SERVICE,
     UNSETTLED,
     Change,
@@ -20,6 +21,15 @@ from loanasync.ledger.model import (
 )
 
 LEASE_EXPIRED = "the lease expired"  # note of an entry whose lease has expired
+_COPIED = "in flight when the ledger was copied"
+# A copy replaces an entry of a lower rank.
+_RANKS = {
+    State.ERASED: 4,
+    **dict.fromkeys(DECIDED, 3),
+    **dict.fromkeys(UNSETTLED, 2),
+    State.INFLIGHT: 1,
+    State.RELEASED: 0,
+}
 
 
 def as_read(entry: Entry) -> Entry:
@@ -53,14 +63,14 @@ def claim(
         expires=0.0,
         customer=subject.customer,
         order=subject.order,
-        scope=subject.scope,
+        order_token=subject.order_token,
         revision=revision,
     )
     if stored is None:
         return fresh
     found = as_read(stored)
     if subject == NO_SUBJECT:
-        fresh = evolve(fresh, customer=found.customer, order=found.order, scope=found.scope)
+        fresh = evolve(fresh, customer=found.customer, order=found.order, order_token=found.order_token)
     fresh = evolve(fresh, history=_history_with(found))
     # A claim with the token of the released entry arrives after its own release, and must not succeed.
     # One that names an entry to take over must not: after a rotation, the approval may have another entry.
@@ -120,9 +130,36 @@ def settle(
         fault=response.fault,
         customer=entry.customer,
         order=entry.order,
-        scope=entry.scope,
+        order_token=entry.order_token,
         source=settlement.source,
         history=_history_with(entry) if is_left and entry.state is not State.INFLIGHT else entry.history,
+        revision=revision,
+    )
+
+
+def put(stored: Entry | None, *, entry: Entry, revision: str) -> Entry | None:
+    """Return an entry of another ledger as it is; None if the stored one is worth as much."""
+    if stored is not None and _RANKS[as_read(stored).state] >= _RANKS[entry.state]:
+        return None
+    if entry.state is State.INFLIGHT:
+        entry = evolve(entry, state=State.UNKNOWN, note=_COPIED)
+    return evolve(entry, revision=revision)
+
+
+def erase(stored: Entry | None, key: str, *, token: str, customer: str, revision: str) -> Entry | None:
+    """Return an entry without data that stops all orders of its customer (`Ledger.erase`)."""
+    if stored is not None and as_read(stored).state in (State.INFLIGHT, State.ERASED):
+        return None
+    return Entry(
+        key=key,
+        state=State.ERASED,
+        source=PERSON,
+        changed=0.0,
+        claimed=0.0,
+        expires=0.0,
+        customer=customer,
+        payload="",
+        token=token,
         revision=revision,
     )
 
@@ -135,6 +172,8 @@ def _is_resolution(entry: Entry, token: str, settlement: Settlement, over: str |
     """
     if settlement.source == SERVICE or entry.revision != over or entry.token == token:
         return False
+    if entry.state is State.ERASED:
+        return settlement.state is State.RELEASED
     if entry.is_correctable:
         return bool(settlement.note.strip())
     is_held = entry.state is State.RELEASED and settlement.state is State.HELD
@@ -147,7 +186,7 @@ def _is_accepted(entry: Entry, token: str, settlement: Settlement) -> bool:
     A response of the service is never lost: a decision is accepted from any claim, and a response that could
     not be classified unless the entry is in flight or has another one.
     """
-    if entry.state in DECIDED:
+    if entry.state in DECIDED or entry.state is State.ERASED:
         return False
     lacks_response = entry.body is None and as_read(entry).state is State.UNKNOWN
     is_unclassified = settlement.state is State.UNKNOWN and settlement.body is not None

@@ -18,8 +18,8 @@ def forget_approvals() -> None:
         >>> run(shop.aclose())
         >>> forget_approvals()
         >>> shop = LoanClient(sandbox.base_url, shop_id=sandbox.shop_id, auth_token=sandbox.auth_token)
-        >>> run(shop.recall(fiscal_code, request)) is None
-        True
+        >>> run(shop.known(fiscal_code)).state
+        'none'
         >>> run(shop.aclose())
     """
     MEMORIES.forget()

@@ -3,9 +3,10 @@
 import json
 from abc import abstractmethod
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from loanasync._closing import Closing
+from loanasync._display.masking import mask
 
 NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U '.[taskiq]' in a checkout"
 
@@ -41,6 +42,8 @@ class DeadLetter:
         reason: The reason, as far as it is known, such as the class of the last error.
         task: Name of the task; empty if the message cannot be read.
         task_id: Id of the task, under which a replay stores its result; empty if the message cannot be read.
+        order_id: Number of the order; empty without one.
+        fiscal_code: Fiscal code of the customer, masked in ``repr``; empty if the message cannot be read.
 
     Example:
         >>> from loanasync.worker import DeadLetter
@@ -53,6 +56,8 @@ class DeadLetter:
     reason: str
     task: str = ""
     task_id: str = ""
+    order_id: str = ""
+    fiscal_code: str = field(default="", repr=mask)
 
 
 class DeadLettersBase(Closing):
@@ -74,12 +79,22 @@ class DeadLettersBase(Closing):
             True if it was put back; False if it is not there any more, because another call has replayed it.
         """
 
+    @abstractmethod
+    async def delete(self, letter: DeadLetter) -> bool:
+        """Delete a dead letter; return False if it is not there any more."""
+
 
 def letter_of(identity: str, since: float, reason: str, data: bytes) -> DeadLetter:
     """Return the dead letter with this content, which may be anything."""
+    letter = DeadLetter(id=identity, since=since, reason=reason)
     try:
         message = json.loads(data)
-        task, task_id = str(message["task_name"]), str(message["task_id"])
-    except (ValueError, KeyError, TypeError, RecursionError):  # not a JSON message of taskiq
-        task = task_id = ""
-    return DeadLetter(id=identity, since=since, reason=reason, task=task, task_id=task_id)
+        letter = evolve(letter, task=str(message["task_name"]), task_id=str(message["task_id"]))
+        approval = next(
+            each for each in (*message["args"], *message["kwargs"].values()) if "fiscal_code" in each
+        )
+        return evolve(
+            letter, order_id=str(approval.get("order_id", "")), fiscal_code=str(approval["fiscal_code"])
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration):
+        return letter  # not a JSON message of taskiq, or not one about an approval

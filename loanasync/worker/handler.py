@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from opentelemetry import trace
@@ -14,28 +14,23 @@ from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._results import Approved, Decision, Problem, printable
 from loanasync._schema import read_model
 from loanasync.bulk.rows import result_of
+from loanasync.bulk.trouble import next_step
 from loanasync.errors import (
-    AccessDeniedError,
-    ClientClosedError,
     ConfigurationError,
     DecisionNotRecordedError,
-    InFlightError,
     InvalidRequestError,
-    LedgerMismatchError,
     LoanError,
-    ShopNotAllowedError,
-    UnexpectedStatusError,
 )
 
 if TYPE_CHECKING:
     from loanasync.ledger import Ledger
 
 
-_MEMBERS = ("fiscal_code", "request", "additional_data_needed", "scope")
+_MEMBERS = ("fiscal_code", "request", "additional_data_needed", "order_id")
 
 
 def message(
-    fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, scope: str = ""
+    fiscal_code: str, request: ApprovalRequest, *, additional_data_needed: bool = False, order_id: str = ""
 ) -> dict[str, Any]:
     """Return the arguments of `LoanClient.approve` as a queue message: a dict of plain JSON values.
 
@@ -46,19 +41,19 @@ def message(
         fiscal_code: The customer's fiscal code.
         request: The request.
         additional_data_needed: True if the service needs the conditional block (spec §2.1).
-        scope: Distinguishes several applications of one customer.
+        order_id: Number of the order, as in `LoanClient.approve`.
 
     Example:
         >>> from loanasync.worker import message
-        >>> queued = message(fiscal_code, request, scope="order 7")
+        >>> queued = message(fiscal_code, request, order_id="A-1001")
         >>> sorted(queued), queued["request"]["amount"]
-        (['additional_data_needed', 'fiscal_code', 'request', 'scope'], 45000)
+        (['additional_data_needed', 'fiscal_code', 'order_id', 'request'], 45000)
     """
     return {
         "fiscal_code": fiscal_code,
         "request": _members(request),
         "additional_data_needed": additional_data_needed,
-        "scope": scope,
+        "order_id": order_id,
     }
 
 
@@ -120,7 +115,8 @@ async def handle(client: LoanClient, message: object) -> TaskResult:
     The result is a dict of plain JSON values. Its only personal value is the redirect URL.
 
     ==============  =====================================================================================
-    ``status``      ``approved``, ``refused``, ``rejected``, ``unknown`` or ``error``, as in `RowResult`
+    ``status``      ``approved``, ``refused``, ``rejected``, ``unknown``, ``failed`` or ``not_sent``, as in
+                    `RowResult`
     ``outcome``     ``not_sent``, ``not_evaluated``, ``unknown``, ``approved`` or ``refused``
     ``repeatable``  True if the same message may be put into the queue again, unchanged
     ``decision``    ``approved``, ``amount``, ``net_amount``, ``instalments``, ``zero_interest_rate``,
@@ -194,29 +190,6 @@ async def _approve(client: LoanClient, message: object) -> Decision | Exception:
     except Exception as error:  # noqa: BLE001  (`task_result` reports any exception)
         error.__traceback__ = error.__context__ = None  # the frames contain personal data
         return error
-
-
-_PAUSING = ConfigurationError | LedgerMismatchError  # errors of every call, until a person has acted
-_WAITING = InFlightError | ClientClosedError  # errors after which another delivery may lead to a decision
-_DENIED = AccessDeniedError | ShopNotAllowedError | UnexpectedStatusError  # for any customer
-
-
-def next_step(error: Exception) -> Literal["finish", "try again", "put back", "pause"]:
-    """Return what a queue does with a message whose call ended with this error.
-
-    ``finish`` means that the error is the result. After ``try again`` the message goes back into the queue,
-    and has used up one of its tries: its request was sent and not evaluated. After ``put back`` it goes back
-    with all its tries: this delivery sent nothing, or the service limits requests (429). ``pause`` is like
-    ``put back``, but the next messages of this client will end in the same way.
-    """
-    if isinstance(error, _PAUSING):
-        return "pause"
-    if isinstance(error, _WAITING) or (isinstance(error, LoanError) and error.repeatable):
-        return "put back"
-    if isinstance(error, _DENIED) and error.outcome == "not_evaluated":
-        is_limited = isinstance(error, UnexpectedStatusError) and error.status == 429  # noqa: PLR2004  (RFC 6585)
-        return "put back" if is_limited else "try again"
-    return "finish"
 
 
 def task_result(result: Decision | Exception) -> TaskResult:

@@ -259,6 +259,14 @@ class DeadLetters(DeadLettersBase):
             await stream.delete_msg(self._dead, number)
         return True
 
+    async def delete(self, letter: DeadLetter) -> bool:
+        """Delete a dead letter; return False if it is not there any more."""
+        stream = await self._stream()
+        try:
+            return await stream.delete_msg(self._dead, int(letter.id))
+        except NotFoundError:
+            return False
+
     async def aclose(self) -> None:
         """Close the connection."""
         await self._client.close()

@@ -218,6 +218,10 @@ class DeadLetters(DeadLettersBase):
         """
         return bool(await self._redis.eval(_REPLAY, 2, *self._names, letter.id))
 
+    async def delete(self, letter: DeadLetter) -> bool:
+        """Delete a dead letter; return False if it is not there any more."""
+        return bool(await self._redis.xdel(self._names[1], letter.id))
+
     async def aclose(self) -> None:
         """Close the connection."""
         await self._redis.aclose()

@@ -28,24 +28,21 @@ from taskiq.exceptions import NoResultError
 
 from loanasync._client import LoanClient
 from loanasync._log import log
-from loanasync._runtime.retry import retry_after
+from loanasync.bulk.trouble import next_step, seconds_to_wait
 from loanasync.errors import (
-    CircuitOpenError,
     ConfigurationError,
     LedgerMismatchError,
     LedgerUnavailableError,
     LoanError,
-    UnexpectedStatusError,
 )
 from loanasync.worker.delivery import QueueBroker, Requeue, Tries, all_paused, paused_tasks, pending_requeue
-from loanasync.worker.handler import TaskResult, handle, next_step, required_ledger, task_result
+from loanasync.worker.handler import TaskResult, handle, required_ledger, task_result
 
 _OTHER_QUEUE = (
     "or the shop is not that of the other workers of this queue: use the same ledger and shop, or another "
     "queue or task name"
 )
 _trace_context = TraceContextTextMapPropagator()
-_LONGEST_WAIT = 600.0  # seconds that a response may ask for
 _TRIES_LABEL = "loanasync-tried"  # label of a message: number of tries so far
 
 
@@ -215,7 +212,7 @@ class _Task:
             return _after_try(queued, reason, self.tries)
         if step == "pause":
             self.pause(error)
-        return Requeue(queued.task_id, reason, max(self.tries.cap, _retry_after(error)))
+        return Requeue(queued.task_id, reason, max(self.tries.cap, seconds_to_wait(error)))
 
     def pause(self, error: Exception) -> None:
         """Pause the task. A worker of which all tasks are paused ends."""
@@ -224,14 +221,6 @@ class _Task:
             paused.add(self.name)
             text = "task %s is paused in this worker: %s; its messages stay in the queue"
             log(ERROR, text, self.name, error)
-
-
-def _retry_after(error: LoanError) -> float:
-    if isinstance(error, CircuitOpenError):
-        return error.retry_after
-    if isinstance(error, UnexpectedStatusError) and error.meta.retry_after is not None:
-        return min(retry_after({"Retry-After": error.meta.retry_after}), _LONGEST_WAIT)
-    return 0.0
 
 
 def _tried(message: TaskiqMessage) -> int:

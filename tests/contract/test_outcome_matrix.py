@@ -1,7 +1,6 @@
 """Each outcome of an approval at each front: client, memory, ledger, bulk, worker and command line."""
 
 import json
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import attrs
@@ -28,12 +27,11 @@ from loanasync.testing import (
 )
 from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
-from support.cli import make_row, run, write
 
 EVALUATED = "User already evaluated for approval"
 OTHER_CODE = "TSTXYZ00A00A000Z"
 RETRY = RetryPolicy(attempts=2)
-Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "error"]
+Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "failed", "not_sent"]
 
 
 def cut_off(status: int, body: bytes) -> ScriptedResponse:
@@ -74,10 +72,6 @@ class Row:
         assert issubclass(self.result, LoanError)
         return self.result
 
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.state.is_decided else 3 if self.outcome == "unknown" else 1
-
 
 def decided(*steps: ScriptedResponse, by: type[Decision] = Approved) -> Row:
     return (
@@ -88,7 +82,7 @@ def decided(*steps: ScriptedResponse, by: type[Decision] = Approved) -> Row:
 
 
 def released(step: ScriptedResponse, error: type[LoanError], *, is_put_back: bool = False) -> Row:
-    return Row((step,), error, State.RELEASED, "error", is_put_back=is_put_back)
+    return Row((step,), error, State.RELEASED, "failed", is_put_back=is_put_back)
 
 
 def unknown(*steps: ScriptedResponse, error: type[LoanError], state: State = State.UNKNOWN) -> Row:
@@ -107,7 +101,12 @@ ROWS = {
     "refused, cut off": decided(cut_off(422, b'{"approved": false, "am'), by=Refused),
     # proven not to be evaluated
     "not connected": Row(
-        (not_connected(),), errors.ConnectError, State.RELEASED, "error", outcome="not_sent", is_put_back=True
+        (not_connected(),),
+        errors.ConnectError,
+        State.RELEASED,
+        "not_sent",
+        outcome="not_sent",
+        is_put_back=True,
     ),
     "field refused": Row((BLANK,), errors.RejectedError, State.RELEASED, "rejected"),
     "user not found": released(domain_error("User not found"), errors.UserNotFoundError),
@@ -236,16 +235,3 @@ async def test_outcome_of_a_message_is_a_result_or_puts_it_back(row: Row) -> Non
     assert (result["status"], result["outcome"], result["repeatable"]) == (row.status, row.outcome, False)
     assert (result["error"] or {}).get("type") == (None if row.state.is_decided else row.result.__name__)
     assert "TSTXYZ" not in json.dumps(result)
-
-
-@each_row
-def test_outcome_of_a_command_has_its_exit_code(
-    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = script_of(row).client(retry=RETRY)
-    monkeypatch.setattr(LoanClient, "from_env", lambda **_: client)
-    done = run(None, "approve", write(tmp_path / "order.json", [make_row("", fiscal_code=FISCAL_CODE)]))
-    printed = json.loads(done.stdout)
-    assert (printed["status"], printed["outcome"]) == (row.status, row.outcome)
-    assert printed["repeatable"] == (row.outcome == "not_sent")
-    assert done.returncode == row.exit_code

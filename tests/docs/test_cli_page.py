@@ -73,7 +73,6 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger show 491687359f07": 0,
         "ledger resolve 491687359f07": 0,
         "ledger resolve --customer": 2,
-        "ledger import-orphans": 0,
         "ledger resolve --from": 2,
         "ledger ls --state": 0,
         "ledger ls --without-redirect": 0,

@@ -137,7 +137,6 @@ SHOWN = {
     },
     "other data": {"Other data"},
     "invalid": {"Invalid requests"},
-    "without an order token": {"Invalid requests"},
 }
 FAILURES = {
     **{title: target["expr"] for title, target in panels() if title in set().union(*SHOWN.values())},

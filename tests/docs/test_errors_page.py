@@ -38,7 +38,7 @@ def documented_outcomes(table: str) -> dict[str, set[str]]:
     status = ""
     for line in table.splitlines():
         first, outcomes, *_ = [*re.split(r" ?\| ?|  +", line.strip("| ")), ""]
-        if re.fullmatch("`+[a-z]+`+", first):
+        if re.fullmatch("`+[a-z_]+`+", first):
             status = first.strip("`")
         else:
             outcomes = first

@@ -1,7 +1,6 @@
 """Shell commands of pages run unchanged, and print the shown output."""
 
 import csv
-import json
 import shlex
 from pathlib import Path
 from secrets import token_hex
@@ -20,6 +19,7 @@ from support.servers import Postgres
 DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = "http://127.0.0.1:8080"
 ORDER = {
+    "order_id": "A-1",
     "fiscal_code": FISCAL_CODE,
     "amount": "450,00",
     "instalments": 12,
@@ -43,13 +43,12 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def create_files(folder: Path) -> None:
-    """Create the files that a page assumes: orders in euro, and one in euro cents."""
-    orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code()}]
+    """Create the file that a page assumes: orders in euro."""
+    orders = [ORDER, {**ORDER, "fiscal_code": fiscal_code(), "order_id": "A-2"}]
     with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ORDER)
         writer.writeheader()
         writer.writerows(orders)
-    (folder / "order.json").write_text(json.dumps({**ORDER, "amount": 45_000}), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -72,19 +71,16 @@ def test_commands_of_the_bulk_page_run_and_print_the_shown_output(tmp_path: Path
         page_commands.run(page, tmp_path, credentials(sandbox), {})
 
 
-def test_commands_of_the_ledger_pages_run(postgres: Postgres, tmp_path: Path) -> None:
+def test_commands_of_the_ledger_page_run(postgres: Postgres, tmp_path: Path) -> None:
+    """`tests/integration/cli/test_whole_ledger.py` runs those of "Back up, move, restore"."""
     shown = "postgresql://db.example.com/shop?table=loans"
-    (tmp_path / "customers.txt").write_text("TSTXYZ00A00A000A\nTSTXYZ00A00A000B\n")
     shop = {"LOANASYNC_SHOP_ID": "shop", "LOANASYNC_AUTH_TOKEN": "token"}
     environment = {**shop, "LOANASYNC_LEDGER_KEY": "0123456789abcdef"}
     address = f"{postgres.url}?table=t{token_hex(4)}"
-    # The second page uses the ledger that the first one has created, and its settings.
-    both = tmp_path / "both.md"
-    pages = (DOCS / "howto" / "ledger.md", DOCS / "howto" / "restore.md")
-    both.write_text("".join(page.read_text(encoding="utf-8") for page in pages), encoding="utf-8")
-    assert len(page_commands.steps(both)) == 4
-    page_commands.run(both, tmp_path, environment, {shown: address})
-    assert [each["state"] for each in listed(address)] == ["held", "held"]
+    page = DOCS / "howto" / "ledger.md"
+    assert len(page_commands.steps(page)) == 3
+    page_commands.run(page, tmp_path, environment, {shown: address})
+    assert listed(address) == []
 
 
 def test_curl_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:

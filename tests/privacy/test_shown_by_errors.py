@@ -46,10 +46,10 @@ REFUSED = response(422, {**ECHO, "approved": False})
 
 async def call(client: LoanClient, operation: str = "approve", **options: Any) -> Any:
     """Return the result or the error of a call."""
-    amount = options.pop("amount", 45_000)
+    amount, code = options.pop("amount", 45_000), options.pop("code", CODE)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "create_request": lambda: client.create_request(PAYLOAD, **options),
-        "approve": lambda: client.approve(CODE, planted(ApprovalRequest, amount=amount), **options),
+        "approve": lambda: client.approve(code, planted(ApprovalRequest, amount=amount), **options),
         "upload_documents": lambda: client.upload_documents(CODE, PAYLOAD, **options),
         "complete": lambda: client.complete(CODE, planted(UserData), **options),
     }
@@ -193,7 +193,7 @@ async def no_slot(captured: Captured) -> Any:
 async def circuit_open(captured: Captured) -> Any:
     client = client_of(captured, timed_out(), breaker=CircuitBreaker(unknown=1))
     captured.add(await call(client))
-    return await call(client, scope="2")
+    return await call(client, code=f"{CODE[:-1]}0")
 
 
 async def closed(captured: Captured) -> Any:
@@ -430,13 +430,9 @@ def test_wrong_arguments_of_approve_many_show_no_row(wrong: dict[str, Any]) -> N
 async def test_calls_that_need_a_ledger_show_no_customer() -> None:
     client = LoanClient(**GOOD)
     with searched() as captured:
-        for missing in (
-            client.entry_key(CODE, order_token=TOKEN),
-            client.resolve(CODE, "refused", source="webhook", order_token=TOKEN),
-        ):
-            with pytest.raises(errors.ConfigurationError) as caught:
-                await missing
-            captured.add(caught.value)
+        with pytest.raises(errors.ConfigurationError) as caught:
+            await client.resolve(CODE, "refused", source="webhook", order_token=TOKEN)
+        captured.add(caught.value)
 
 
 def wrongly_built() -> Iterator[Callable[[], object]]:

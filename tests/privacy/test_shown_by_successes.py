@@ -47,14 +47,14 @@ async def test_scripted_transport_shows_no_personal_data() -> None:
     with searched() as captured:
         script = ScriptedTransport(*steps)
         async with script.client(auth_token=TOKEN, limits=LIMITS, **captured.providers) as client:
-            approved = await client.approve(CODE, planted(ApprovalRequest))
-            refused = await client.approve(CODE, planted(ApprovalRequest), scope="second")
+            approved = await client.approve(CODE, planted(ApprovalRequest), order_id="first")
+            refused = await client.approve(CODE, planted(ApprovalRequest), order_id="second")
             saved = await client.complete(CODE, planted(UserData))
             opened = [await client.create_request(PAYLOAD), await client.upload_documents(CODE, PAYLOAD)]
             captured.values += [approved, refused, saved, *opened, *script.sent, *steps, client]
             captured.values += [each.headers for each in script.sent]
             with pytest.raises(AssertionError) as exhausted:
-                await client.approve(CODE, planted(ApprovalRequest), scope="third")
+                await client.approve(CODE, planted(ApprovalRequest), order_id="third")
             captured.values.append(str(exhausted.value))
     # Attributes return the real value. Only printed objects are masked.
     assert isinstance(approved, Approved)

@@ -39,7 +39,19 @@ SHOWN = {
     *NOT_PERSONAL,
     *("operation", "method", "template", "route", "fault", "findings", "reason", "reasons", "cause_type"),
     *("key", "entry", "trace_id", "state", "stated", "ledger", "file", "setting", "hint", "params"),
-    *("note", "source", "scope", "id", "task", "task_id", "errors", "token", "payload", "customer", "order"),
+    *(
+        "note",
+        "source",
+        "order_id",
+        "id",
+        "task",
+        "task_id",
+        "errors",
+        "token",
+        "payload",
+        "customer",
+        "order",
+    ),
     "history",
 }
 # Settings, and messages of this package.

@@ -29,6 +29,7 @@ from loanasync import (
     UserData,
 )
 from loanasync._runtime.flights import Memory
+from loanasync.bulk import Row
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
 from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.keys import Approval, places_of
@@ -49,7 +50,7 @@ _REDELIVERY = 5.0  # seconds until the queue delivers a message again that was p
 _PATIENCE = 60.0  # seconds for work of a person
 _VISIBILITY = 90.0  # seconds until it delivers a message again that was not acknowledged
 _DELIVERIES = 6
-_STRICT = CircuitBreaker(unknown=1, denied=1, pause=5.0)
+_STRICT = CircuitBreaker(unknown=1, pause=5.0)
 _RECOVERY = 30.0  # seconds in which a strict circuit breaker must let all callers try, after all faults
 _DIGESTS: dict[object, list[str]] = {}  # keys of entries, which take long to compute
 _QUEUE = {0.0: 10, 0.03: 2, 4.0: 1, 20.0: 1}  # seconds until a message, or its copy, is delivered
@@ -65,12 +66,12 @@ def request_of(order: int, *, other_data: bool) -> ApprovalRequest:
         last_name="Zzlastname",
         first_name="Zzfirstname",
         mobile_phone="3339990001",
-        order_token=_token(Key("", "", order)),
+        order_token=_order(Key("", "", order)) or None,
     )
 
 
-def _token(key: Key) -> str | None:
-    return f"order-{key.order}" if key.order else None
+def _order(key: Key) -> str:
+    return f"order-{key.order}" if key.order else ""
 
 
 @cache
@@ -86,8 +87,6 @@ def policy_of(setup: Setup, folder: Path, *, is_wrong: bool = False) -> LedgerPo
     return LedgerPolicy(
         key=b"the key of others" if mistake == "other key" else key,
         old_keys=(KEY,) if setup.rotates else (),
-        scope="order_token" if setup.per_order else "",
-        keep="body" if setup.keeps_body else "decision",
         encrypt=ReversingCipher() if encrypts else None,
         orphan_folder=folder,
         patience=setup.patience,
@@ -252,14 +251,11 @@ class Actors:
 
     def _digests(self, key: Key) -> list[str]:
         """Return the keys of an entry, before and after a rotation."""
-        name = (self.world.plan.setup.per_order, key)
-        if name not in _DIGESTS:
-            policy = policy_of(self.world.plan.setup, self.folder)
-            secrets = (KEY, NEW_KEY)
-            approval = Approval(key.shop, CODES[key.customer], order_token=_token(key))
-            places = places_of(approval, secrets, policy)
-            _DIGESTS[name] = [place.key for place in places]
-        return _DIGESTS[name]
+        if key not in _DIGESTS:
+            approval = Approval(key.shop, CODES[key.customer], _order(key))
+            places = places_of(approval, (KEY, NEW_KEY))
+            _DIGESTS[key] = [place.key for place in places]
+        return _DIGESTS[key]
 
     def _start_call(
         self, program: Program, calls: list[Call], work: Coroutine[Any, Any, None], options: dict[str, Any]
@@ -309,6 +305,7 @@ class Actors:
             client.approve,
             CODES[call.key.customer],
             request,
+            order_id=_order(call.key),
             repeat_unknown=call.repeats_unknown,
             timeout=timeout,
         )
@@ -330,7 +327,7 @@ class Actors:
 
     async def _run_bulk(self, calls: list[Call], client: LoanClient, options: dict[str, Any]) -> None:
         request = request_of(options.get("order", 0), other_data=options.get("other_data", False))
-        rows = [(CODES[call.key.customer], request) for call in calls]
+        rows = [Row(CODES[call.key.customer], request, order_id=_order(call.key)) for call in calls]
         results = client.approve_many(rows, concurrency=2)
         try:
             async with results:
@@ -339,7 +336,7 @@ class Actors:
         except (LoanError, asyncio.CancelledError):
             pass
         finally:
-            for result in results.unread:
+            for result in results._pool.unread:
                 self._finish_row(calls[result.index], result)
 
     def _finish_row(self, call: Call, result: Any) -> None:
@@ -370,7 +367,9 @@ class Actors:
         self, call: Call, number: int, program: Program, action: Action, options: dict[str, Any]
     ) -> None:
         body = message(
-            CODES[call.key.customer], request_of(call.key.order, other_data=options.get("other_data", False))
+            CODES[call.key.customer],
+            request_of(call.key.order, other_data=options.get("other_data", False)),
+            order_id=_order(call.key),
         )
         with _Ending(self, call):
             try:
@@ -386,9 +385,9 @@ class Actors:
         self.world.record.meet("a person resolves", key)
         if (stated := self._truth(key)) is not None:
             self.world.note("person", f"states that {key} is {stated}")
-            code, token = CODES[key.customer], _token(key)
+            code, order = CODES[key.customer], _order(key)
             client = self._client(program, options)
-            self._work(program, client.resolve(code, stated, source="back office", order_token=token))
+            self._work(program, client.resolve(code, stated, source="back office", order_id=order))
 
     def _truth(self, key: Key) -> Literal["approved", "refused", "not_evaluated"] | None:
         """Return what the service tells a person; None while a request may still arrive."""

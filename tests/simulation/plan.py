@@ -35,7 +35,6 @@ class Setup:
     is_breaker_strict: bool = False  # the circuit breaker opens after each failure
     patience: float = 2.0
     wait: float = 2.0
-    keeps_body: bool = False
     encrypts: bool = False
     records_spans: bool = False
     logs_all: bool = False  # records below WARNING, too
@@ -125,13 +124,12 @@ def _setup(chance: Chance) -> Setup:
         is_breaker_strict=some(0.3, "breaker"),
         patience=chance.pick((2.0, 10.0), "patience"),
         wait=chance.pick((0.0, 2.0, 30.0), "wait"),
-        keeps_body=some(0.3, "body"),
         encrypts=some(0.2, "cipher") or mistake == "no cipher",
         records_spans=some(0.15, "spans"),
         logs_all=some(0.2, "log"),
         effects_fail=some(0.25, "effects"),
         has_orphan_folder=not some(0.1, "orphans"),
-        per_order=ledger != "none" and some(0.1, "orders"),
+        per_order=some(0.15, "orders"),
         is_eager=some(0.1, "eager"),
         memory_limit=2 if ledger == "none" and some(0.2, "memory") else None,
         mistake=mistake,
@@ -231,7 +229,6 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
     for name in (
         "slots",
         "is_breaker_strict",
-        "keeps_body",
         "encrypts",
         "records_spans",
         "effects_fail",

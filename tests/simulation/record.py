@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Key:
-    """An approval: the shop, the name of the customer, and the number of the order (0: any)."""
+    """An approval: the shop, the name of the customer, and the number of the order (0: none)."""
 
     shop: str
     customer: str

@@ -70,6 +70,7 @@ class _ServerStore(MemoryStore):
         """Return a copy of the store as it is now."""
         other = copy(self)
         other._entries = dict(self._entries)
+        other._keys = {customer: set(keys) for customer, keys in self._keys.items()}
         return other
 
     def stored(self) -> dict[str, Entry]:

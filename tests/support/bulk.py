@@ -63,7 +63,6 @@ def approvals_of(approve: Any, rows: Any, **options: Any) -> Approvals:
     settings: dict[str, Any] = {
         "concurrency": 3,
         "rate": None,
-        "ordered": False,
         "progress": None,
         "timeout": None,
         "retry": None,

@@ -7,7 +7,7 @@ from typing import NoReturn, cast
 
 import attrs
 
-from loanasync import CircuitBreaker, ConfigurationError, LoanClient, Telemetry
+from loanasync import CircuitBreaker, ConfigurationError, InvalidRequestError, LoanClient, Telemetry
 from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
@@ -76,10 +76,6 @@ async def invalid(telemetry: Telemetry) -> None:
     await shop.approve("RSSMRA")
     with contextlib.suppress(Exception):
         await shop.client.complete("RSSMRA", object())  # type: ignore[arg-type]
-
-
-async def without_order_token(telemetry: Telemetry) -> None:
-    await ledger_clients.Shop(scope="order_token", options={"telemetry": telemetry}).result()
 
 
 async def misconfigured(telemetry: Telemetry) -> None:
@@ -172,8 +168,10 @@ def joined(end: ScriptedResponse, *later: ScriptedResponse, passed: float = 0) -
     return play
 
 
-async def recalled(telemetry: Telemetry) -> None:
-    assert await Shop(telemetry=telemetry).client.recall(FISCAL_CODE, approval_request()) is None
+async def looked_up(telemetry: Telemetry) -> None:
+    assert (await Shop(telemetry=telemetry).client.known(FISCAL_CODE)).state == "none"
+    with contextlib.suppress(InvalidRequestError):
+        await Shop(telemetry=telemetry).client.known("RSSMRA")
 
 
 async def cancelled_in_the_queue(telemetry: Telemetry) -> None:
@@ -208,7 +206,6 @@ ENDS: dict[str, tuple[Play, list[Point]]] = {
         [("create_request", "done", None, 1), ("create_request", "not_evaluated", "AccessDeniedError", 1)],
     ),
     "invalid": (invalid, [not_sent("InvalidRequestError", each) for each in ("approve", "complete")]),
-    "without an order token": (without_order_token, [not_sent("InvalidRequestError")]),
     "invalid setting": (misconfigured, [not_sent("ConfigurationError", "complete")]),
     "closed": (closed, [not_sent("ClientClosedError", each) for each in ("approve", "create_request")]),
     "closed as the call begins": (closed_as_the_call_begins, [not_sent("ClientClosedError")]),
@@ -243,7 +240,7 @@ ENDS: dict[str, tuple[Play, list[Point]]] = {
         joined(not_connected(), passed=100),
         [("approve", "not_sent", "ConnectError", 1), not_sent("DeadlineExceededError")],
     ),
-    "recalled in vain": (recalled, [not_sent(None)]),
+    "looked up": (looked_up, [("known", "done", None, 0), not_sent("InvalidRequestError", "known")]),
     "cancelled in the queue": (cancelled_in_the_queue, [SENT, not_sent(None)]),
     "cancelled at once": (cancelled_at_once, [not_sent(None)]),
 }

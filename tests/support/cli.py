@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -41,7 +42,8 @@ MEMBERS: dict[str, Any] = {
 
 def make_row(tag: str, **changes: object) -> dict[str, Any]:
     """Return a row with a tag for the sandbox. A change to None removes a member."""
-    row = {"fiscal_code": fiscal_code(), "email": f"anna+{tag}@example.com", **MEMBERS, **changes}
+    own = {"fiscal_code": fiscal_code(), "order_id": token_hex(4), "email": f"anna+{tag}@example.com"}
+    row = {**own, **MEMBERS, **changes}
     return {name: value for name, value in row.items() if value is not None}
 
 
@@ -59,10 +61,13 @@ def statuses(file: Path) -> dict[str, str]:
     return {row["fiscal_code"]: row["status"] for row in read(file) if "fiscal_code" in row}
 
 
-def table(output: str) -> dict[str, tuple[str, str]]:
-    """Return the number of rows and the euro of each kind in a printed table."""
+def table(output: str) -> dict[str, tuple[int, int, str]]:
+    """Return the rows, the requests of this run and the euro of each status in a printed table."""
     lines = [line.strip("│ ").split("│") for line in output.splitlines() if "│" in line]
-    return {kind.strip(): (number.strip(), euro.strip()) for kind, number, euro in lines}
+    return {
+        status.strip(): (int(rows.replace(",", "")), int(sent.replace(",", "")), euro.strip())
+        for status, rows, sent, euro in lines
+    }
 
 
 @contextmanager
@@ -137,7 +142,7 @@ class Bulk:
         sandbox: The service.
         rows: Rows, or their tags.
         out: Name of the results.
-        ledger: Name of a ledger that is shared with other commands. None: that of the job.
+        ledger: Name of the ledger; None for the default one.
     """
 
     def __init__(
@@ -148,14 +153,18 @@ class Bulk:
         out: str = "out.jsonl",
         ledger: object = None,
     ) -> None:
-        self.sandbox, self.out, self.report = sandbox, folder / out, folder / "report.json"
-        self.job = folder / f"{out}.ledger"
+        self.sandbox, self.folder, self.out = sandbox, folder, folder / out
+        self.options: tuple[object, ...] = () if ledger is None else ("--ledger", ledger)
         self.rows = [make_row(each) if isinstance(each, str) else each for each in rows]
         self.codes = [row["fiscal_code"] for row in self.rows]
         create(sandbox, self.rows)
         self.file = write(folder / "rows.jsonl", self.rows)
-        self.ledger = self.job if ledger is None else ledger
-        self.options: tuple[object, ...] = () if ledger is None else ("--ledger", ledger)
+
+    @property
+    def ledger(self) -> Path:
+        """The default ledger, in the state folder of the test."""
+        [file] = self.folder.rglob("ledgers/*.db")
+        return file
 
     def command(self, *options: object, out: object = None) -> tuple[object, ...]:
         return ("approve-many", self.file, "-o", out or self.out, *self.options, *options)
@@ -164,15 +173,6 @@ class Bulk:
         """Return the exit code and the messages of the command."""
         done = run(self.sandbox, *self.command(*options, out=out))
         return done.returncode, done.stderr
-
-    def export(self, *options: object) -> tuple[int, str]:
-        done = run(None, "export", self.job, *self.options, *options)
-        return done.returncode, done.stderr
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows of each kind in the report."""
-        counts = json.loads(self.report.read_text(encoding="utf-8"))["counts"]
-        return {kind: each["rows"] for kind, each in counts.items() if each["rows"]}
 
     @property
     def requests(self) -> list[str]:

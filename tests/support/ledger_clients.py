@@ -8,7 +8,16 @@ from typing import Any, NoReturn
 from attrs import evolve
 
 from loanasync import ApprovalRequest, Decision, LoanClient, LoanError, Timeout
-from loanasync.ledger import Entry, Ledger, LedgerPolicy, MemoryLedger, Settlement, State, create_ledger
+from loanasync.ledger import (
+    Entry,
+    Ledger,
+    LedgerPolicy,
+    MemoryLedger,
+    Settlement,
+    State,
+    Subject,
+    create_ledger,
+)
 from loanasync.ledger.header import Header
 from loanasync.testing import ScriptedResponse, ScriptedTransport, SentRequest, approved, computed
 from support.builders import FISCAL_CODE, approval_request
@@ -61,9 +70,9 @@ class FailingLedger(MemoryLedger):
         await self._call("wait")
         return await super().wait(key, within)
 
-    async def find(self, *, customer: str = "", order: str = "") -> list[Entry]:
-        await self._call("find")
-        return await super().find(customer=customer, order=order)
+    async def entries_of(self, customer: str) -> list[Entry]:
+        await self._call("entries_of")
+        return await super().entries_of(customer)
 
     async def aclose(self) -> None:
         await self._call("aclose")
@@ -138,7 +147,11 @@ class Shop:
             **options,
         )
         (found,) = [entry async for entry in other.scan()]
-        entry = await self.ledger.claim(found.key, token="another's", payload=found.payload, lease=3600)
+        subject = Subject(customer=found.customer, order=found.order, order_token=found.order_token)
+        claim = self.ledger.claim(
+            found.key, token="another's", payload=found.payload, lease=3600, subject=subject
+        )
+        entry = await claim
         if state is State.INFLIGHT:
             return entry
         settlement = Settlement(state=state, note="as put")

@@ -1,21 +1,25 @@
 """Clients that send every approval, so that a test can request the same one many times."""
 
-from itertools import count
 from typing import Any
 
-from loanasync import ApprovalRequest, Decision, LoanClient, RetryPolicy
+from loanasync import Decision, LoanClient, RetryPolicy
+from loanasync._runtime.flights import Flights, Memory
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 
-_NUMBERS = count()
+
+class _Forgetting(Flights):
+    @property
+    def memory(self) -> Memory:
+        return Memory()
 
 
 class SeparateClient(LoanClient):
-    """A client whose approvals are separate applications: each call has another scope."""
+    """A client without a memory: each call sends its request."""
 
-    async def approve(self, fiscal_code: str, request: ApprovalRequest, **options: Any) -> Decision:
-        """Request an approval in a new scope, unless the caller passes one."""
-        return await super().approve(fiscal_code, request, **{"scope": f"{next(_NUMBERS)}", **options})
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._flights.__class__ = _Forgetting
 
 
 class Run:

@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from loanasync import LoanClient, NoResponse, ReadTimeoutError, Request, Response
+from loanasync import ConnectError, LoanClient, NoResponse, ReadTimeoutError, Request, Response
 
 T = TypeVar("T")
 
@@ -70,16 +70,27 @@ class FailingService:
     Args:
         time: The time of the client.
         fails_until: The end of the outage, in seconds.
+        fails_from: Its beginning.
         is_silent: During the outage, the service does not respond. Otherwise it responds with status 500.
+        is_away: During the outage, the service refuses connections.
         latency: Seconds until a response.
     """
 
     def __init__(
-        self, time: VirtualTime, fails_until: float, *, is_silent: bool = False, latency: float = 0.05
+        self,
+        time: VirtualTime,
+        fails_until: float,
+        *,
+        fails_from: float = 0.0,
+        is_silent: bool = False,
+        is_away: bool = False,
+        latency: float = 0.05,
     ) -> None:
         self.time = self.clock = time
         self.fails_until = fails_until
+        self.fails_from = fails_from
         self.is_silent = is_silent
+        self.is_away = is_away
         self.latency = latency
         self.requests: list[tuple[float, str]] = []
 
@@ -102,9 +113,12 @@ class FailingService:
     async def send(self, request: Request, *, connect: float, within: float) -> Response | NoResponse:
         """Return the response of the service."""
         del connect
+        fails = self.fails_from <= self.time.now() < self.fails_until
+        if fails and self.is_away:
+            await asyncio.sleep(0.001)
+            return NoResponse(error=ConnectError, cause_type="ConnectionRefusedError", is_sent=False)
         request.is_sent = True
         self.requests.append((self.time.now(), request.url.rpartition("/")[2]))
-        fails = self.time.now() < self.fails_until
         if fails and self.is_silent:
             await asyncio.sleep(within)
             return NoResponse(error=ReadTimeoutError, cause_type="TimeoutError", is_sent=True)

@@ -8,6 +8,7 @@ from loanasync import (
     Approved,
     Decision,
     Dialect,
+    Known,
     LoanClient,
     Problems,
     Refused,
@@ -47,7 +48,7 @@ async def ledgers(client: LoanClient) -> None:
     await create_ledger(ledger, base_url="https://loans.example.com", policy=LedgerPolicy())
     assert_type(LoanClient.from_env(ledger=ledger, ledger_policy=LedgerPolicy()), LoanClient)
     assert_type(client.ledger, Ledger | None)
-    assert_type(await client.entry_key("code"), str)
+    assert_type(await client.known("code", order_id="A-1001"), Known)
 
 
 class _ShopClient(LoanClient):

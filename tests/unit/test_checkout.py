@@ -326,13 +326,14 @@ async def test_other_data_and_another_customer_send_nothing() -> None:
     other_customer = await page_of(client, order, code="TSTABC00A00A000A")
     assert isinstance(other_customer, Ask)
     second = MemoryOrder()
-    await page_of(client, MemoryOrder(), code="TSTABC00A00A000A")
-    other_amount = await page_of(client, second, code="TSTABC00A00A000A", changes={"amount": 70_000})
+    await page_of(client, MemoryOrder(), code="TSTABC00A00A000A", order_id="1001")
+    changed: Any = {"changes": {"amount": 70_000}, "order_id": "1001"}
+    other_amount = await page_of(client, second, code="TSTABC00A00A000A", **changed)
     assert isinstance(other_amount, Ask)
     assert other_customer.advice == other_amount.advice == "other_data"
     assert (order.holds, second.holds) == (1, 0)
     assert sent_by(script).count("approve") == 2
-    new = {"changes": {"amount": 70_000}, "scope": "1002"}
+    new = {**changed, "order_id": "1002"}
     assert isinstance(await page_of(client, second, code="TSTABC00A00A000A", **new), Redirect)
 
 

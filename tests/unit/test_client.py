@@ -4,7 +4,6 @@ import asyncio
 import copy
 import inspect
 import pickle
-import traceback
 from collections.abc import Callable
 from typing import Self, cast
 
@@ -16,7 +15,6 @@ from loanasync import (
     ConfigurationError,
     ConnectError,
     ConnectionLostError,
-    InvalidRequestError,
     LoanClient,
     NoResponse,
     OutcomeUnknownError,
@@ -77,7 +75,7 @@ def test_transport_is_opened_once_in_each_event_loop() -> None:
 
     async def approve_twice(loop: int) -> None:
         for number in range(2):
-            decision = await client.approve(FISCAL_CODE, approval_request(), scope=f"{loop} {number}")
+            decision = await client.approve(FISCAL_CODE, approval_request(), order_id=f"{loop} {number}")
             assert isinstance(decision, Approved)
 
     for loops in (1, 2):
@@ -142,44 +140,6 @@ def test_transport_with_a_session_or_ssl_is_refused(option: str) -> None:
 def test_transport_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="transport: must be a function or class that returns"):
         client_of(transport="http")
-
-
-async def test_entry_key_finds_the_entry_of_an_approval() -> None:
-    ledger = MemoryLedger()
-    async with scripted_client(approved(), ledger=ledger) as client:
-        await client.approve(FISCAL_CODE, approval_request(), scope="spring")
-        entry = await ledger.get(await client.entry_key(f" {FISCAL_CODE.lower()}", scope="spring"))
-        other = await client.entry_key(FISCAL_CODE)
-        assert client.ledger is ledger
-    assert entry is not None
-    assert entry.state is State.APPROVED
-    assert other != entry.key
-
-
-async def test_entry_key_with_order_token_finds_the_entry() -> None:
-    ledger, policy = MemoryLedger(), LedgerPolicy(scope="order_token")
-    async with scripted_client(approved(), ledger=ledger, ledger_policy=policy) as client:
-        await client.approve(FISCAL_CODE, approval_request(order_token="A-1"))
-        entry = await ledger.get(await client.entry_key(FISCAL_CODE, order_token="A-1"))
-        assert client.ledger_policy is policy
-    assert entry is not None
-
-
-async def test_entry_key_without_a_ledger_raises_configuration_error() -> None:
-    client = scripted_client()
-    assert (client.ledger, client.ledger_policy) == (None, None)
-    with pytest.raises(ConfigurationError, match="ledger: is missing"):
-        await client.entry_key(FISCAL_CODE)
-
-
-@pytest.mark.parametrize("code", [FISCAL_CODE, FISCAL_CODE[:-1]])
-async def test_entry_key_error_has_no_fiscal_code(code: str) -> None:
-    client = scripted_client(ledger=MemoryLedger(), ledger_policy=LedgerPolicy(scope="order_token"))
-    with pytest.raises(InvalidRequestError) as caught:
-        await client.entry_key(code)
-    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)][1:]
-    assert frames
-    assert code not in repr([frame.f_locals for frame in frames])
 
 
 async def test_close_in_an_event_loop_raises_runtime_error() -> None:

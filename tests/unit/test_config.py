@@ -74,7 +74,6 @@ INVALID: list[tuple[Callable[..., object], str, list[Any]]] = [
     (Timeout, "timeout.attempt", SECONDS),
     (Timeout, "timeout.connect", [*SECONDS, 31]),  # longer than an attempt
     (CircuitBreaker, "breaker.unknown", [0, -1, 1.5, True, None]),
-    (CircuitBreaker, "breaker.denied", [0, "5"]),
     (CircuitBreaker, "breaker.within", [0, -1, float("inf"), None]),
     (CircuitBreaker, "breaker.pause", [0, float("nan"), "30", True]),
     (Limits, "limits.amount_min", [2_000_000, 5.0]),

@@ -1,177 +1,131 @@
-"""The records of the results: a line of JSON or CSV for each row."""
+"""The lines of the results and of rejected rows."""
 
 import csv
-import gzip
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
-from loanasync import Meta, ServiceError, TransportError, UnexpectedResponseError
+from loanasync import Approved, LoanError
 from loanasync._results import described, printable
-from loanasync.bulk import FileRow, RowResult
-from loanasync.cli.ledger.display import response_members
-from loanasync.ledger import Entry
-from loanasync.ledger.model import SERVICE
+from loanasync.bulk import FileRow, InputRows, RowResult
+from loanasync.bulk.columns import REASON_NAME
+from loanasync.cli.ledger.open import short
 
-_COLUMNS = (
-    *("line", "id", "fiscal_code", "entry", "status", "outcome", "repeatable", "at"),
-    *("amount", "net_amount", "instalments", "redirect_url", "error", "message", "problems"),
+COLUMNS = (
+    *("line", "id", "order_id", "fiscal_code", "entry", "status", "outcome", "repeatable", "sent", "at"),
+    *("amount_cents", "net_amount_cents", "instalments", "redirect_url", "error", "message", "problems"),
     *("status_code", "attempts", "elapsed", "trace_id"),
 )
-DECIDED = ("approved", "refused")
+_MARK = "\ufeff"  # Excel, and `read`, then read the file as UTF-8
 _NO_REDIRECT = "approved without a redirect: ask the service where to send the customer"
 
 
-def result_lines(path: str, delimiter: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of a results file, with their line ends. The format follows from the name.
-
-    Args:
-        path: Path of the results.
-        delimiter: Delimiter of a CSV file.
-        records: The records.
-    """
-    if not _is_csv(path):
-        yield from (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        return
-    yield csv_line(_COLUMNS, delimiter)
-    for record in records:
-        cells = {**record, "problems": _problems_text(record.get("problems", ()))}
-        yield csv_line((_cell(cells.get(name)) for name in _COLUMNS), delimiter)
+def is_csv(path: str) -> bool:
+    """Return True if the results in this file are CSV."""
+    return path.lower().endswith(".csv")
 
 
-def fiscal_codes_in(path: str, delimiter: str) -> dict[str, str]:
-    """Return the fiscal codes of a results file by the start of the entry's key; none of another file."""
-    codes: dict[str, str] = {}
-    if not Path(path).is_file():
-        return codes
-    opened = gzip.open if path.endswith(".gz") else open
-    with (
-        suppress(ValueError, csv.Error, OSError, EOFError, zlib.error),
-        opened(path, "rt", encoding="utf-8", newline="") as file,
-    ):
-        records = csv.DictReader(file, delimiter=delimiter) if _is_csv(path) else map(json.loads, file)
-        for each in records:
-            if isinstance(each, dict) and each.get("fiscal_code"):
-                codes[str(each.get("entry"))] = str(each["fiscal_code"])
-    return codes
-
-
-def _is_csv(path: str) -> bool:
-    return path.lower().removesuffix(".gz").endswith(".csv")
-
-
-def csv_line(cells: Iterable[str], delimiter: str) -> str:
+def csv_line(cells: Iterable[object], delimiter: str) -> str:
     """Return a line of a CSV file, with its line end."""
     text = StringIO(newline="")
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(cells)
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(map(_cell, cells))
     return text.getvalue()
 
 
 def _cell(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return str(value).lower()
-        case _:
-            return " ".join(str(value).splitlines())  # a record is one line
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        value = problems_text(value)
+    return "" if value is None else " ".join(str(value).splitlines())  # a record is one line
 
 
-def record_of(order: FileRow, result: RowResult | None, entry: str | None = None) -> dict[str, Any]:
-    """Return the record of a row in the results file.
+def result_line(record: Mapping[str, Any], path: str, delimiter: str) -> str:
+    """Return the line of a record, in the format of the results file."""
+    if is_csv(path):
+        return csv_line(record.values(), delimiter)
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def problems_text(problems: Iterable[Mapping[str, str]]) -> str:
+    """Return problems as one text."""
+    return "; ".join(": ".join(filter(None, (each["field"], each["message"]))) for each in problems)
+
+
+def record_of(row: FileRow, result: RowResult | None, reason: str = "") -> dict[str, Any]:
+    """Return the record of a row: all `COLUMNS`, with None for what is not known.
 
     Args:
-        order: The row.
-        result: Its result; None for a row with problems, which was not sent. Its record has no fiscal code.
-        entry: The start of the key of its ledger entry.
+        row: The row.
+        result: Its result; None if it was not sent.
+        reason: Why it was not sent.
     """
-    record: dict[str, Any] = {"line": order.line or None}  # no line for `loanasync approve`
-    if order.id is not None:
-        record["id"] = order.id
+    record: dict[str, Any] = dict.fromkeys(COLUMNS)
+    amount = row.request.amount
+    record |= {
+        "line": row.line, "id": row.id, "order_id": row.order_id or None,
+        "fiscal_code": row.fiscal_code or None, "amount_cents": amount if type(amount) is int else None,
+    }  # fmt: skip
     if result is None:
-        problems = [
-            {"field": each.field, "message": each.message, "code": each.code} for each in order.problems
-        ]
-        members = outcome_members("rejected", "not_sent", datetime.now(UTC))
-        return {**record, **members, "problems": problems}
-    record |= {"fiscal_code": result.fiscal_code, "entry": entry}
-    record |= outcome_members(result.status, result.outcome, result.at, repeatable=result.repeatable)
-    decision = result.decision
+        state = {"status": "not_sent", "outcome": "not_sent", "repeatable": True, "sent": False}
+        return {**record, **state, "at": _time(datetime.now(UTC)), "message": reason}
+    decision, error = result.decision, result.error
+    source = error if decision is None else decision
+    meta = getattr(source, "meta", source)  # errors without a response have some of its attributes
+    entry = getattr(meta, "entry", None) or getattr(error, "entry", None)
+    elapsed = getattr(meta, "elapsed", None)
+    elapsed = None if elapsed is None else round(elapsed, 6)
+    record |= {
+        "entry": None if entry is None or result.status == "not_sent" else short(entry),
+        "status": result.status, "outcome": result.outcome, "repeatable": result.repeatable,
+        "sent": result.sent, "at": _time(result.at), "status_code": getattr(meta, "status", None) or None,
+        "attempts": getattr(meta, "attempts", None), "elapsed": elapsed,
+        "trace_id": getattr(meta, "trace_id", None),
+    }  # fmt: skip
     if decision is not None:
         record |= {
-            "amount": decision.amount if decision.amount is not None else result.request.amount,
-            "net_amount": decision.net_amount if decision.approved else None,
+            "amount_cents": record["amount_cents"] if decision.amount is None else decision.amount,
+            "net_amount_cents": decision.net_amount if decision.approved else None,
             "instalments": decision.instalments,
-            "redirect_url": getattr(decision, "redirect_url", None),
         }
-        if decision.approved and "body" in decision.meta.unread:
-            record["message"] = _NO_REDIRECT
-        record |= _meta_members(decision.meta)
-    if result.error is not None:
-        record |= error_members(result.error)
-    return {name: value for name, value in record.items() if value is not None}
+    if isinstance(decision, Approved):
+        record["redirect_url"] = decision.redirect_url
+        record["message"] = None if decision.redirect_url else _NO_REDIRECT
+    return record if error is None else record | _error_members(error)
 
 
-def error_members(error: Exception) -> dict[str, Any]:
-    """Return the members of a record that describe an error."""
-    members: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
-    if found := getattr(error, "problems", ()):
-        members["problems"] = [
-            {"field": each.field, "message": described(each), "code": each.code}
-            for each in map(printable, found)
-        ]
-    if isinstance(error, ServiceError | UnexpectedResponseError):
-        members |= _meta_members(error.meta)
-    elif isinstance(error, TransportError):
-        members["attempts"] = error.attempts
-    return members
+def _error_members(error: LoanError) -> dict[str, Any]:
+    found = [
+        {"field": each.field, "message": described(each), "code": each.code}
+        for each in map(printable, getattr(error, "problems", ()))
+    ]
+    return {"error": type(error).__name__, "message": str(error), "problems": found or None}
 
 
-def _meta_members(meta: Meta) -> dict[str, Any]:
-    return {
-        "status_code": meta.status, "attempts": meta.attempts,
-        "elapsed": round(meta.elapsed, 6), "trace_id": meta.trace_id,
-    }  # fmt: skip
+def _time(at: datetime) -> str:
+    """Return a time in UTC as Excel reads it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def reason_of(record: Mapping[str, Any]) -> str:
     """Return the reason for a record without a decision, as one text."""
-    found = record.get("problems")
-    text = _problems_text(found) if found else record["message"]
-    return f"{record['error']}: {text}" if "error" in record else text
+    text = problems_text(record["problems"]) if record["problems"] else record["message"]
+    is_own = record["error"] in (None, "InvalidRequestError")
+    return str(text) if is_own else f"{record['error']}: {text}"
 
 
-def _problems_text(problems: Iterable[Mapping[str, str]]) -> str:
-    return "; ".join(": ".join(filter(None, (each["field"], each["message"]))) for each in problems)
+def rejected_header(rows: InputRows) -> str:
+    """Return the first line of the file of rejected rows."""
+    if rows.columns is None:
+        return ""
+    columns = (name for name in rows.columns if name != REASON_NAME)
+    return _MARK + csv_line((REASON_NAME, *columns), rows.delimiter)
 
 
-def outcome_members(status: str, outcome: str, at: datetime, *, repeatable: bool = False) -> dict[str, Any]:
-    """Return the members of a record that each row has."""
-    time = at.isoformat(timespec="milliseconds")
-    return {"status": status, "outcome": outcome, "repeatable": repeatable, "at": time}
-
-
-def is_withdrawn(entry: Entry, outcome: str | None) -> bool:
-    """Return True if a person has stated a decision, and then that the outcome is another one or unknown."""
-    stated = (each.state.value for each in entry.history if each.source != SERVICE)
-    return outcome in DECIDED and entry.state.value != outcome and outcome in stated
-
-
-def members_of_entry(entry: Entry) -> dict[str, Any]:
-    """Return the members of a record for a decision that only the ledger has, or for an unknown outcome."""
-    state = entry.state.value if entry.state.is_decided else "unknown"
-    members = outcome_members(state, state, datetime.fromtimestamp(entry.changed, UTC))
-    if not entry.state.is_decided:
-        return {**members, "message": f"the ledger has the state {entry.state.value}"}
-    response = response_members(entry, reveal=True) or {}
-    names = {"amount": "amount", "instalments": "instalments", "installments": "instalments"}
-    if state == "approved":
-        names |= {"netAmount": "net_amount", "redirectUrl": "redirect_url"}
-        if not response.get("redirectUrl"):
-            members["message"] = _NO_REDIRECT
-    return {**members, **{names[name]: value for name, value in response.items() if name in names}}
+def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
+    """Return the line of a rejected row: the reason, and the row as it is in the input."""
+    if rows.columns is None:
+        return json.dumps({REASON_NAME: reason, **row.members}, ensure_ascii=False) + "\n"
+    return csv_line((reason, *row.members.values()), rows.delimiter)

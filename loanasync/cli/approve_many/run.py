@@ -1,206 +1,219 @@
-"""One run of `approve-many`: open the job, request the approvals, and export the results."""
+"""One run of `approve-many`: open the ledger, request the approvals, and write the results."""
 
 import asyncio
-import gzip
-import json
+import hashlib
 import os
-import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
-import attrs
-import typer
-from attrs import frozen
+from attrs import define, field, frozen
 
-from loanasync._config import LEDGER_CIPHER, Shop, configure, from_environment
-from loanasync.bulk import InputRows
-from loanasync.cli.approve_many.creation import CreatingClient
-from loanasync.cli.approve_many.export import OTHER_LEDGER, JobRecords
-from loanasync.cli.approve_many.job import Counts, Job, Kind
-from loanasync.cli.approve_many.loop import RequestLoop
-from loanasync.cli.approve_many.plan import Keys, Planner
-from loanasync.cli.approve_many.rejected import keep_earlier, rejected_lines
-from loanasync.cli.approve_many.report import (
-    Failures,
-    UpdateProgress,
-    euro,
-    exit_code_of,
-    progress_display,
-    report_of,
-    table_of,
-    unfinished,
+from loanasync import DecisionNotRecordedError, Dialect, InFlightError, LedgerError
+from loanasync._config import LEDGER_CIPHER, configure, from_environment
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
+from loanasync.cli.approve_many.client import BulkClient
+from loanasync.cli.approve_many.output import Output
+from loanasync.cli.approve_many.report import Counts, UpdateProgress, euro, progress_display
+from loanasync.cli.approve_many.results import (
+    COLUMNS,
+    csv_line,
+    is_csv,
+    reason_of,
+    record_of,
+    rejected_header,
+    rejected_line,
+    result_line,
 )
-from loanasync.cli.approve_many.results import fiscal_codes_in, result_lines
-from loanasync.cli.console import counted, print_message, stderr_console
+from loanasync.cli.console import (
+    ABORT_TIMEOUT,
+    counted,
+    duration,
+    interruptible,
+    print_message,
+    stderr_console,
+)
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, create_private, has_content, is_regular, write_whole
-from loanasync.cli.input import Reading, absolute, dialect_of, source_of
-from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
-from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger, State
+from loanasync.cli.files import STANDARD_OUTPUT, write_whole
+from loanasync.cli.ledger.open import OpenLedger, UnusableError, ledger_option, settings_of
+from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.address import name_without_password
-from loanasync.ledger.administration import move_service
 from loanasync.ledger.environment import cipher_of
 from loanasync.ledger.guard import LedgerGuard
-from loanasync.ledger.orphans import orphan_files
+from loanasync.ledger.policy import state_folder
 
-_EVALUATED = (State.APPROVED, State.REFUSED, State.UNKNOWN, State.LOST, State.HELD, State.INFLIGHT)
-_DECISION = re.compile(r'"status": "(?:approved|refused)"|[,;\t|](approved|refused)[,;\t|]\1[,;\t|]')
 _MOST_CUSTOMERS = 10_000_000  # of a sandbox
-_MOST_GROUPS = 10  # groups of failed rows that are printed
+_UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
+_BATCH = 64  # rows that are looked up together
+_WAITING = (
+    "no further row is sent; waiting for the calls in progress. Press Ctrl-C again to give them up: their "
+    "outcomes become unknown"
+)
 
 
 @frozen(kw_only=True)
 class RunOptions:
-    """The options of a run. `Reading` has those with which the rows are read.
+    """The options of a run.
 
     Args:
-        out: Path of the results; None for a plan.
-        ledger: Name of the ledger; None for a ledger in the job file.
+        out: The results.
+        ledger: Name of the ledger; None for the default one.
         sandbox: Start a sandbox and use it as the service.
         members: Columns by member of the body of a creation. None: create no request.
         rejected: Path of the file of rejected rows.
-        report: Path of the report.
-        deadline: Seconds after which no further row is sent.
+        dialect: The dialect of the requests.
         limits: The options of `LoanClient.approve_many`.
     """
 
-    out: str | None
+    out: Output
     ledger: str | None
     sandbox: bool
     members: Mapping[str, str] | None
     rejected: str | None
-    report: str | None
-    deadline: float | None
+    dialect: Dialect
     limits: Mapping[str, Any]
-
-    @property
-    def results(self) -> str:
-        """Path of the results."""
-        return self.out or STANDARD_OUTPUT
-
-    @property
-    def job_file(self) -> Path | None:
-        """Path of the job file; None for results that are not in a file."""
-        return Path(f"{self.results}.ledger") if is_regular(self.results) else None
-
-    @property
-    def has_begun(self) -> bool:
-        """True if earlier runs or other programs may have requested some of the rows."""
-        file = self.job_file
-        return self.ledger is not None or (file is not None and (file.exists() or has_content(self.results)))
-
-    @property
-    def ledger_name(self) -> str:
-        """The ledger for messages, without a password; empty if it is forgotten after the run."""
-        if self.ledger is not None:
-            return name_without_password(self.ledger)
-        return "" if self.job_file is None else str(self.job_file)
 
 
 @frozen
 class _Session:
-    """A job that is open with its ledger and its service.
-
-    Args:
-        runner: The event loop of the whole run.
-        job: The job.
-        use: Its ledger.
-        settings: The settings of the client.
-        keys: The keys of the rows.
-        planner: Makes the plan.
-        records: Writes and reads the records of the job.
-    """
+    """An open ledger and the settings of its client. Without an id, the ledger does not exist yet."""
 
     runner: asyncio.Runner
-    job: Job
     use: OpenLedger
     settings: Mapping[str, Any]
-    keys: Keys
-    planner: Planner
-    records: JobRecords
+    name: str
+    is_new: bool
+    ledger_id: str | None
+
+    def client(self, options: RunOptions) -> BulkClient:
+        client = BulkClient(
+            **self.settings, dialect=options.dialect, ledger=self.use.ledger, ledger_policy=self.use.policy
+        )
+        client.bodies, client.noted = {}, set()
+        return client
 
 
-def plan(options: RunOptions, orders: InputRows) -> Counts:
-    """Return what a run would do with the rows. Send and write nothing."""
-    with ExitStack() as stack:
-        session = _open(options, orders, stack, writes=False)
-        session.planner.plan(orders, session.records.encode)
-        return session.job.planned()
+PLANNED = ("new", "decided", "decided with other data", "unknown", "in flight", "wrong")
 
 
-def run(options: RunOptions, reading: Reading, orders: InputRows) -> Exit:
-    """Request the approvals of the rows, export the results, and report them."""
+def dry_run(options: RunOptions, rows: InputRows) -> tuple[Counts, str]:
+    """Return the statuses that the rows have in the ledger, and its name. Send and write nothing.
+
+    The status ``new`` means that the row would be sent.
+    """
+    counts = Counts()
+    with _opened(options, creates=False) as session:
+        options.out.check(session.ledger_id, session.name)
+
+        async def look_up() -> None:
+            async with session.client(options) as client:
+                for numbered in _batches(enumerate(rows)):
+                    known = await asyncio.gather(*(client.look_up(*each) for each in numbered))
+                    for (_, row), result in zip(numbered, known, strict=True):
+                        add(row, result)
+
+        def add(row: FileRow, result: RowResult | None) -> None:
+            counts.add(record_of(row, result) | {"status": plan_of(row, result)})
+
+        if session.ledger_id is not None:
+            session.use.run(look_up())
+        else:  # it has no entries
+            for row in rows:
+                add(row, None)
+    return counts, session.name
+
+
+def plan_of(row: FileRow, result: RowResult | None) -> str:
+    """Return what a run would do with a row."""
+    if row.problems:
+        return "wrong"
+    if result is None:
+        return "new"
+    if isinstance(result.error, InFlightError):
+        return "in flight"
+    if result.is_decided:
+        return "decided"
+    return "decided with other data" if result.status == "failed" else "unknown"
+
+
+def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
+    """Request the approvals of the rows, write the results, and report them."""
     console = stderr_console()
-    with ExitStack() as stack:
-        session = _open(options, orders, stack, writes=True)
-        session.records.codes = session.planner.plan(orders, session.records.encode)
-        counts = session.job.planned()
-        _begin(options, reading, orders, session)
-        _print_start(options, orders, counts)
-        with progress_display(console, counts, unfinished(counts)) as update:
-            loop = session.runner.run(_send(options, reading, orders, session, counts, update))
-        failures = Failures()
-        unwritten = [*_export(options, orders, session, failures)]
-        console.print(table_of(counts, "results"))
-        _print_failures(options, failures)
-        code = _exit_code(counts, loop)
-        report = report_of(counts, failures) | {
-            "stopped": loop.stopped or None,
-            "seconds": round(loop.elapsed, 3),
-            "exit_code": int(code),
-        }
-        unwritten += _write(options.report, [json.dumps(report, indent=2) + "\n"])
-        uncoded = session.records.uncoded_message()
-        has_orphans = _has_orphans(session)
-        for message in filter(
-            None, (*_final_messages(options, counts, loop, has_orphans=has_orphans), uncoded, *unwritten)
-        ):
+    with options.out.locked(), _opened(options, creates=True) as session:
+        if not options.sandbox or options.out.has_ledger:
+            options.out.check(session.ledger_id, session.name)
+            options.out.keep(f"{session.ledger_id} {session.name}")
+        rate, concurrency = options.limits["rate"], options.limits["concurrency"]
+        limit = "" if rate is None else f", at most {rate:g} per second"
+        limit += f"; ledger: {session.name}{' (new)' if session.is_new else ''}"
+        print_message(
+            f"requesting {counted(total, 'row')} of {rows.name}: {euro(cents)} euro, "
+            f"{counted(concurrency, 'call')} at a time{limit}"
+        )
+        loop = _Loop(session.client(options), rows, total, options)
+        with progress_display(console, loop.counts, total) as update:
+            session.runner.run(loop.run(update, partial(session.client, options)))
+        unwritten = [*_write(options, rows, loop)]
+        console.print(loop.counts.table("results"))
+        loop.counts.print_causes()
+        for message in (*_final_messages(loop, options, session), *unwritten):
             print_message(message, "bold")
-        return code or (Exit.FAILED if unwritten else code)
+        if loop.is_interrupted:
+            return Exit.INTERRUPTED
+        return Exit.FAILED if unwritten else loop.counts.exit_code
 
 
-def _open(options: RunOptions, orders: InputRows, stack: ExitStack, *, writes: bool) -> _Session:
-    """Open the job and its ledger. The ledger of a new job is created."""
-    file, is_new = options.job_file, not options.has_begun
-    job = stack.enter_context(closing(Job(file)))
-    if file is not None and not job.members and has_content(options.results):
-        raise UnusableError(_without_job(options, file))
-    runner = stack.enter_context(asyncio.Runner())
-    settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
-    shop = configure(**settings)
-    ledger, policy = _ledger_of(options)
-    stack.callback(lambda: runner.run(ledger.aclose()))
-    use, address = OpenLedger(ledger, runner, policy), shop.base_url
-    if file is not None and file.exists():
-        job.lock() if writes else job.check_lock()
-    if not is_new:
-        address = _check_job(options, job, use, shop, writes=writes)
-    if writes:  # find a wrong path before the ledger is created
-        if options.report is not None:
-            create_private(options.report)
-        if options.rejected is not None:
-            keep_earlier(options.rejected, orders)
-    keys = Keys(shop.shop_id, use.run(LedgerGuard(ledger, policy, address).keys()).secrets, policy)
-    planner = Planner(job, keys, None if is_new else use, options.ledger is None, writes)
-    records = JobRecords(job, policy.encrypt)
-    return _Session(runner, job, use, settings, keys, planner, records)
+@contextmanager
+def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
+        shop = configure(**settings)
+        policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
+        is_new = False
+        ledger: Ledger
+        if options.sandbox:
+            ledger, name = MemoryLedger(), "none"
+        elif options.ledger is not None:
+            found = settings_of(options.ledger)
+            ledger, policy, name = found.ledger, found.policy, name_without_password(options.ledger)
+        else:
+            file = _default_ledger(shop.base_url, shop.shop_id, creates=creates)
+            ledger, name, is_new = SqliteLedger(file), str(file), not file.exists()
+            if is_new and options.out.ledger_file is not None and options.out.ledger_file.exists():
+                options.out.check(None, name)  # before the ledger is created
+        stack.callback(lambda: runner.run(ledger.aclose()))
+        use = OpenLedger(ledger, runner, policy)
+        ledger_id = None
+        if creates or not is_new:
+            try:
+                guard = LedgerGuard(ledger, policy, shop.base_url)
+                ledger_id = use.run(guard.keys()).header.id
+            except UnusableError as error:
+                if options.ledger is not None or options.sandbox:
+                    raise
+                raise UnusableError(f"{name}: {error}; pass --ledger") from None
+        yield _Session(runner, use, settings, name, is_new, ledger_id)
 
 
-def _ledger_of(options: RunOptions) -> tuple[Ledger, LedgerPolicy]:
-    if options.ledger is not None:
-        settings = settings_of(options.ledger)
-        return settings.ledger, settings.policy
-    policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
-    if options.job_file is not None:
-        return SqliteLedger(options.job_file), policy
-    if options.sandbox:
-        return MemoryLedger(), policy
-    raise typer.BadParameter(
-        "name a ledger, or results in a file with -o FILE: rows may come twice", param_hint="--ledger"
-    )
+def _default_ledger(base_url: str, shop_id: str, *, creates: bool) -> Path:
+    """Return the file of the ledger of a service and a shop. All runs of this user share it."""
+    digest = hashlib.sha256(f"{base_url} {shop_id}".encode()).hexdigest()[:12]
+    try:
+        folder = state_folder() / "ledgers"
+        if creates:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (RuntimeError, OSError) as error:
+        reason = getattr(error, "strerror", None) or "there is no home directory"
+        raise UnusableError(f"the default ledger cannot be used ({reason}): pass --ledger") from None
+    return folder / f"{urlsplit(base_url).hostname}-{digest}.db"
 
 
 def _start_sandbox(runner: asyncio.Runner, stack: ExitStack) -> dict[str, str]:
@@ -217,207 +230,189 @@ def _start_sandbox(runner: asyncio.Runner, stack: ExitStack) -> dict[str, str]:
     }
 
 
-def _without_job(options: RunOptions, file: Path) -> str:
-    """Return the message about results whose job is not known."""
-    out = options.results
-    opened = gzip.open if out.endswith(".gz") else open
-    with opened(out, "rt", encoding="utf-8", errors="replace") as lines:
-        decisions = sum(_DECISION.search(line) is not None for line in lines)
-    advice = "restore the job file. Another results file (-o) begins a new job, which "
-    advice += (
-        "sends the requests of these customers again"
-        if options.ledger is None
-        else "reads their decisions from the ledger"
-    )
-    return (
-        f"{out} exists and contains {counted(decisions, 'decision')}, but its job file {file} is missing or "
-        f"empty, so the requested customers are not known: {advice}"
-    )
+@define
+class _Loop:
+    """Requests each row once, and keeps the line of each result."""
 
+    client: BulkClient
+    rows: InputRows
+    total: int
+    options: RunOptions
+    counts: Counts = field(init=False, factory=Counts)
+    lines: dict[int, str] = field(init=False, factory=dict)  # by the number of the row
+    reasons: dict[int, str] = field(init=False, factory=dict)  # of rejected and failed rows
+    unrecorded: list[int] = field(init=False, factory=list)  # rows whose decision the ledger lacks
+    stopped: str = field(init=False, default="")  # the reason why the run ended early
+    is_interrupted: bool = field(init=False, default=False)
+    _in_flight: dict[int, FileRow] = field(init=False, factory=dict)  # claimed by another run
+    _approvals: Approvals | None = field(init=False, default=None)
+    _is_paused: bool = field(init=False, default=False)
+    _closing: "asyncio.Future[None] | None" = field(init=False, default=None)
 
-def _check_job(options: RunOptions, job: Job, use: OpenLedger, shop: Shop, *, writes: bool) -> str:
-    """Refuse a job of another shop or ledger. A job in which nobody was evaluated may change the service.
+    async def run(self, update: UpdateProgress, new_client: Callable[[], BulkClient]) -> None:
+        """Request all rows, then those that another run had claimed, and look up the others."""
+        updates = asyncio.create_task(self._update_regularly(update))
+        try:
+            with interruptible(self._interrupt, self._give_up), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of the stop, which this command prints
+                async with self.client:
+                    await self._request(enumerate(self.rows), wait=0.0, **self.options.limits)
+                    await self._wait_for_others()
+            if self._closing is not None:
+                await self._closing
+            if len(self.lines) < self.total:
+                client = new_client()  # the other one may be closed
+                try:
+                    await self._look_up_others(client)
+                finally:
+                    await client.aclose()
+        finally:
+            updates.cancel()
+        update()
 
-    Return the address of the service that the ledger must have.
-    """
-    known, is_own = job.members, options.ledger is None
-    is_other = known and bool(known["ledger"]) is is_own  # then the job file need not be a ledger
-    header = None if is_other else use.run(use.ledger.header())
-    if header is None or (known and known["ledger_id"] != header.id):
-        raise UnusableError(f"{job.path} {OTHER_LEDGER}")
-    has_evaluated = job.has_evaluated() or (is_own and next(use.entries(*_EVALUATED), None) is not None)
-    of_other = known and (known["sandbox"], known["shop_id"]) != (options.sandbox, shop.shop_id)
-    if of_other and has_evaluated:
-        raise UnusableError(
-            f"{options.results} contains results of another shop, or of a sandbox: name a new results file"
-            " with -o"
+    async def _request(self, numbered: Iterable[tuple[int, FileRow]], **options: Any) -> None:
+        numbers: list[int] = []
+
+        def rows() -> Iterator[Row]:
+            for number, row in numbered:
+                numbers.append(number)
+                self._add_body(row)
+                yield row
+
+        if self.stopped:  # interrupted while the ledger was opened
+            return
+        self._approvals = approvals = self.client.approve_many(rows(), **options)
+        async with approvals:
+            async for result in approvals:
+                self._finish(numbers[result.index], result)
+        self.stopped = self.stopped or approvals.stopped
+
+    def _add_body(self, row: FileRow) -> None:
+        if self.options.members is None or row.problems:
+            return
+        found = {name: row.members.get(each) for name, each in self.options.members.items()}
+        code = normalize_fiscal_code(row.fiscal_code)
+        body = {"fiscalCode": code, **{name: each for name, each in found.items() if each not in (None, "")}}
+        self.client.bodies[code, row.order_id] = body
+
+    def _finish(self, number: int, result: RowResult) -> None:
+        if self._is_paused:  # the run may end before the next update
+            self._check_pause()
+        row = cast("FileRow", result.row)
+        if not row.problems:
+            approval = normalize_fiscal_code(row.fiscal_code), row.order_id
+            self.client.bodies.pop(approval, None)
+            self.client.noted.discard(approval)
+        if isinstance(result.error, InFlightError) and not self.is_interrupted:
+            self._in_flight[number] = row
+            return
+        self._keep(number, record_of(row, result))
+        if isinstance(result.error, DecisionNotRecordedError):
+            self.unrecorded.append(number)
+
+    def _keep(self, number: int, record: Mapping[str, Any]) -> None:
+        self._in_flight.pop(number, None)
+        self.counts.add(record)
+        self.lines[number] = result_line(record, self.options.out.path, self.rows.delimiter)
+        if record["status"] in ("rejected", "failed"):
+            self.reasons[number] = " ".join(reason_of(record).splitlines())
+
+    async def _wait_for_others(self) -> None:
+        """Look up rows again that another run had in flight, until its leases are over."""
+        if not self._in_flight or self.stopped:
+            return
+        longest = self.client.timeout.longest + 2 * self.client.ledger_policy.patience  # type: ignore[union-attr]  # it has a ledger
+        print_message(
+            f"waiting for {counted(len(self._in_flight), 'row')} in flight in another run, which may have "
+            f"been killed: at most {duration(longest)}"
         )
-    may_move = (known and options.sandbox) or not has_evaluated  # each sandbox has another address
-    if is_own and may_move and header.service != shop.base_url:
-        if not writes:
-            return header.service
-        use.run(move_service(use.ledger, shop.base_url))
-    return shop.base_url
+        until = time.monotonic() + longest
+        while self._in_flight and not self.stopped and time.monotonic() < until:
+            rows = dict(self._in_flight)
+            await self._request(rows.items(), **self.options.limits)
+
+    async def _look_up_others(self, client: BulkClient) -> None:
+        """Add the rows that were not sent, with what the ledger knows of them."""
+        reason = f"not sent: {self.stopped or 'interrupted'}; run the same command to continue"
+        others = (each for each in enumerate(self.rows) if each[0] not in self.lines)
+        for numbered in _batches(others):
+            known = await asyncio.gather(*(_look_up(client, *each) for each in numbered))
+            for (number, row), result in zip(numbered, known, strict=True):
+                self._keep(number, record_of(row, result, reason))
+
+    async def _update_regularly(self, update: UpdateProgress) -> None:
+        while True:
+            await asyncio.sleep(_UPDATE_INTERVAL)
+            update()
+            self._check_pause()
+
+    def _check_pause(self) -> None:
+        """Print when the run pauses and continues."""
+        error = None if self._approvals is None else self._approvals.paused
+        if (error is not None) is not self._is_paused:
+            self._is_paused = error is not None
+            reason = f"paused: {error}; one row at a time tries again"
+            print_message("continuing: rows are sent again" if error is None else reason)
+
+    def _interrupt(self) -> None:
+        self.is_interrupted, self.stopped = True, "interrupted"
+        if self._approvals is not None:
+            self._approvals.stop()
+        print_message(_WAITING)
+
+    def _give_up(self) -> None:
+        self._closing = asyncio.ensure_future(self.client.aclose(ABORT_TIMEOUT))
 
 
-def _begin(options: RunOptions, reading: Reading, orders: InputRows, session: _Session) -> None:
-    """Write the plan to the job. Add the customers of its other inputs to the records."""
-    job = session.job
-    paths = {"file": absolute(reading.file), "mapping": reading.mapping and absolute(reading.mapping)}
-    inputs = [each for each in job.members.get("inputs", []) if each["file"] != paths["file"]]
-    members = {
-        "sandbox": options.sandbox,
-        "shop_id": session.keys.shop_id,
-        "ledger": "" if options.ledger is None else options.ledger_name,
-        "ledger_id": session.use.run(session.use.ledger.header()).id,
-        "delimiter": job.members.get("delimiter", orders.delimiter),
-        "inputs": [*inputs, attrs.asdict(reading) | paths],
-    }
-    job.begin(options.job_file, source_of(orders.name), members)
-    for each in inputs:
-        session.records.codes = session.keys.fiscal_codes(Reading(**each)) | session.records.codes
-
-
-def _print_start(options: RunOptions, orders: InputRows, counts: Counts) -> None:
-    """Print a line that says what this run will do."""
-    rate, concurrency = options.limits["rate"], options.limits["concurrency"]
-    limit = "" if rate is None else f", at most {rate:g} per second"
-    print_message(
-        f"requesting {counts.rows[Kind.TO_BE_SENT]:,} of {counted(counts.total, 'row')} of "
-        f"{orders.name}: {euro(counts.cents[Kind.TO_BE_SENT])} euro, "
-        f"{counted(concurrency, 'call')} at a time{limit}; ledger: {options.ledger_name or 'none'}"
-    )
-
-
-async def _send(
-    options: RunOptions,
-    reading: Reading,
-    orders: InputRows,
-    session: _Session,
-    counts: Counts,
-    update: UpdateProgress,
-) -> RequestLoop:
-    client = CreatingClient(
-        **session.settings,
-        dialect=dialect_of(reading.dialect),
-        ledger=session.use.ledger,
-        ledger_policy=session.keys.policy,
-    )
-    client.creations = {}
-    async with client:
-        loop = RequestLoop(
-            client, orders, session.job, session.keys, session.records, counts, options.members
-        )
-        await loop.run(update, options.deadline, **options.limits)
-        return loop
-
-
-def _print_failures(options: RunOptions, failures: Failures) -> None:
-    causes = failures.tally.causes()
-    for cause in causes[:_MOST_GROUPS]:
-        print_message(cause.line(cause.text))
-    if (others := len(causes) - _MOST_GROUPS) > 0:
-        name = "the results" if options.results == STANDARD_OUTPUT else options.results
-        print_message(f"and {counted(others, 'other cause')} in {name}")
-
-
-def _export(options: RunOptions, orders: InputRows, session: _Session, failures: Failures) -> Iterator[str]:
-    """Write results and rejected rows. Yield messages if they, or some records, could not be written."""
-    records, job = session.records, session.job
-    delimiter, is_only_copy = job.members["delimiter"], job.path is None
-    records.earlier_codes = fiscal_codes_in(options.results, delimiter)
+async def _look_up(client: BulkClient, number: int, row: FileRow) -> RowResult | None:
     try:
-        lines = result_lines(options.results, delimiter, failures.seen(records.read(session.use)))
-        write_whole(options.results, lines)
-        is_only_copy = False
+        return await client.look_up(number, row)
+    except LedgerError:  # it was available before; the next run looks again
+        return None
+
+
+def _batches(numbered: Iterable[tuple[int, FileRow]]) -> Iterator[Sequence[tuple[int, FileRow]]]:
+    iterator = iter(numbered)
+    while batch := tuple(islice(iterator, _BATCH)):
+        yield batch
+
+
+def _write(options: RunOptions, rows: InputRows, loop: _Loop) -> Iterator[str]:
+    """Write results and rejected rows. Yield messages if they could not be written."""
+    path = options.out.path
+    header = [csv_line(COLUMNS, rows.delimiter)] if is_csv(path) else []
+    try:
+        write_whole(path, [*header, *(loop.lines[number] for number in sorted(loop.lines))])
     except OSError as error:
-        name = "standard output" if options.results == STANDARD_OUTPUT else options.results
-        yield f"{name} cannot be written ({error.strerror})"
-        if not is_only_copy:
-            yield f"the job file contains the results; free some space, then run: loanasync export {job.path}"
-    if is_only_copy or records.unsaved:
-        unsaved = records.read(session.use, unsaved_only=not is_only_copy)
-        yield _write_elsewhere(options.results, [*result_lines(options.results, delimiter, unsaved)])
-    yield from _write(options.rejected, rejected_lines(orders, records.reasons(session.keys)))
-
-
-def _write_elsewhere(results: str, lines: Sequence[str]) -> str:
-    """Write results that are in no file to a temporary file, or print them. Return a message."""
-    suffix = "".join(Path(results).suffixes[-2:]) or ".jsonl"
-    try:
-        handle, path = tempfile.mkstemp(prefix="loanasync-results-", suffix=suffix)
-        os.close(handle)
-        write_whole(path, lines)
-    except OSError as error:  # personal data on the screen are better than a lost result
-        stderr_console().file.writelines(lines)
-        return (
-            f"no file can be written ({error.strerror}): the results that are in no file were printed above"
+        name = "standard output" if path == STANDARD_OUTPUT else path
+        yield (
+            f"{name} cannot be written ({error.strerror}), and is unchanged. The ledger has the decisions: "
+            "free some space, then run the same command again"
         )
-    return f"the results that are in no other file are in {path}"
-
-
-def _write(path: str | None, lines: Iterable[str]) -> list[str]:
-    """Write a file, and return a message if that fails."""
-    if path is None:
-        return []
+        # Personal data on the screen are better than a lost decision.
+        stderr_console().file.writelines(loop.lines[number] for number in loop.unrecorded)
+    if options.rejected is None:
+        return
+    lines = (rejected_line(rows, row, loop.reasons[n]) for n, row in enumerate(rows) if n in loop.reasons)
     try:
-        write_whole(path, lines)
+        write_whole(options.rejected, [rejected_header(rows), *lines])
     except OSError as error:
-        return [f"{path} could not be written ({error.strerror}); the results are not affected"]
-    return []
+        yield f"{options.rejected} could not be written ({error.strerror}); the results are not affected"
 
 
-def _has_orphans(session: _Session) -> bool:
-    """Return True if the decision of an unknown row is in a file, because the ledger could not record it."""
-    unknown = [row.key for row in session.job.rows() if row.state == "unknown"]
-    with suppress(OSError):
-        folders = session.use.policy.orphan_folders
-        return any(orphan_files(folder, key) for folder in folders for key in unknown)
-    return False
-
-
-def _final_messages(
-    options: RunOptions, counts: Counts, loop: RequestLoop, *, has_orphans: bool
-) -> Iterator[str]:
+def _final_messages(loop: _Loop, options: RunOptions, session: _Session) -> Iterator[str]:
     """Yield why the run ended early, and what the user has to do."""
-    unsent = counts.rows[Kind.TO_BE_SENT]
-    can_resume = bool(options.ledger_name)
-    if loop.stopped and (unsent or loop.code is not Exit.DEADLINE):
-        yield f"{loop.stopped}; run the same command to resume" if can_resume and unsent else loop.stopped
+    if loop.stopped and loop.counts.rows["not_sent"]:
+        yield f"{loop.stopped}; run the same command to continue"
+    elif loop.stopped:
+        yield loop.stopped
     if loop.unrecorded:
         yield (
-            f"{counted(loop.unrecorded, 'decision')} could not be recorded in the ledger; the results "
-            f"contain them. When the ledger works again, run: {_ledger_command(options, 'import-orphans')}"
+            f"{counted(len(loop.unrecorded), 'decision')} could not be recorded in the ledger; the results "
+            "contain them. When the ledger works again, run the same command"
         )
-    if (repeatable := loop.repeatable) and can_resume:
-        subject, pronoun = ("row was", "it") if repeatable == 1 else ("rows were", "them")
-        yield (
-            f"{repeatable:,} failed {subject} not evaluated: correct the cause, then run the same command to "
-            f"send {pronoun} again"
-        )
-    if counts.rows[Kind.FAILED] and options.results != STANDARD_OUTPUT:
-        yield f"the reasons of failed rows are in {options.results}"
-    if unknown := counts.rows[Kind.UNKNOWN]:
+    if unknown := loop.counts.rows["unknown"]:
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
-        resolve = f", then run: {_ledger_command(options, 'resolve')}" if can_resume else ""
-        # Decisions of calls that a second Ctrl-C gave up may reach the ledger after this summary.
-        is_late = loop.is_aborted and can_resume
-        again = "run the same command first, it may find their decisions; then " if is_late else ""
-        if has_orphans and can_resume:
-            again = f"run {_ledger_command(options, 'import-orphans')} and the same command first; then "
-        yield f"{subject} unknown: {again}ask the service{resolve}. Unknown rows are not sent again"
-
-
-def _ledger_command(options: RunOptions, name: str) -> str:
-    """Return a command for the ledger of this run, without its address."""
-    own = "(with the same --ledger)" if options.ledger is not None else f"--ledger {options.job_file}"
-    return f"loanasync ledger {name} {own}"
-
-
-def _exit_code(counts: Counts, loop: RequestLoop) -> Exit:
-    rows = counts.rows
-    if loop.is_aborted and rows[Kind.UNKNOWN]:
-        return Exit.INTERRUPTED
-    if loop.stopped and rows[Kind.TO_BE_SENT] and loop.code is not Exit.FAILED:
-        return loop.code
-    return exit_code_of(counts)
+        resolve = f", then run: loanasync ledger resolve{ledger_option(options.ledger or session.name)}"
+        resolve = "" if options.sandbox else resolve
+        yield f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again"

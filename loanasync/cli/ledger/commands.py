@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_urlsafe
@@ -24,6 +24,7 @@ from loanasync.cli.ledger.display import (
     entry_details,
     entry_line,
     entry_members,
+    iso_time,
     response_members,
 )
 from loanasync.cli.ledger.file import TO_RESOLVE, resolve_from
@@ -34,7 +35,9 @@ from loanasync.cli.ledger.open import (
     UnusableError,
     ledger_option,
     open_ledger,
+    settings_of,
     shop_from_environment,
+    short,
 )
 from loanasync.cli.ledger.resolve import (
     Resolution,
@@ -43,10 +46,13 @@ from loanasync.cli.ledger.resolve import (
     resolve_interactively,
 )
 from loanasync.ledger import Entry, State, create_ledger
-from loanasync.ledger.administration import confirm, move_service, rotate_key
-from loanasync.ledger.keys import Approval, places_of
+from loanasync.ledger.address import name_without_password
+from loanasync.ledger.administration import confirm, copy_ledger, forget, move_service, rotate_key
+from loanasync.ledger.header import marked
+from loanasync.ledger.keys import Approval, Place, places_of
 from loanasync.ledger.maintenance import sweep as sweep_ledger
-from loanasync.ledger.orphans import import_from_folders
+from loanasync.ledger.model import FORMAT
+from loanasync.ledger.orphans import import_from_folders, orphans_of
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
 
 app: typer.Typer = typer.Typer(
@@ -68,26 +74,22 @@ _KEY = typer.Argument(
 Customer: TypeAlias = Annotated[
     bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
 ]
-_AGE = re.compile("([0-9]{1,6})([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_OTHER_FOLDERS = (
-    "clients of other users, and clients with LedgerPolicy(orphan_folder=...), use other folders:"
-    " name them with --orphan-folder"
-)
+_AGE = re.compile("([0-9]{1,6})([hdw])")
+_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
 _BASE_URL = "LOANASYNC_BASE_URL"
 _KEY_BYTES = 32
 _PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 @contextmanager
-def opened(name: str, *, must_exist: bool = True) -> Iterator[OpenLedger]:
+def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_SENT) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
     try:
         with open_ledger(name, must_exist=must_exist) as use:
             yield use
     except (ConfigurationError, NotFoundError, UnusableError) as error:
         print_message(str(error))
-        raise typer.Exit(Exit.NOTHING_SENT) from None
+        raise typer.Exit(failure) from None
     except BrokenPipeError:  # such as in `loanasync ledger ls | head`
         discard_output(sys.stdout)
         raise typer.Exit(Exit.FAILED) from None
@@ -176,22 +178,27 @@ def _entry_of_customer(use: OpenLedger) -> Entry:
         NotFoundError: The fiscal code is invalid, or there is no entry, or more than one.
         ConfigurationError: The shop is not configured, or the ledger is not of this shop.
     """
-    shop = shop_from_environment(os.environ)
-    secrets = use.secrets(shop)
-    code = _read_personal("Fiscal code")
-    for problem in check_fiscal_code(code):
-        raise NotFoundError(f"the fiscal code {problem.message}")
-    places = places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets, use.policy)
-    found = [entry for each in places for entry in use.run(use.ledger.find(customer=each.subject.customer))]
+    places = _places_of_customer(use)
+    found = [entry for each in places for entry in use.run(use.ledger.entries_of(each.subject.customer))]
     if len(found) == 1:
         return found[0]
     if not found:
         raise NotFoundError("no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID")
-    lines = [entry_line(entry) + (f"  scope {entry.scope}" if entry.scope else "") for entry in found]
-    raise NotFoundError("\n".join(["the customer has several entries, name one by its key:", *lines]))
+    lines = ["the customer has several entries, name one by its key:", *map(entry_line, found)]
+    raise NotFoundError("\n".join(lines))
 
 
-def _read_personal(label: str) -> str:
+def _places_of_customer(use: OpenLedger) -> Sequence[Place]:
+    """Return the places of the approval without an order of a customer, whose fiscal code is typed in."""
+    shop = shop_from_environment(os.environ)
+    secrets = use.secrets(shop)
+    code = read_personal("Fiscal code")
+    for problem in check_fiscal_code(code):
+        raise NotFoundError(f"the fiscal code {problem.message}")
+    return places_of(Approval(shop.shop_id, normalize_fiscal_code(code)), secrets)
+
+
+def read_personal(label: str) -> str:
     """Return a text from a prompt without echo, or the next line of standard input.
 
     It is not an argument: arguments appear in the shell history and in the list of processes.
@@ -231,16 +238,17 @@ def resolve_entries(
 ) -> None:
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
-    Run `loanasync ledger import-orphans` on every machine first: a response may be in a file. Without KEY,
+    Run `loanasync ledger sweep` on every machine first: a response may be in a file. Without KEY,
     --customer and --from, prompts for each entry that is unknown or lost. A decision of the service is never
     overwritten. A correction keeps the earlier state in the history.
 
     --customer needs the same settings as `loanasync ledger show --customer`.
 
     --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused,
-    not_evaluated or held), and optionally scope, amount and note. It lists what the ledger has and the file
-    lacks, and amounts that differ. Rows that contradict each other or the ledger are not used. The outcome
-    held also blocks a customer without entry. Running it again changes nothing.
+    not_evaluated or held), and optionally order_id, order_token, amount, redirect_url and note. It lists
+    what the ledger has and the file lacks, and amounts that differ. Rows that contradict each other or the
+    ledger are not used. The outcome held also blocks a customer without entry. Running it again changes
+    nothing.
 
     Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
     unknown or lost, or were skipped.
@@ -280,101 +288,192 @@ def resolve_entries(
 
 
 def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
-    return sorted(use.entries(*TO_RESOLVE), key=lambda entry: (entry.changed, entry.key))
+    found = (entry for entry in use.entries(*TO_RESOLVE) if entry.is_unresolved)
+    return sorted(found, key=lambda entry: (entry.changed, entry.key))
 
 
 @app.command()
-def sweep(ledger: Name) -> None:
-    """Mark entries with an expired lease (the worker died) as unknown, then list unknown and lost entries.
-
-    Run it from cron and alert on exit code 3: a person must resolve entries. Sweeping is not required for
-    correctness, because clients treat entries with an expired lease as unknown.
-
-    Example: loanasync ledger sweep --ledger decisions.db
-    """
-    with opened(ledger) as use:
-        swept = use.run(sweep_ledger(use.ledger))
-        entries = _entries_to_resolve(use)
-        for entry in entries:
-            typer.echo(entry_line(entry))
-        leases, number = counted(len(swept), "lease"), counted(len(entries), "entry", "entries")
-        command = f", run: loanasync ledger resolve{ledger_option(ledger)}" if entries else ""
-        print_message(f"{leases} expired; {number} to resolve{command}")
-        if entries:
-            raise typer.Exit(Exit.UNKNOWN)
-
-
-@app.command()
-def purge(
-    ledger: Name,
-    older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Minimum age since the last change, such as 52w, 400d, 12h.")
-    ],
-    *,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without a confirmation prompt.")] = False,
-) -> None:
-    """Delete old approved, refused and released entries. Their approvals can then be requested again.
-
-    Entries that are unknown, lost, held or in flight are kept.
-
-    Example: loanasync ledger purge --older-than 104w --ledger decisions.db
-    """
-    age = _AGE.fullmatch(older_than)
-    seconds = 0 if age is None else int(age[1]) * _SECONDS[age[2]]
-    if not seconds:
-        raise typer.BadParameter("must be an age such as 52w, 400d, 12h, 30m", param_hint="--older-than")
-
-    with opened(ledger) as use:
-        if not yes:
-            before = use.run(use.ledger.time_of_day()) - seconds
-            number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
-            print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
-            if not number:
-                return
-            if not typer.confirm("Delete? These approvals can then be requested again", err=True):
-                raise typer.Exit(Exit.NOTHING_SENT)
-        print_message(f"deleted: {counted(use.run(use.ledger.purge(float(seconds))), 'entry', 'entries')}")
-
-
-@app.command("import-orphans")
-def import_orphans(
+def sweep(
     ledger: Name,
     orphan_folder: Annotated[
         list[Path] | None,
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Folder of clients with LedgerPolicy(orphan_folder=...). Can be repeated.",
+            help="Folder of orphan files, such as that of a dead machine. Can be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Import responses that clients could not write to the ledger from their files, and delete these files.
+    """Import orphan files, mark entries with an expired lease as unknown, and list unknown and lost entries.
 
-    Run it on every machine with clients, before `loanasync ledger resolve`. Files that cannot be imported are
-    left in place and listed. Ends with 1 if files are left: they cannot be read, have other content, or
-    contradict the ledger.
+    Clients import the files of their own folder when they start. Name the folders of clients with
+    LedgerPolicy(orphan_folder=...) with --orphan-folder. Files that contradict the ledger or cannot be read
+    are left in place and listed; files of other ledgers are left in place.
 
-    Example: loanasync ledger import-orphans --ledger decisions.db
+    Run it from cron and alert on the exit code: 3 if a person must resolve entries, else 1 if files are left.
+
+    Example: loanasync ledger sweep --ledger decisions.db
     """
     with opened(ledger) as use:
         folders = orphan_folder or default_orphan_folders()
-        number, remaining = use.run(import_from_folders(use.ledger, folders))
-        others = () if orphan_folder else orphan_folders_of_others()
-        for path, reason in remaining:
-            typer.echo(f"{path}: {reason}")
-        for other in others:
-            typer.echo(f"{other}: belongs to another user; run this command as that user, too")
-        print_message("folders searched: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
+        number, left = use.run(import_from_folders(use.ledger, folders))
         if not orphan_folder:
-            print_message(_OTHER_FOLDERS)
-        left = f", {counted(len(remaining), 'file')} left in place" if remaining else ""
-        print_message(f"{counted(number, 'response')} imported{left}")
-        if remaining or others:
-            raise typer.Exit(Exit.FAILED)
+            left += [
+                (each, "belongs to another user: sweep as that user, too")
+                for each in orphan_folders_of_others()
+            ]
+        swept = use.run(sweep_ledger(use.ledger))
+        entries = _entries_to_resolve(use)
+        for path, reason in left:
+            typer.echo(f"{path}: {reason}")
+        for entry in entries:
+            typer.echo(entry_line(entry))
+        print_message("orphan folders: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
+        done = f"{counted(number, 'response')} imported; {counted(len(swept), 'lease')} expired"
+        command = f", run: loanasync ledger resolve{ledger_option(ledger)}" if entries else ""
+        print_message(f"{done}; {counted(len(entries), 'entry', 'entries')} to resolve{command}")
+        if entries or left:
+            raise typer.Exit(Exit.UNKNOWN if entries else Exit.FAILED)
 
 
 def _missing_note(folder: Path) -> str:
     return "" if folder.exists() else " (does not exist)"
+
+
+@app.command()
+def status(ledger: Name, *, as_json: Json = False) -> None:
+    """Print the state of a ledger, also as a probe: its header, its entries by state, and what is open.
+
+    Ends with 1 if clients send nothing, because the ledger is marked or cannot be used. Ends with 3 if a
+    person must act: entries are unknown or lost, leases have expired, or orphan files are left.
+
+    Example: loanasync ledger status --ledger decisions.db
+    """
+    with opened(ledger, failure=Exit.FAILED) as use:
+        header, counts = use.run(use.ledger.refresh()), Counter[str]()
+        unresolved, expired = [], 0
+        for entry in use.entries():
+            counts[entry.state.value] += 1
+            if entry.is_unresolved:
+                unresolved.append(entry.changed)
+                expired += entry.changed == entry.expires
+        members = {
+            "id": header.id,
+            "service": header.service,
+            "format": FORMAT,
+            "keys": len(header.keys),
+            "is_encrypted": bool(header.cipher),
+            "mark": header.mark,
+            "entries": dict(sorted(counts.items())),
+            "unresolved": len(unresolved),
+            "oldest_unresolved": iso_time(min(unresolved)) if unresolved else None,
+            "expired_leases": expired,
+            "orphan_files": len(orphans_of(header.id, use.policy.orphan_folders)),
+        }
+        if as_json:
+            typer.echo(json.dumps(members, indent=2))
+        for name, value in () if as_json else members.items():
+            shown = ", ".join(f"{n:,} {state}" for state, n in counts.items()) if name == "entries" else value
+            typer.echo(f"{name.replace('_', ' '):<20}{shown}")
+        if header.mark:
+            print_message(str(marked(header)))
+            raise typer.Exit(Exit.FAILED)
+        if unresolved or members["orphan_files"]:
+            raise typer.Exit(Exit.UNKNOWN)
+
+
+@app.command()
+def copy(
+    to: Annotated[str, typer.Argument(metavar="TO", help=f"The ledger to write: {LEDGER_HELP}.")],
+    ledger: Name,
+    *,
+    move: Annotated[
+        bool, typer.Option("--move", help="Mark --ledger first: its clients send nothing from then on.")
+    ] = False,
+) -> None:
+    """Copy a ledger to another one: a backup, a move to another server, a merge after a restore.
+
+    TO is created, or is an earlier copy. It has the id and the keys of the ledger, and no client uses it
+    until `loanasync ledger confirm`. Nothing is weakened in TO: a decision stays. Clients may use --ledger
+    meanwhile; requests in progress are copied as unknown. With --move, they are awaited. With
+    LOANASYNC_LEDGER_CIPHER, responses are encrypted again.
+
+    Ends with 3 if both have different decisions about an approval, which are listed.
+
+    Example: loanasync ledger copy backup.db --ledger decisions.db
+    """
+    if name_without_password(to) == name_without_password(ledger):
+        raise typer.BadParameter("must be another ledger than --ledger", param_hint="TO")
+    with opened(ledger) as use:
+        target = settings_of(to).ledger
+        try:
+            copied = use.run(copy_ledger(use.ledger, target, use.policy, moves=move))
+        finally:
+            use.run(target.aclose())
+        for key in copied.contradictions:
+            typer.echo(f"{short(key)}  is decided otherwise in TO, and stays so there")
+        counts = (f"{number:,} {state}" for state, number in sorted(copied.counts.items()) if number)
+        print_message(f"copied: {', '.join(counts) or 'no entries'}")
+        if copied.contradictions:
+            raise typer.Exit(Exit.UNKNOWN)
+
+
+@app.command("forget")
+def forget_customer(ledger: Name) -> None:
+    """Erase a customer, whose fiscal code comes from a prompt or standard input, and send no order any more.
+
+    Erases the data of all orders in the ledger and the orphan files of this user on this machine. The keys of
+    the entries stay, so that no late response and no copy brings the data back. To permit another loan,
+    release one of them with `loanasync ledger resolve`. Delete the customer's dead letters with
+    `loanasync dead-letters delete`. Needs the settings with which `loanasync ledger show` finds a customer.
+
+    Ends with 1 if a request is in progress: then nothing is erased.
+
+    Example: loanasync ledger forget --ledger decisions.db
+    """
+    with opened(ledger) as use:
+        number = use.run(forget(use.ledger, _places_of_customer(use), use.policy.orphan_folders))
+        if number is None:
+            print_message(
+                "a request of this customer is in progress: nothing was erased; run this again later"
+            )
+            raise typer.Exit(Exit.FAILED)
+        print_message(f"erased: {counted(number, 'entry or file', 'entries and files')}; no order is sent")
+
+
+@app.command()
+def purge(
+    ledger: Name,
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Minimum age since the last change, such as 104w, 400d.")
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without a confirmation prompt.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the number, and delete nothing.")] = False,
+) -> None:
+    """Delete old approved, refused and released entries. Their approvals can then be requested again.
+
+    Entries that are unknown, lost, held, erased or in flight are kept. The age is at least a day.
+
+    Example: loanasync ledger purge --older-than 104w --ledger decisions.db
+    """
+    age = _AGE.fullmatch(older_than)
+    seconds = 0 if age is None else int(age[1]) * _SECONDS[age[2]]
+    if seconds < _SECONDS["d"]:
+        raise typer.BadParameter(
+            "must be an age of at least a day, such as 104w, 400d", param_hint="--older-than"
+        )
+
+    with opened(ledger) as use:
+        if dry_run or not yes:
+            before = use.run(use.ledger.time_of_day()) - seconds
+            number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
+            print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
+            if dry_run or not number:
+                return
+            if not typer.confirm("Delete? These approvals can then be requested again", err=True):
+                raise typer.Exit(Exit.NOTHING_SENT)
+        print_message(f"deleted: {counted(use.run(use.ledger.purge(float(seconds))), 'entry', 'entries')}")
 
 
 @app.command("create")
@@ -412,24 +511,6 @@ def create(
         print_message("created")
 
 
-@app.command("move-service")
-def move(
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="New base URL of the service.", show_default=False)
-    ],
-    ledger: Name,
-) -> None:
-    """Change the base URL that a ledger belongs to, after the service has moved.
-
-    Clients with the former URL send nothing from then on.
-
-    Example: loanasync ledger move-service https://loans.example.com/v2 --ledger decisions.db
-    """
-    with opened(ledger) as use:
-        use.run(move_service(use.ledger, url))
-        print_message(f"the ledger belongs to {use.run(use.ledger.header()).service}")
-
-
 @app.command("rotate-key")
 def rotate(ledger: Name) -> None:
     """Give new entries the key LOANASYNC_LEDGER_KEY, or a new secret of the ledger's own.
@@ -455,14 +536,21 @@ def rotate(ledger: Name) -> None:
 
 
 @app.command("confirm")
-def confirm_ledger(ledger: Name) -> None:
-    """Allow clients to send again after a ledger lost writes, for example in a restored copy.
+def confirm_ledger(
+    ledger: Name,
+    service: Annotated[
+        str, typer.Option(metavar="URL", help="New base URL of the service, if the service has moved.")
+    ] = "",
+) -> None:
+    """Permit clients to send again, after a ledger lost writes, was copied, or the service has moved.
 
-    First run `loanasync ledger import-orphans` on each machine, and block the customers that the copy lacks,
-    as the page "Restore a ledger" shows.
+    First run `loanasync ledger sweep` on each machine, and block the customers that the ledger lacks, as the
+    page "Back up, move, restore" shows.
 
     Example: loanasync ledger confirm --ledger decisions.db
     """
     with opened(ledger) as use:
+        if service:
+            use.run(move_service(use.ledger, service))
         use.run(confirm(use.ledger))
-        print_message("clients send again")
+        print_message(f"clients of {use.run(use.ledger.header()).service} send again")

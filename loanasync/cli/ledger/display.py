@@ -31,6 +31,8 @@ _NEXT_STEP = {
     State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger resolve {key}{option}",
     State.APPROVED: "none: the decision is final",
     State.REFUSED: "none: the decision is final",
+    State.ERASED: "none: the customer was erased; for another loan, run: loanasync ledger resolve {key}"
+    ' --as released --note "ticket 17"{option}',
 }
 _CORRECTION = (
     "none; to correct this state, which a person entered, run: loanasync ledger resolve {key}"
@@ -50,7 +52,8 @@ def _age(seconds: float) -> str:
 def entry_line(entry: Entry) -> str:
     """Return an entry as one line of text."""
     start = f"{short(entry.key)}  {entry.state.value:<8}  {utc_time(entry.changed)}  {_age(entry.changed):>6}"
-    return f"{start}  {entry.note}".rstrip()
+    order = f"  order {entry.order}" if entry.order else ""
+    return f"{start}{order}  {entry.note}".rstrip()
 
 
 def entry_members(entry: Entry) -> dict[str, Any]:
@@ -58,10 +61,10 @@ def entry_members(entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.key,
         **_state_members(entry),
-        "claimed": _iso_time(entry.claimed),
-        "expires": _iso_time(entry.expires),
+        "claimed": iso_time(entry.claimed),
+        "expires": iso_time(entry.expires),
         "takeovers": entry.takeovers,
-        "scope": entry.scope,
+        "order": entry.order,
         "status": entry.status,
         "fault": entry.fault,
         "has_response": entry.body is not None,
@@ -71,11 +74,12 @@ def entry_members(entry: Entry) -> dict[str, Any]:
 
 
 def _state_members(entry: Entry | Change) -> dict[str, Any]:
-    members = {"state": entry.state.value, "changed": _iso_time(entry.changed)}
+    members = {"state": entry.state.value, "changed": iso_time(entry.changed)}
     return {**members, "note": entry.note, "source": entry.source}
 
 
-def _iso_time(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
+    """Return a time, in seconds since 1970, in ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
@@ -132,10 +136,11 @@ def entry_details(entry: Entry, option: str, *, reveal: bool) -> Iterator[tuple[
     """
     yield "entry", entry.key
     yield "state", f"{entry.state.value} since {utc_time(entry.changed)} ({_age(entry.changed)})"
-    takeovers = f", taken over {counted(entry.takeovers, 'time')}" if entry.takeovers else ""
+    is_taken = entry.takeovers and entry.source in ("", SERVICE)
+    takeovers = f", taken over {counted(entry.takeovers, 'time')}" if is_taken else ""
     yield "claimed", f"{utc_time(entry.claimed)}{takeovers}; the lease ends {utc_time(entry.expires)}"
-    if entry.scope:
-        yield "scope", entry.scope
+    if entry.order:
+        yield "order", entry.order
     if entry.source:
         yield "source", _source(entry)
     if entry.note:

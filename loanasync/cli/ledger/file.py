@@ -10,10 +10,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar, cast
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from loanasync._cells import CellError, normalized, to_cents
 from loanasync._display.masking import mask
+from loanasync._protocol.json import encode
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
@@ -23,11 +24,10 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
 from loanasync.ledger import Entry, Settlement, State
-from loanasync.ledger.keys import Approval, Place, places_of
+from loanasync.ledger.keys import Approval, Place, find_entry, places_of
 from loanasync.ledger.resolution import (
     STATES,
     Statement,
-    find_entry,
     problem_of_note,
     result_without_writing,
     settle_as_stated,
@@ -36,13 +36,15 @@ from loanasync.ledger.resolution import (
 TO_RESOLVE = (State.UNKNOWN, State.LOST)  # without HELD: a person has already looked at these entries
 _AT_ONCE = 256  # operations of the ledger that are in progress; an SQLite ledger commits them together
 _SHOWN = 10  # line numbers, messages and keys of each kind that are printed
-_COLUMNS = "fiscal_code, outcome, scope, amount and note"
+_COLUMNS = "fiscal_code, outcome, order_id, order_token, amount, redirect_url and note"
 # Fields by the normalized names of their columns.
 _FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("fiscalcode", "codicefiscale", "cf"), "fiscal_code"),
     **dict.fromkeys(("outcome", "esito"), "outcome"),
-    **dict.fromkeys(("scope", "ambito"), "scope"),
+    **dict.fromkeys(("orderid", "ordine", "numeroordine"), "order_id"),
+    "ordertoken": "order_token",
     **dict.fromkeys(("amount", "importo"), "amount"),
+    "redirecturl": "redirect_url",
     **dict.fromkeys(("note", "nota"), "note"),
 }
 _OUTCOMES: Mapping[str, State] = {
@@ -59,7 +61,7 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     "settled": ("settled", ""),
     "created": (
         "without an entry, so a new one blocks the customer",
-        "if you expected entries, check LOANASYNC_SHOP_ID and the scope of the rows",
+        "if you expected entries, check LOANASYNC_SHOP_ID and the order_id of the rows",
     ),
     "unchanged": ("already had this outcome", ""),
     "repeats": ("repeated, with the same outcome", ""),
@@ -75,8 +77,8 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "if the last request was not evaluated, release it with loanasync ledger resolve --customer",
     ),
     "inflight": ("with a request in progress", "run the command again later"),
-    "missing": ("without entry", "check the fiscal code and the scope of the row"),
-    "ambiguous": ("with an order token of several scopes", "resolve each entry by its key"),
+    "missing": ("without entry", "check the fiscal code and the order_id of the row"),
+    "ambiguous": ("with an order token of several orders", "resolve each entry by its key"),
     "invalid": ("invalid", "correct these rows, and run the command again"),
 }
 T = TypeVar("T")
@@ -90,7 +92,8 @@ class _Row:
     Args:
         line: Number of the line.
         fiscal_code: The customer.
-        scope: The scope, or the order token in a ledger with an entry for each order.
+        order_id: The order; empty without one.
+        order_token: The token of the order, which finds the entry if there is no `order_id`.
         amount: The amount in euro cents, if the row has one.
         statement: The outcome.
         key: Key of the entry; empty if it was not found.
@@ -101,7 +104,8 @@ class _Row:
 
     line: int
     fiscal_code: str = field(repr=mask)
-    scope: str
+    order_id: str
+    order_token: str = field(repr=mask)
     amount: int | None
     statement: Statement
     key: str = ""
@@ -195,19 +199,17 @@ class _Run:
             await asyncio.gather(*map(self._settle, batch))
         to_write = {row.key for row in to_settle if row.result is None} if self.dry_run else set()
         async for entry in self.use.ledger.scan():
-            self.results.left += entry.state in TO_RESOLVE and entry.key not in to_write
+            self.results.left += entry.is_unresolved and entry.key not in to_write
             if entry.key not in rows_by_key and entry.state is not State.RELEASED:
                 self.results.not_in_file[entry.state.value].append(entry.key)
 
     async def _find(self, row: _Row) -> None:
         """Add the entry to a row, or its place if it is to be created."""
-        by_order = bool(self.use.policy.scope)
-        names = ("", row.scope) if by_order else (row.scope, None)
-        approval = Approval(self.shop_id, row.fiscal_code, *names)
-        places = places_of(approval, self.secrets, self.use.policy)
-        entry = await find_entry(self.use.ledger, places, by_order=by_order)
-        is_new = entry == "missing" and row.statement.state is State.HELD
-        if is_new and (row.scope or not by_order):
+        by_token = bool(row.order_token and not row.order_id)
+        approval = Approval(self.shop_id, row.fiscal_code, row.order_id, row.order_token or None)
+        places = places_of(approval, self.secrets)
+        entry = await find_entry(self.use.ledger, places, by_token=by_token)
+        if entry == "missing" and row.statement.state is State.HELD and not by_token:
             row.key, row.place = places[0].key, places[0]
             return
         if not isinstance(entry, Entry):
@@ -244,6 +246,9 @@ class _Run:
             )
             entry = None if entry.state is statement.state else entry  # a client claimed it in the meantime
         if entry is not None and not self.dry_run:
+            cipher = self.use.policy.encrypt
+            if statement.body is not None and cipher is not None:
+                statement = evolve(statement, body=cipher.encrypt(statement.body))
             result, _ = await settle_as_stated(self.use.ledger, entry, statement, orphan_folders=self.folders)
         if result == "contradicts" and statement.state is State.HELD:
             result = "decided"
@@ -305,16 +310,20 @@ def _row_of(line: int, members: Mapping[str, object], origin: str, note: str) ->
         amount = ""
     if not (amount is None or type(amount) is int):
         messages.append("amount: must be whole euro cents, or an amount such as € 450,00")
+    if values["redirect_url"] and state not in (State.APPROVED, None):
+        messages.append("redirect_url: only an approved row has one")
     if messages or state is None:
         return messages
     own_note = values["note"].strip() or " ".join(filter(None, (note, origin)))
-    statement = Statement(state, "file", own_note)
-    return _Row(line, normalize_fiscal_code(code), values["scope"], cast("int | None", amount), statement)
+    redirect = {"approved": True, "redirectUrl": values["redirect_url"]} if values["redirect_url"] else None
+    statement = Statement(state, "file", own_note, None if redirect is None else encode(redirect))
+    order = (values["order_id"], values["order_token"])
+    return _Row(line, normalize_fiscal_code(code), *order, cast("int | None", amount), statement)
 
 
 def _values_of(members: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     """Return the values of a row by field, and the messages of members that cannot be read."""
-    values: dict[str, Any] = {"scope": "", "note": ""}
+    values: dict[str, Any] = {"order_id": "", "order_token": "", "redirect_url": "", "note": ""}
     messages: list[str] = []
     for member, value in members.items():
         name = _FIELDS.get(normalized(member))
@@ -326,7 +335,7 @@ def _values_of(members: Mapping[str, object]) -> tuple[dict[str, Any], list[str]
             messages.append(f"{name}: appears twice, under two names")
         elif value is not None and value != "":
             values[name] = value
-            if name in ("scope", "note") and not isinstance(value, str):
+            if name in ("order_id", "order_token", "redirect_url", "note") and not isinstance(value, str):
                 messages.append(f"{name}: must be text")
                 values[name] = ""
     return values, messages
@@ -349,9 +358,10 @@ def _print(results: _Results, *, dry_run: bool) -> None:
     for state, keys in sorted(results.not_in_file.items()):
         shown = listed(map(short, keys[:_SHOWN]), len(keys))
         print_message(f"in the ledger and not in the file: {len(keys):,} {state}: {shown}")
-    if results.left:
+    listed_before = sum(len(results.not_in_file.get(state.value, ())) for state in TO_RESOLVE)
+    if left := results.left - listed_before:
         print_message(
-            f"still unknown or lost in the ledger: {counted(results.left, 'entry', 'entries')}; "
+            f"still unknown or lost, of the rows of the file: {counted(left, 'entry', 'entries')}; "
             "list them with loanasync ledger sweep"
         )
 

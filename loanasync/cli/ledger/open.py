@@ -4,7 +4,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
@@ -56,21 +56,12 @@ def ledger_option(name: str) -> str:
 
 
 def settings_of(name: str) -> LedgerSettings:
-    """Return the ledger of the option ``--ledger``, and its policy with the scope that the ledger states.
+    """Return the ledger of the option ``--ledger``, and its policy.
 
     Raises:
         ConfigurationError: The option or a variable is invalid, or the name of a variable is mistyped.
     """
-    settings = ledger_settings({**os.environ, LEDGER: name})
-    policy = settings.policy
-    with suppress(Exception):  # the command reports the error when it uses the ledger
-        policy = asyncio.run(_with_stated_scope(policy, settings.ledger))
-    return evolve(settings, policy=policy)
-
-
-async def _with_stated_scope(policy: LedgerPolicy, ledger: Ledger) -> LedgerPolicy:
-    async with asyncio.timeout(policy.patience), ledger:
-        return evolve(policy, scope=(await ledger.header()).scope)
+    return ledger_settings({**os.environ, LEDGER: name})
 
 
 def shop_from_environment(environment: Mapping[str, str]) -> Shop:

@@ -16,9 +16,10 @@ from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.resolution import problem_of_note
 
 _RESOLVABLE = frozenset({State.UNKNOWN, State.LOST, State.HELD})
+_ALLOWED = ((State.RELEASED, State.HELD), (State.ERASED, State.RELEASED))
 _NOT_FINAL = (State.UNKNOWN, State.HELD)  # a response that arrives later is still recorded
 _RESPONSE_IN_FILE = (
-    "its response may be in {file}. Run: loanasync ledger import-orphans. If the file is left there, move it "
+    "its response may be in {file}. Run: loanasync ledger sweep. If the file is left there, move it "
     "away and run this command again"
 )
 
@@ -62,8 +63,8 @@ def resolve_entry(use: OpenLedger, entry: Entry, resolution: Resolution, note: s
         return Exit.FAILED
     is_correction = entry.is_correctable and entry.state is not state
     is_written = (entry.state, entry.note) == (state, note)
-    is_block = entry.state is State.RELEASED and state is State.HELD
-    if not is_written and (entry.state in _RESOLVABLE or is_correction or is_block):
+    is_allowed = (entry.state, state) in _ALLOWED
+    if not is_written and (entry.state in _RESOLVABLE or is_correction or is_allowed):
         entry = use.run(resolve(use.ledger, entry, state, note))
     if entry.state is state:
         correction = ": corrected; the earlier state is kept in the history" if is_correction else ""
@@ -84,6 +85,7 @@ def _reason_not_resolvable(entry: Entry) -> str | None:
     return {
         State.INFLIGHT: "a request is in progress: wait until its lease expires",
         State.RELEASED: "it was not evaluated: there is nothing to resolve",
+        State.ERASED: "the customer was erased: only --as released is possible",
     }.get(entry.state, "a decision of the service is never overwritten")
 
 

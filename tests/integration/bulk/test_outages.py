@@ -6,12 +6,28 @@ from typing import Any
 
 import pytest
 
-from loanasync import CircuitBreaker, CircuitOpenError, ConnectionLostError, RetryPolicy, Timeout
+from loanasync import (
+    CircuitBreaker,
+    CircuitOpenError,
+    ConfigurationError,
+    ConnectionLostError,
+    Decision,
+    RetryPolicy,
+    Timeout,
+)
 from loanasync.bulk import RowResult
 from loanasync.ledger import MemoryLedger
-from loanasync.testing import ScriptedTransport, approved, connection_lost, scripted_client
+from loanasync.testing import (
+    ScriptedResponse,
+    ScriptedTransport,
+    approved,
+    connection_lost,
+    denied,
+    response,
+    scripted_client,
+)
 from support.builders import approval_request
-from support.bulk import let_tasks_run
+from support.bulk import approvals_of, let_tasks_run
 from support.virtual_time import FailingService, VirtualTime
 
 ROWS = [(f"TSTXYZ{row:02}A00A000A", approval_request()) for row in range(100)]
@@ -55,6 +71,77 @@ def test_waiting_rows_send_one_request_in_each_pause() -> None:
     assert seconds == dict.fromkeys(range(30, 300, 30), 1)
 
 
+MANY = [(f"TSTXYZ{row // 100:02}A{row % 100:02}A000A", approval_request()) for row in range(3_000)]
+
+
+def run_of(service: FailingService, **options: Any) -> tuple[Counter[str], str]:
+    """Return the statuses of many rows at the default concurrency, and why the run stopped."""
+
+    async def run() -> tuple[Counter[str], str]:
+        async with service.client() as client, client.approve_many(MANY, **options) as results:
+            return statuses([result async for result in results]), results.stopped
+
+    return service.time.run(run())
+
+
+@pytest.mark.parametrize("stop_after", [20, None])
+def test_restart_of_four_seconds_at_the_default_concurrency_loses_no_row(stop_after: int | None) -> None:
+    service = FailingService(VirtualTime(), 5, fails_from=1, is_away=True)
+    assert run_of(service, stop_after=stop_after) == (Counter(approved=3_000), "")
+    assert len(service.requests) == 3_000
+
+
+def test_rows_in_flight_when_the_breaker_opens_do_not_stop_the_run() -> None:
+    service = FailingService(VirtualTime(), 21, fails_from=1)
+    found, stopped = run_of(service)
+    assert (found.total(), found["approved"] + found["unknown"], stopped) == (3_000, 3_000, "")
+    assert 20 < found["unknown"] <= 64 + 5
+
+
+def test_run_stops_after_an_hour_without_a_connection() -> None:
+    service = FailingService(VirtualTime(), 1e6, fails_from=1, is_away=True)
+    with pytest.warns(RuntimeWarning, match="after an hour in which no row could be sent"):
+        found, stopped = run_of(service, stop_after=None)
+    assert 3_600 < service.time.now() < 3_700
+    assert stopped == "stopped after an hour in which no row could be sent (ConnectError)"
+    assert found["not_sent"] == 64
+    assert found["approved"] == len(service.requests)
+
+
+def test_service_that_is_away_from_the_beginning_stops_the_run_at_once() -> None:
+    service = FailingService(VirtualTime(), 1e6, is_away=True)
+    with pytest.warns(RuntimeWarning, match="stopped after 20 rows"):
+        found, _ = run_of(service)
+    assert 20 <= found["not_sent"] <= 24
+    assert service.time.now() < 1
+
+
+SALES_POINT = response(400, {"errors": {"domain": ["This sales point cannot apply for a loan"]}})
+
+
+@pytest.mark.parametrize("refusal", [denied(), SALES_POINT], ids=["403", "sales point"])
+@pytest.mark.parametrize("decisions", [0, 2])
+async def test_refused_shop_stops_the_run(refusal: ScriptedResponse, decisions: int) -> None:
+    expected = 5 if decisions else 1
+    client = scripted_client(*[approved()] * decisions, *[refusal] * 9)
+    results = client.approve_many(ROWS, concurrency=1, stop_after=None)
+    with pytest.warns(RuntimeWarning, match="check the token"):
+        read = [each async for each in results]
+    assert statuses(read) == Counter(approved=decisions, failed=expected) - Counter(approved=0)
+    assert "the service refuses this shop: check the token" in results.stopped
+    other = scripted_client(*[response(403, b"<html>")] * 30)
+    with pytest.warns(RuntimeWarning, match="stopped after 20 rows"):
+        assert len([each async for each in other.approve_many(ROWS, concurrency=1)]) == 20
+
+
+async def test_wrong_settings_stop_the_run_at_the_first_row() -> None:
+    async def approve(*_: object, **__: object) -> Decision:
+        raise ConfigurationError("ledger", "has entries of a later version")
+
+    with pytest.warns(RuntimeWarning, match="stopped: ledger: has entries of a later version"):
+        assert len([each async for each in approvals_of(approve, ROWS, concurrency=1)]) == 1
+
+
 class Paused:
     """Rows of `approve_many` that wait, because the breaker is open."""
 
@@ -84,27 +171,27 @@ class Paused:
 async def test_waiting_rows_are_sent_when_the_breaker_closes() -> None:
     paused = Paused()
     reader = await paused.start()
-    assert isinstance(paused.results.open_circuit, CircuitOpenError)
+    assert isinstance(paused.results.paused, CircuitOpenError)
     assert not reader.done()
     paused.may_try.set()
     results = [await reader, *[result async for result in paused.results]]
     assert [result.status for result in results] == ["approved"] * 3
-    assert paused.results.open_circuit is None
+    assert paused.results.paused is None
     assert max(paused.pauses) <= 1, "another call may close the breaker before its 30 seconds are over"
 
 
-@pytest.mark.parametrize("how", ["stop", "abort", "aclose"])
+@pytest.mark.parametrize("how", ["stop", "aclose"])
 async def test_waiting_rows_are_not_sent_when_the_run_is_stopped(how: str) -> None:
     paused = Paused()
     reader = await paused.start()
     if how == "aclose":
         await paused.results.aclose()
     else:
-        getattr(paused.results, how)()
+        paused.results.stop()
     results = [await reader, *[result async for result in paused.results]]
     assert [type(result.error) for result in results] == [CircuitOpenError] * 3
     assert {(result.status, result.outcome, result.repeatable) for result in results} == {
-        ("error", "not_sent", True)
+        ("not_sent", "not_sent", True)
     }
     assert len(paused.script.sent) == 1
 

@@ -57,9 +57,9 @@ async def test_summary_has_counts_and_amounts(sandbox: Sandbox, client: LoanClie
     rows = await created(sandbox, tagged_rows(*tags))
     async with client.approve_many(rows) as results:
         read = {result.id: result async for result in results}
-    assert [read[tag].status for tag in ("truncafter", "forbidden")] == ["approved", "error"]
+    assert [read[tag].status for tag in ("truncafter", "forbidden")] == ["approved", "failed"]
     summary = results.summary
-    counts = ("approved", "refused", "rejected", "unknown", "error", "rows")
+    counts = ("approved", "refused", "rejected", "unknown", "failed", "rows")
     assert [getattr(summary, name) for name in counts] == [2, 1, 1, 2, 1, 7]
     amounts = (summary.amount_approved, summary.amount_refused, summary.amount_unknown, summary.net_amount)
     assert amounts == (90_000, 45_000, 90_000, 43_650), "one net amount was cut off"
@@ -78,7 +78,7 @@ async def test_invalid_rows_are_rejected_and_do_not_raise(sandbox: Sandbox, clie
         *((FISCAL_CODE, attrs.evolve(request, amount=cast("int", "450"))), ("RSSMRA", request)),
         Row(FISCAL_CODE, request, additional_data_needed=True),
     ]
-    results = [result async for result in client.approve_many(broken, ordered=True)]
+    results = sorted([each async for each in client.approve_many(broken)], key=lambda each: each.index)
     assert [result.index for result in results] == [*range(len(broken))]
     assert {(result.status, type(result.error)) for result in results} == {("rejected", InvalidRequestError)}
     assert {(result.outcome, result.repeatable) for result in results} == {("not_sent", False)}
@@ -104,13 +104,13 @@ async def test_error_that_is_not_a_loan_error_is_unknown() -> None:
 
 
 async def test_results_are_masked_and_can_be_pickled() -> None:
-    async with scripted_client(response(201, {"approved": True}), response(201), not_connected()) as client:
+    async with scripted_client(not_connected(), response(201, {"approved": True}), response(201)) as client:
         rows = [Row(fiscal_code(), approval_request(), id="order 7") for _ in range(4)]
         rows[3] = attrs.evolve(rows[3], fiscal_code="RSSMRA")
         results = [result async for result in client.approve_many(rows, concurrency=1)]
-    assert [result.status for result in results] == ["approved", "unknown", "error", "rejected"]
-    assert [result.outcome for result in results] == ["approved", "unknown", "not_sent", "not_sent"]
-    assert [result.repeatable for result in results] == [False, False, True, False]
+    assert [result.status for result in results] == ["not_sent", "approved", "unknown", "rejected"]
+    assert [result.outcome for result in results] == ["not_sent", "approved", "unknown", "not_sent"]
+    assert [result.repeatable for result in results] == [True, False, False, False]
     for result in results:
         again = pickle.loads(pickle.dumps(result))  # noqa: S301  (pickled in this test)
         assert again == result
@@ -118,21 +118,21 @@ async def test_results_are_masked_and_can_be_pickled() -> None:
         shown = repr(result) + repr(result.row)
         for personal in (result.fiscal_code, result.request.email, "Prova"):
             assert personal not in shown
-    assert repr(results[2]) == "<RowResult: error, id='order 7', index=2, error=ConnectError>"
+    assert repr(results[0]) == "<RowResult: not_sent, id='order 7', index=0, error=ConnectError>"
     assert repr(rows[2]).startswith("Row(id='order 7', fiscal_code=***, request=ApprovalRequest(amount=")
     assert results[0].at <= results[1].at <= datetime.now(UTC)
-    assert isinstance(results[2].error, ConnectError)
+    assert isinstance(results[0].error, ConnectError)
 
 
 @pytest.mark.parametrize(
     ("error", "status", "outcome", "repeatable"),
     [
-        (ClientClosedError(), "error", "not_sent", False),
+        (ClientClosedError(), "not_sent", "not_sent", False),
         (InvalidRequestError(()), "rejected", "not_sent", False),
         (InFlightError("approve", "c0ffee"), "unknown", "unknown", False),
-        (LedgerUnavailableError("approve", "c0ffee", "OSError"), "error", "not_sent", True),
+        (LedgerUnavailableError("approve", "c0ffee", "OSError"), "not_sent", "not_sent", True),
         (PayloadMismatchError("approve", "c0ffee", "inflight"), "unknown", "unknown", False),
-        (PayloadMismatchError("approve", "c0ffee", "refused"), "error", "refused", False),
+        (PayloadMismatchError("approve", "c0ffee", "refused"), "failed", "refused", False),
         (LookupError(), "unknown", "unknown", False),
         (asyncio.CancelledError(), "unknown", "unknown", False),
     ],
@@ -151,11 +151,14 @@ async def test_pair_and_row_are_passed_to_the_call() -> None:
     calls: list[tuple[object, ...]] = []
 
     async def approve(*arguments: object, **options: object) -> object:
-        calls.append((*arguments, options["additional_data_needed"], options["scope"]))
+        calls.append((*arguments, options["additional_data_needed"], options["order_id"]))
         raise LookupError
 
     request = approval_request()
-    rows = [(FISCAL_CODE, request), Row(FISCAL_CODE, request, additional_data_needed=True, scope="a", id=7)]
+    rows = [
+        (FISCAL_CODE, request),
+        Row(FISCAL_CODE, request, additional_data_needed=True, order_id="a", id=7),
+    ]
     results = [each async for each in approvals_of(approve, rows)]
     assert [(each.fiscal_code, each.request, each.id) for each in results] == [
         (FISCAL_CODE, request, None), (FISCAL_CODE, request, 7)
@@ -198,7 +201,7 @@ async def test_known_customer_of_the_ledger_is_not_requested_again() -> None:
     results = [each async for each in client.approve_many(rows, concurrency=1)]
     assert [(each.status, each.outcome, type(each.error), each.repeatable) for each in results[1::2]] == [
         ("unknown", "unknown", OutcomeUnknownError, False),
-        ("error", "approved", PayloadMismatchError, False),
+        ("failed", "approved", PayloadMismatchError, False),
     ]
 
 

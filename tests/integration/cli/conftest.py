@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -15,6 +16,12 @@ def _commands_are_built_once() -> Iterator[None]:
     """Typer builds all commands from their signatures for each call, which takes most of a call's time."""
     with mock.patch("typer.testing._get_command", cache(get_command)):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test its own default ledger and its own orphan files."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 @pytest.fixture(autouse=True)

@@ -49,11 +49,11 @@ def test_demo_with_a_disabled_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_help_lists_the_commands_and_wraps_their_text() -> None:
     runner = CliRunner(env={**PLAIN, "COLUMNS": "80", "TERM": "dumb"})
     output = runner.invoke(app, []).output
-    for command in ("demo", "sandbox", "check", "approve", "complete", "approve-many"):
+    for command in ("demo", "sandbox", "approve-many"):
         assert command in output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
     wrapped = re.sub(" +\n", "\n", runner.invoke(app, ["approve-many", "--help"]).output)
-    assert "LOANASYNC_AUTH_TOKEN. The job file OUT.ledger records each row and, without\n" in wrapped
+    assert "LOANASYNC_AUTH_TOKEN. The ledger remembers each request. Run the same command\n" in wrapped
 
 
 def test_shell_completion_completes_commands() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from secrets import token_hex
 
 import pytest
@@ -9,12 +10,16 @@ from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
 from loanasync.cli.app import app
+from loanasync.ledger.keys import Approval, places_of
 from loanasync.worker import DeadLetter
 from loanasync.worker.redis import DeadLetters as RedisLetters
 from support.cli import PLAIN
+from support.ledger_clients import KEY
+from support.ledger_file import create_at
 from support.servers import Nats, Valkey
 
-DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": ["TSTXYZ00A00A000A"]})
+MESSAGE = {"fiscal_code": "tstxyz00a00a000a", "request": {}, "order_id": "A-1001"}
+DATA = json.dumps({"task_name": "loanasync:approve", "task_id": "order-17", "args": [MESSAGE], "kwargs": {}})
 
 
 def dead_letters(*arguments: str) -> Result:
@@ -37,12 +42,17 @@ def test_dead_letters_are_listed_and_replayed(valkey: Valkey) -> None:
     where = ("--queue", f"{valkey.url}?name={queue}")
     listed = dead_letters("ls", *where)
     assert listed.exit_code == 3, listed.output
-    assert "order-17  AccessDeniedError" in listed.stdout
-    assert "TSTXYZ" not in listed.output
+    assert "order-17  -  -  A-1001  AccessDeniedError" in listed.stdout
+    assert "tstxyz" not in listed.output.lower()
     as_json = dead_letters("ls", "--json", *where)
     assert (as_json.exit_code, as_json.stderr) == (3, "")
     (letter,) = [json.loads(line) for line in as_json.stdout.splitlines()]
-    assert (letter["task"], letter["task_id"]) == ("loanasync:approve", "order-17")
+    assert (letter["task"], letter["task_id"], letter["order_id"]) == (
+        "loanasync:approve",
+        "order-17",
+        "A-1001",
+    )
+    assert "fiscal_code" not in letter
     assert dead_letters("replay", "7-7", *where).exit_code == 1
     unclear = dead_letters("replay", "all", "7-7", *where)
     assert (unclear.exit_code, unclear.stderr.partition("\n")[0]) == (
@@ -57,6 +67,43 @@ def test_dead_letters_are_listed_and_replayed(valkey: Valkey) -> None:
     again = dead_letters("ls", *where)
     assert (again.exit_code, again.stderr) == (0, "no dead letters\n")
     assert dead_letters("replay", "all", *where).stderr == "0 dead letters put back into the queue\n"
+
+
+def test_dead_letters_with_a_ledger_show_customer_and_entry(
+    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "BASE_URL": "https://loans.example.com",
+        "SHOP_ID": "shop",
+        "AUTH_TOKEN": "t",
+    }.items():
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
+    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    file, queue = tmp_path / "decisions.db", f"q{token_hex(4)}"
+    create_at(file, key=KEY)
+    asyncio.run(add(valkey.url, queue))
+    where = ("--queue", f"{valkey.url}?name={queue}", "--ledger", str(file))
+    letter = json.loads(dead_letters("ls", "--json", *where).stdout)
+    approval = Approval("shop", "TSTXYZ00A00A000A", "A-1001")
+    [place] = places_of(approval, [KEY])
+    assert (letter["customer"], letter["entry"]) == (place.subject.customer, place.key)
+    listed = dead_letters("ls", *where).stdout
+    assert f"  {place.subject.customer[:12]}  {place.key[:12]}  A-1001  " in listed
+
+
+def test_dead_letters_are_deleted_by_id_or_customer(valkey: Valkey) -> None:
+    queue = f"q{token_hex(4)}"
+    where = ("--queue", f"{valkey.url}?name={queue}")
+    for _ in range(3):
+        asyncio.run(add(valkey.url, queue))
+    assert dead_letters("delete", *where).exit_code == 2
+    first = dead_letters("ls", *where).stdout.split()[0]
+    assert [dead_letters("delete", first, *where).exit_code for _ in range(2)] == [0, 1]
+    arguments = ["dead-letters", "delete", "--customer", *where]
+    for code, number in (("TSTXYZ00A00A000B", 0), (" TSTXYZ00A00A000A", 2)):
+        done = CliRunner().invoke(app, arguments, env=PLAIN, input=f"{code}\n")
+        assert (done.exit_code, done.stderr.endswith(f"{number} dead letters deleted\n")) == (0, True)
+    assert dead_letters("ls", *where).exit_code == 0
 
 
 def test_dead_letters_with_a_wrong_server_or_queue_fail(valkey: Valkey, nats: Nats) -> None:

@@ -15,6 +15,8 @@ import pytest
 from cryptography.fernet import Fernet
 
 from loanasync.ledger import Entry, Settlement, SqliteLedger, State, Subject
+from loanasync.ledger.header import keys_of
+from loanasync.ledger.keys import Approval, places_of
 from loanasync.sandbox import Sandbox
 from loanasync.testing import (
     ScriptedResponse,
@@ -65,22 +67,22 @@ class Simulation:
             return connection_lost()
         return refused() if number % 2 else approved()
 
-    async def _approve(self, customers: Iterable[int], scope: str, order: str | None) -> None:
+    async def _approve(self, customers: Iterable[int], order: str, token: str | None) -> None:
         numbers = [*customers]
         async with SqliteLedger("decisions.db") as ledger:
             options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
             shop = Shop(
                 *[computed(self._respond)] * len(numbers), ledger=ledger, options=options, **self.policy
             )
-            request = approval_request(order_token=order)
+            request = approval_request(order_token=token)
             for begin in range(0, len(numbers), 500):
                 chunk = numbers[begin : begin + 500]
                 await asyncio.gather(
-                    *(shop.result(code=code(each), request=request, scope=scope) for each in chunk)
+                    *(shop.result(code=code(each), request=request, order_id=order) for each in chunk)
                 )
 
-    def approve(self, customers: Iterable[int], scope: str = "", order: str | None = None) -> None:
-        asyncio.run(self._approve(customers, scope, order))
+    def approve(self, customers: Iterable[int], order: str = "", token: str | None = None) -> None:
+        asyncio.run(self._approve(customers, order, token))
 
 
 def entries() -> list[Entry]:
@@ -95,8 +97,8 @@ def states() -> list[str]:
     return sorted(entry.state.value for entry in entries())
 
 
-def states_by_scope() -> dict[str, str]:
-    return {entry.scope: entry.state.value for entry in entries()}
+def states_by_order() -> dict[str, str]:
+    return {entry.order: entry.state.value for entry in entries()}
 
 
 def resolve_customer(*options: str, stdin: str = f"{code(1).lower()}\n") -> tuple[int, str]:
@@ -116,18 +118,16 @@ def resolve(text: str | bytes, *options: str) -> CompletedProcess[str]:
 # One customer
 
 
-@pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
-def test_customer_with_several_entries_lists_them(policy: dict[str, Any]) -> None:
-    simulation = Simulation(lost=[1], **policy)
-    simulation.approve([1], order="A1")
-    simulation.approve([1], "spring", "A2")
+def test_customer_with_several_entries_lists_them() -> None:
+    Simulation().approve([1], "A-1")
+    Simulation(lost=[1]).approve([1], "A-2")
     exit_code, message = resolve_customer(*AS_REFUSED)
-    assert (exit_code, states_by_scope()) == (2, {"": "unknown", "spring": "unknown"})
+    assert (exit_code, states_by_order()) == (2, {"A-1": "refused", "A-2": "unknown"})
     title, first, second = message.splitlines()
     assert title == "the customer has several entries, name one by its key:"
-    assert (first.endswith("Error"), second.endswith("Error  scope spring")) == (True, True)
+    assert (first.endswith("  order A-1"), "  order A-2  ConnectionLostError" in second) == (True, True)
     assert run(None, "ledger", "resolve", second[:12], *AS_REFUSED).returncode == 0
-    assert states_by_scope() == {"": "unknown", "spring": "refused"}
+    assert states_by_order() == {"A-1": "refused", "A-2": "refused"}
     assert run(None, "ledger", "show", "--customer", stdin=f"{code(1)}\n").returncode == 2
 
 
@@ -192,22 +192,23 @@ def test_show_with_wrong_settings_or_arguments_says_so(
     assert (done.returncode, message in done.stderr, code(1) in done.stdout + done.stderr) == (2, True, False)
 
 
-def test_commands_find_customers_of_a_ledger_beside_results(
+def test_commands_find_customers_of_the_default_ledger(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOANASYNC_LEDGER")
     bulk = Bulk(tmp_path, served, "resetafter")
     assert bulk.run()[0] == 3
-    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.job}")
+    show = ("ledger", "show", "--customer", "--ledger", f"sqlite:///{bulk.ledger}")
     assert "state               unknown" in run(served, *show, stdin=f"{bulk.codes[0]}\n").stdout
     monkeypatch.delenv("LOANASYNC_LEDGER_KEY")  # of another ledger
-    again = bulk.run("--ledger", bulk.job, out=tmp_path / "again.jsonl")
+    again = bulk.run("--ledger", bulk.ledger, out=tmp_path / "again.jsonl")
     assert (again[0], bulk.calls) == (3, 1), "other results repeat no request"
     outcomes = tmp_path / "outcomes.csv"
-    outcomes.write_text(f"cf,esito\n{bulk.codes[0]},approvato\n", encoding="utf-8")
-    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.job)
+    order = bulk.rows[0]["order_id"]
+    outcomes.write_text(f"cf,order_id,esito\n{bulk.codes[0]},{order},approvato\n", encoding="utf-8")
+    done = run(served, "ledger", "resolve", "--from", outcomes, "--ledger", bulk.ledger)
     assert (done.returncode, done.stderr) == (0, "1 row settled\n")
-    correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.job)
+    correct = ("ledger", "resolve", "--customer", *AS_REFUSED, "--ledger", bulk.ledger)
     assert "is refused: corrected" in run(served, *correct, stdin=f"{bulk.codes[0]}\n").stderr
 
 
@@ -219,8 +220,8 @@ def test_file_settles_the_customers_of_the_file_once() -> None:
     text = f"fiscal_code,outcome,amount\n{code(0)},approved,45000\n{code(1).lower()},refused,\n"
     done = resolve(text)
     assert done.stderr.startswith("2 rows settled\nin the ledger and not in the file: 1 approved: ")
-    rest = "still unknown or lost in the ledger: 2 entries; list them with loanasync ledger sweep\n"
-    assert (done.returncode, done.stderr.endswith(rest)) == (3, True)
+    assert done.returncode == 3
+    assert "in the ledger and not in the file: 2 unknown: " in done.stderr.splitlines()[-1], "and only once"
     settled = entries()
     assert sorted((each.state.value, each.note) for each in settled if each.source == "file") == [
         ("approved", "line 2 of outcomes.csv"), ("refused", "line 3 of outcomes.csv")
@@ -235,7 +236,7 @@ def test_file_settles_the_customers_of_the_file_once() -> None:
         "Codice Fiscale;Esito\n{};Rifiutata\n",
         "codice_fiscale\tNota\tESITO\n{}\tè vero\tRIFIUTATO\n",
         '{{"fiscalCode": "{}", "outcome": "refused"}}\n',
-        '{{"fiscal_code": " {} ", "outcome": "refused", "scope": null, "note": "ticket 17"}}\n',
+        '{{"fiscal_code": " {} ", "outcome": "refused", "order_id": null, "note": "ticket 17"}}\n',
         "cf,outcome\n{},NOT_EVALUATED\n",
         "cf,outcome\n{}, not evaluated\n",
         "cf,outcome\n{},notEvaluated\n",
@@ -248,15 +249,15 @@ def test_file_reads_each_kind_of_file(text: str) -> None:
     assert (done.returncode, states()) == (0, ["released" if text.startswith("cf") else "refused"])
 
 
-@pytest.mark.parametrize("policy", [{}, {"scope": "order_token"}])
-def test_file_with_a_scope_settles_only_that_approval(policy: dict[str, Any]) -> None:
-    """In a ledger with an entry for each order, the scope is the order token."""
-    simulation = Simulation(lost=[1], **policy)
-    for scope, order in (("", "A0"), ("spring", "A1"), ("autumn", "A2")):
-        simulation.approve([1], scope, order)
-    named = "A1" if policy else "spring"
-    assert resolve(f"cf,outcome,scope\n{code(1)},refused,{named}\n").returncode == 3
-    assert states_by_scope() == {"": "unknown", "spring": "refused", "autumn": "unknown"}
+@pytest.mark.parametrize(
+    "row", ["order_id\n{},refused,A-2", "ordine\n{},refused,A-2", "orderToken\n{},refused,T2"]
+)
+def test_file_with_an_order_or_its_token_settles_only_that_approval(row: str) -> None:
+    Simulation().approve([1], "A-1", "T1")
+    Simulation(lost=[1]).approve([1], "A-2", "T2")
+    assert states_by_order() == {"A-1": "refused", "A-2": "unknown"}
+    assert resolve(f"cf,outcome,{row.format(code(1))}\n").returncode == 0
+    assert states_by_order() == {"A-1": "refused", "A-2": "refused"}
 
 
 @pytest.mark.parametrize("policy", [{}, {"encrypt": CIPHER}], ids=["plain", "encrypted"])
@@ -273,7 +274,6 @@ def test_file_lists_what_each_side_lacks_and_other_amounts(
         "1 row with another amount than the ledger: line 3; ",
         "1 row without entry: line 4; check the fiscal code",
         *(f"in the ledger and not in the file: 1 {state}: " for state in ("refused", "unknown")),
-        "still unknown or lost",
     ]
     lines = done.stderr.splitlines()
     assert [line[: len(each)] for line, each in zip(lines, begins, strict=True)] == begins
@@ -374,7 +374,7 @@ def test_file_with_dry_run_writes_nothing() -> None:
     done = resolve(f"cf,outcome\n{code(0)},approved\n{code(2)},approved\n", "--dry-run")
     begin = "1 row to settle\n1 row already had this outcome\nin the ledger and not in the file: 1 unknown: "
     assert (done.returncode, done.stderr.startswith(begin), entries()) == (3, True, before)
-    assert "still unknown or lost in the ledger: 1 entry" in done.stderr
+    assert "still unknown or lost" not in done.stderr
 
 
 def test_file_with_json_prints_line_numbers() -> None:
@@ -426,7 +426,7 @@ HIDDEN = "a member, not printed because its name may be a value, is unknown"
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"scope": 7}, "scope: must be text"),
+        ({"order_id": 7}, "order_id: must be text"),
         ({"note": 7}, "note: must be text"),
         ({"amount": True}, "amount: must be whole euro cents"),
         ({"outcome": True}, "outcome: must be approved"),
@@ -446,7 +446,9 @@ def test_file_of_an_invalid_member_writes_nothing(members: dict[str, Any] | None
     assert not [name for name in ("anna@", "Anna") if name in done.stderr + done.stdout]
 
 
-COLUMNS = "line 1: the columns are fiscal_code, outcome, scope, amount and note: "
+COLUMNS = (
+    "line 1: the columns are fiscal_code, outcome, order_id, order_token, amount, redirect_url and note: "
+)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +459,7 @@ COLUMNS = "line 1: the columns are fiscal_code, outcome, scope, amount and note:
         ("Anna;Prova\n", (), "line 1: no column name is known"),
         ("Anna;x@y;esito\n", (), "line 1: this is not a header"),
         ("cf,outcome\n", (), "the file has a header, but no rows"),
-        ("cf,scope\na,b\n", (), f"{COLUMNS}there is no column outcome"),
+        ("cf,order_id\na,b\n", (), f"{COLUMNS}there is no column outcome"),
         ("cf,outcome,ambto\na,b,c\n", (), f"{COLUMNS}remove 'ambto'"),
         ("cf,codice_fiscale,esito\na,b,c\n", (), ": remove 'cf', 'codice_fiscale'"),
         ("cf,esito,esito\na,b,c\n", (), ": remove a repeated name"),
@@ -496,20 +498,41 @@ def test_file_with_settings_of_another_shop_says_so(
     assert (done.returncode, states(), message in done.stderr) == (2, ["unknown"], True)
 
 
+@pytest.mark.parametrize("cipher", [None, CIPHER], ids=["plain", "encrypted"])
+def test_file_with_a_redirect_stores_it(cipher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = {} if cipher is None else {"encrypt": cipher}
+    if cipher is not None:
+        monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    Simulation(lost=[1], **policy).approve([1])
+    assert resolve(f"cf,outcome\n{code(1)},approved\n").returncode == 0
+    rows = f"cf,outcome,redirect_url\n{code(1)},approved,https://loans.example.com/#1\n"
+    for result in ("settled", "already had this outcome"):
+        assert resolve(rows).stderr.startswith(f"1 row {result}")
+
+    async def redirect() -> str | None:
+        async with SqliteLedger("decisions.db") as ledger:
+            options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
+            shop = Shop(ledger=ledger, options=options, **policy)
+            redirect: str | None = getattr((await shop.client.known(code(1))).decision, "redirect_url", None)
+            return redirect
+
+    assert asyncio.run(redirect()) == "https://loans.example.com/#1"
+    wrong = resolve(rows.replace("approved", "refused"))
+    assert "redirect_url: only an approved row has one: line 2" in wrong.stderr
+
+
 HELD_FILE = f"cf,outcome\n{code(1)},held\n"
 
 
-@pytest.mark.parametrize(("policy", "row"), [({}, ""), ({}, "spring"), ({"scope": "order_token"}, "A1")])
-def test_file_holds_customers_without_entry(policy: dict[str, Any], row: str) -> None:
-    simulation = Simulation(**policy)
-    simulation.approve([2], order="A2")
-    if policy:
-        assert resolve(HELD_FILE).returncode == 2, "needs the order"
-    text = f"cf,outcome,scope,note\n{code(1)},held,{row},not in the copy\n"
+@pytest.mark.parametrize("row", ["", "A-1"])
+def test_file_holds_customers_without_entry(row: str) -> None:
+    simulation = Simulation()
+    simulation.approve([2])
+    text = f"cf,outcome,order_id,note\n{code(1)},held,{row},not in the copy\n"
     before = entries()
     created = (
         "1 row without an entry, so a new one blocks the customer: line 2; if you expected entries, "
-        "check LOANASYNC_SHOP_ID and the scope of the rows"
+        "check LOANASYNC_SHOP_ID and the order_id of the rows"
     )
     assert resolve(text, "--dry-run").stderr.splitlines()[0] == created
     assert entries() == before
@@ -518,8 +541,8 @@ def test_file_holds_customers_without_entry(policy: dict[str, Any], row: str) ->
         assert (done.returncode, done.stderr.splitlines()[0]) == (0, message)
         [held] = [entry for entry in entries() if entry.state is State.HELD]
         assert (held.note, held.source) == ("not in the copy", "file")
-    order = {"order": row} if policy else {"scope": row}
-    simulation.approve([1], **order)  # blocked
+    for order in ("", "A-1", "A-2"):
+        simulation.approve([1], order)  # blocked
     assert states() == ["approved", "held"]
     decided = resolve(text.replace("held", "refused"))
     assert (decided.returncode, states()) == (0, ["approved", "refused"])
@@ -589,7 +612,7 @@ def test_file_settles_every_named_approval_and_none_wrongly(number: int) -> None
     assert done.returncode == 3
 
 
-async def record(customers: Iterable[int], lost: Iterable[int], scope: str = "") -> None:
+async def record(customers: Iterable[int], lost: Iterable[int], order: str = "") -> None:
     """Write what clients write, without 100,000 requests: unknown if the response was lost."""
     numbers, unknown = [*customers], frozenset(lost)
     async with SqliteLedger("decisions.db") as ledger:
@@ -597,8 +620,8 @@ async def record(customers: Iterable[int], lost: Iterable[int], scope: str = "")
 
         async def write(number: int) -> None:
             state = State.UNKNOWN if number in unknown else State.REFUSED if number % 2 else State.APPROVED
-            key = await keys(code(number), scope=scope)
-            await ledger.claim(key, token=key, payload="p", lease=3600, subject=Subject(scope=scope))
+            key = await keys(code(number), order)
+            await ledger.claim(key, token=key, payload="p", lease=3600, subject=Subject(order=order))
             settlement = Settlement(state=state, body=b"{}")
             await ledger.settle(key, token=key, payload="p", settlement=settlement)
 
@@ -611,7 +634,7 @@ async def late_responses(customers: Iterable[str], truth: dict[int, str], other:
     async with SqliteLedger("decisions.db") as ledger:
         keys = await key_maker(ledger)
         for customer in customers:
-            entry = await ledger.get(await keys(customer, scope=""))
+            entry = await ledger.get(await keys(customer, ""))
             assert entry is not None
             state = State(other[truth[int(customer[4:])]])
             await ledger.settle(
@@ -626,12 +649,17 @@ async def key_maker(ledger: SqliteLedger) -> Any:
     options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
     shop = Shop(ledger=ledger, options=options)
     await shop.open_ledger()
-    return shop.client.entry_key
+    header = await ledger.header()
+
+    async def key(customer: str, order: str) -> str:
+        return places_of(Approval("shop", customer, order), keys_of(header, shop.policy))[0].key
+
+    return key
 
 
 async def states_by_customer(sought: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the state of each customer and scope."""
+    """Return the state of each customer and order."""
     async with SqliteLedger("decisions.db") as ledger:
         keys = await key_maker(ledger)
         found = {entry.key: entry.state.value async for entry in ledger.scan()}
-        return {each: found[await keys(each[0], scope=each[1])] for each in sought}
+        return {each: found[await keys(*each)] for each in sought}

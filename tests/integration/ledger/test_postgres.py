@@ -218,7 +218,7 @@ async def test_sessions_that_became_read_only_are_replaced(
         await asyncio.gather(*(ledger.get(f"{number}") for number in range(30)))  # opens all connections
         await connection.execute(f"ALTER ROLE {urlsplit(url).username} RESET default_transaction_read_only")
         shop = Shop(*[approved()] * 38, ledger=ledger)
-        results = [type(await shop.result(scope=f"{number}")) for number in range(38)]
+        results = [type(await shop.result(order_id=f"{number}")) for number in range(38)]
         assert results == [Approved] * 38
 
 
@@ -430,7 +430,7 @@ async def test_number_of_another_process_is_not_taken_for_lost_writes(ledger: Po
     header, number = await ledger.header(), ledger.number
     await ledger.expect_number(header.epoch, number + 1)
     assert await ledger.get("k") is not None
-    assert not (await ledger.refresh()).has_lost_writes
+    assert not (await ledger.refresh()).mark
 
 
 @pytest.mark.parametrize("vacuum", ["VACUUM FREEZE", "VACUUM FULL"])
@@ -452,7 +452,7 @@ async def test_changes_of_the_header_are_not_taken_for_lost_writes(
             await change(other)
             assert (await claim(ledger, f"{number}")).is_claimed_by("t")
             header = await ledger.refresh()
-            assert not (await ledger.open(service, POLICY)).has_lost_writes
+            assert not (await ledger.open(service, POLICY)).mark
             assert await asyncio.to_thread(file.read, header) <= (header.epoch, ledger.number)
             await asyncio.to_thread(file.write, header, ledger.number)
 
@@ -521,7 +521,7 @@ async def test_lists_through_a_pooler_are_complete(
     async def decide(ledger: Ledger) -> None:
         for number in range(100):
             await claim(ledger, f"{number:04}", token="u", over="t", lease=0.0)
-            await ledger.find(customer="c")
+            await ledger.entries_of("c")
 
     async with (
         PostgresLedger(pgbouncer.url, table=table) as one,

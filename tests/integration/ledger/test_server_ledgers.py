@@ -24,7 +24,14 @@ from loanasync import (
 from loanasync.ledger import Entry, Ledger, PostgresLedger, RedisLedger, SqliteLedger, State, import_orphans
 from loanasync.ledger.drivers import may_repeat
 from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, not_connected, refused
-from support.ledger_clients import FailingLedger, Shop, create, held_response, orphans_in
+from support.ledger_clients import (
+    FailingLedger,
+    Shop,
+    create,
+    held_response,
+    of_another_process,
+    orphans_in,
+)
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
 from support.settlements import REFUSAL, claim, settle
@@ -90,7 +97,8 @@ async def test_restart_of_the_server_loses_no_decision_in_flight(store: LedgerSt
 
     ledger = store.ledger()
     shop = Shop(*[computed(respond)] * count, ledger=ledger, orphan_folder=tmp_path, patience=60)
-    calls = [asyncio.create_task(shop.result(scope=f"{number}")) for number in range(count)]
+    codes = [f"TSTXYZ{number:02}A00A000B" for number in range(count)]
+    calls = [asyncio.create_task(shop.result(code=code)) for code in codes]
     while len(shop.script.sent) < count:  # noqa: ASYNC110  (each request follows its claim)
         await asyncio.sleep(0.01)
     await asyncio.to_thread(store.server.kill)
@@ -244,7 +252,7 @@ class LosingLedger(FailingLedger):
 
     async def _call(self, name: str) -> None:
         await super()._call(name)
-        if self.is_down and name != "claim":
+        if self.is_down and name not in ("claim", "entries_of"):
             raise ConnectionError
 
     async def claim(self, key: str, **options: Any) -> Entry:
@@ -266,7 +274,8 @@ async def test_unsent_claim_is_recognized_by_its_client_only(
     assert isinstance(await shop.result(), LedgerUnavailableError)
     ledger.is_down = False
     assert (await shop.entry()).state is state
-    assert isinstance(await shop.result(shop.new_client(), wait=0), of_another)
+    other = shop.new_client(ledger=of_another_process(ledger))
+    assert isinstance(await shop.result(other, wait=0), of_another)
     assert isinstance(await shop.approve(wait=0), Approved)
     assert len(shop.script.sent) == 1
 
@@ -302,8 +311,8 @@ async def test_oldest_of_too_many_unsent_claims_are_forgotten(monkeypatch: pytes
     ledger = LosingLedger()
     shop = Shop(ledger=ledger)
     for number in range(5):
-        await shop.result(scope=f"{number}")
+        await shop.result(code=f"TSTXYZ{number:02}A00A000B")
     ledger.is_down = False
     await shop.client.aclose()
-    states = {entry.scope: entry.state for entry in await shop.entries()}
-    assert [states[f"{number}"] for number in range(5)] == [State.INFLIGHT] * 2 + [State.RELEASED] * 3
+    entries = sorted(await shop.entries(), key=lambda entry: entry.claimed)
+    assert [entry.state for entry in entries] == [State.INFLIGHT] * 2 + [State.RELEASED] * 3

@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -390,7 +391,7 @@ OTHER_FORMAT = "has another format, .* keep it, and finish its approvals with th
         (lambda file: file.write_text("a text file\n" * 1000), DAMAGED),
         (sql("DELETE FROM ledger"), f"has no header: {RESTORE}"),
         (sql("DROP TABLE ledger"), f"has no header: {RESTORE}"),
-        *((sql(f"PRAGMA user_version = {number}"), OTHER_FORMAT) for number in (0, 3, 5)),
+        *((sql(f"PRAGMA user_version = {number}"), OTHER_FORMAT) for number in (0, 4, 6)),
     ],
 )
 async def test_file_that_is_not_a_whole_ledger_is_refused(
@@ -435,6 +436,25 @@ async def test_copy_without_write_ahead_log_is_switched_back(
     assert {await run_sql(each, "PRAGMA journal_mode") for each in copies} == {"wal"}
     for each in copies:
         await each.aclose()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who has a lock")
+async def test_file_locked_by_another_process_names_it(file: Path) -> None:
+    async with SqliteLedger(file, patience=0.1) as ledger:
+        shop = Shop(approved(), ledger=ledger)
+        await shop.open_ledger()
+        script = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+            "c.execute('BEGIN IMMEDIATE'); print('locked', flush=True); sys.stdin.read()"
+        )
+        command, pipe = [sys.executable, "-c", script, str(file)], subprocess.PIPE
+        process = await asyncio.to_thread(subprocess.Popen, command, stdin=pipe, stdout=pipe)
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"locked\n"
+        error = await shop.result()
+        await asyncio.to_thread(process.communicate)
+        assert isinstance(error, LedgerUnavailableError)
+        assert f"process {process.pid} locks the file: end that process" in str(error)
 
 
 async def test_file_locked_for_too_long_sends_nothing(file: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -100,9 +100,9 @@ async def keys(store: Store, header: Header, state: str = "", first: str = "", l
     return [entry.key for entry in await store.page("state" if state else "", state, first, last, header)]
 
 
-async def of(store: Store, header: Header, column: Literal["customer", "order"], value: str) -> list[str]:
-    """Return the keys of a customer or an order."""
-    return [entry.key for entry in await store.page(column, value, "", "", header)]
+async def of(store: Store, header: Header, customer: str) -> list[str]:
+    """Return the keys of a customer."""
+    return [entry.key for entry in await store.page("customer", customer, "", "", header)]
 
 
 def written(swapped: Swapped) -> Entry:
@@ -144,7 +144,10 @@ async def test_swap_stores_each_field_unchanged(store: Store, header: Header, bo
     text = "è, \U0001f600 ' \" \\ / \t"
     history = (Change(state=State.LOST, changed=1.5, note=text, source="person"),)
     fields: dict[str, Any] = {
-        **{name: f"{name} {text}" for name in ("token", "payload", "note", "customer", "order", "scope")},
+        **{
+            name: f"{name} {text}"
+            for name in ("token", "payload", "note", "customer", "order", "order_token")
+        },
         "status": None if body is None else 201,
         "fault": None if body is None else text,
         "body": body,
@@ -320,31 +323,29 @@ async def test_page_returns_all_entries_in_order_of_their_keys(store: Store, hea
 
 
 @pytest.mark.parametrize("lease", [HOUR, None])
-async def test_entry_is_in_the_lists_of_its_state_customer_and_order(
+async def test_entry_is_in_the_lists_of_its_state_and_customer(
     store: Store, other: Store, header: Header, lease: float | None
 ) -> None:
     before = None
-    for state, customer, order in (
-        (State.INFLIGHT, "anna", "1"),
-        (State.UNKNOWN, "anna", "2"),
-        (State.RELEASED, "bea", "2"),
-        (State.INFLIGHT, "", "3"),
-        (State.APPROVED, "bea", ""),
+    for state, customer in (
+        (State.INFLIGHT, "anna"),
+        (State.UNKNOWN, "anna"),
+        (State.RELEASED, "bea"),
+        (State.INFLIGHT, ""),
+        (State.APPROVED, "bea"),
     ):
-        after = draft("k", state=state, customer=customer, order=order)
+        after = draft("k", state=state, customer=customer)
         entry = written(await put(store, header, after, before, lease=lease))
         assert await entry_of(store, header, "k") == entry
         assert [each for each in State if await keys(other, header, each)] == [state]
-        assert [each for each in ("anna", "bea") if await of(other, header, "customer", each)] == [
-            *filter(None, [customer])
-        ]
-        assert [each for each in "123" if await of(other, header, "order", each)] == [*order]
+        listed = [each for each in ("anna", "bea") if await of(other, header, each)]
+        assert listed == [*filter(None, [customer])]
         before = after
     assert await keys(store, header) == ["k"]
 
 
 async def test_drop_deletes_only_entries_of_equal_revision(store: Store, header: Header) -> None:
-    old = [draft(f"{n}", state=State.REFUSED, customer="anna", order=f"{n}") for n in range(4)]
+    old = [draft(f"{n}", state=State.REFUSED, customer="anna") for n in range(4)]
     for each in old:
         await put(store, header, each)
     changed = draft("1", state=State.HELD, customer="anna")
@@ -354,8 +355,7 @@ async def test_drop_deletes_only_entries_of_equal_revision(store: Store, header:
     assert (await put(store, header, draft("0"), lease=HOUR)).is_written
     assert await keys(store, header) == ["0", "1", "3"]
     assert await keys(store, header, State.REFUSED) == ["3"]
-    assert await of(store, header, "customer", "anna") == ["1", "3"]
-    assert await of(store, header, "order", "0") == []
+    assert await of(store, header, "anna") == ["1", "3"]
 
 
 # The header
@@ -414,7 +414,7 @@ async def test_header_is_stored_unchanged(store: Store, other: Store, header: He
         secrets=("3",),
         cipher="4",
         generation=2,
-        has_lost_writes=True,
+        mark="lost writes",
     )
     assert await store.swap_header(changed, replaces=header)
     for each in (store, other):

@@ -156,26 +156,25 @@ async def refused_writes(url: str, stream: str) -> AsyncIterator[None]:
             await redis.restore(stream, 0, kept)
 
 
-async def test_message_denied_five_times_is_a_dead_letter_that_can_be_replayed(
-    url: str, tmp_path: Path
-) -> None:
-    queue = Queue(url, tmp_path, *[denied()] * 6, approved())
+async def test_message_not_processed_five_times_is_a_dead_letter(url: str, tmp_path: Path) -> None:
+    queue = Queue(url, tmp_path, *[response(401)] * 6, approved())
     async with queue.open():
         (task,) = await queue.put(FISCAL_CODE)
         (letter,) = await queue.letters(1)
         assert (letter.task, letter.task_id) == ("loanasync:approve", task)
-        assert letter.reason == "AccessDeniedError"
+        assert letter.reason == "UnexpectedStatusError"
         assert (len(queue.shop.script.sent), queue.statuses()) == (5, [])
         assert FISCAL_CODE not in repr(letter)
         async with letters_of(url, queue.name) as letters:
             assert await letters.replay(letter)
             assert not await letters.replay(letter)
+            assert not await letters.delete(letter)
             await until(lambda: queue.statuses() == ["approved"])  # with all its tries again
             assert await letters.list() == []
 
 
 UNSENT: list[LoanError] = [
-    CircuitOpenError("approve", "denied", 0.1),
+    CircuitOpenError("approve", "unknown", 0.1),
     InFlightError("approve", "key"),
     LedgerUnavailableError("approve", "key", "OSError"),
     ConfigurationError("ledger", "has entries of a later version"),
@@ -191,7 +190,7 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    queue = Queue(url, tmp_path, denied(), approved(), tries=2)
+    queue = Queue(url, tmp_path, response(401), approved(), tries=2)
     errors, approve = [error] * 3, queue.shop.client._approve_row
 
     async def as_often_unsent(*args: Any, **options: Any) -> Decision:
@@ -209,7 +208,20 @@ async def test_delivery_that_sends_nothing_uses_up_no_try(
     assert (" again in 0.1 s" in caplog.text) == isinstance(error, CircuitOpenError)
 
 
-@pytest.mark.parametrize("step", [denied(), not_connected()], ids=["tried", "not sent"])
+SALES_POINT = response(400, {"errors": {"domain": ["This sales point cannot apply for a loan"]}})
+
+
+@pytest.mark.parametrize("step", [denied(), SALES_POINT], ids=["403", "sales point"])
+async def test_refused_shop_uses_up_no_try_and_waits_as_long_as_possible(
+    url: str, tmp_path: Path, step: ScriptedResponse, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "loanasync")
+    queue = Queue(url, tmp_path, *[step] * 3, approved(), tries=1, cap=0.2)
+    await queue.deliver()
+    assert (len(queue.shop.script.sent), caplog.text.count(" again in 0.2 s")) == (4, 3)
+
+
+@pytest.mark.parametrize("step", [response(401), not_connected()], ids=["tried", "not sent"])
 async def test_message_is_delivered_again_after_its_delay(
     url: str, tmp_path: Path, step: ScriptedResponse
 ) -> None:
@@ -291,7 +303,7 @@ async def test_limited_request_uses_up_no_try(
     url: str, tmp_path: Path, wait: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    monkeypatch.setattr("loanasync.worker.task._LONGEST_WAIT", 1.0)
+    monkeypatch.setattr("loanasync.bulk.trouble._LONGEST_WAIT", 1.0)
     limited = response(429, headers={"Retry-After": wait})
     queue = Queue(url, tmp_path, limited, approved(), tries=1)
     await queue.deliver()
@@ -352,6 +364,9 @@ async def test_unreadable_message_becomes_a_dead_letter_at_once(
         assert letter.reason.startswith("cannot be read (")
         assert letter.task_id == ("t" if labels else "")
         assert await queue.contents_of_letters() == [data]
+        async with letters_of(queue.url, queue.name) as letters:
+            assert await letters.delete(letter)
+            assert await letters.list() == []
     assert queue.statuses() == []
     assert "trying message" not in caplog.text
     assert "TSTXYZ" not in caplog.text
@@ -417,7 +432,7 @@ async def test_worker_stopped_without_a_server_closes_its_client(tmp_path: Path)
 async def test_message_stays_while_its_dead_letter_cannot_be_stored(
     url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = Queue(url, tmp_path, denied(), denied(), tries=1)
+    queue = Queue(url, tmp_path, response(401), response(401), tries=1)
     async with queue.open():
         async with refused_writes(url, queue.dead):
             await queue.put(FISCAL_CODE)
@@ -426,7 +441,7 @@ async def test_message_stays_while_its_dead_letter_cannot_be_stored(
 
 
 async def test_dead_letter_stays_while_it_cannot_be_put_back(url: str, tmp_path: Path) -> None:
-    queue = Queue(url, tmp_path, denied(), approved(), tries=1)
+    queue = Queue(url, tmp_path, response(401), approved(), tries=1)
     async with queue.open():
         await queue.put(FISCAL_CODE)
         (letter,) = await queue.letters(1)
@@ -441,7 +456,7 @@ async def test_dead_letter_stays_while_it_cannot_be_put_back(url: str, tmp_path:
 async def test_replay_that_is_interrupted_and_repeated_delivers_once(
     nats: Nats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = Queue(nats.url, tmp_path, denied(), approved(), tries=1)
+    queue = Queue(nats.url, tmp_path, response(401), approved(), tries=1)
     async with queue.open():
         await queue.put(FISCAL_CODE)
         (letter,) = await queue.letters(1)

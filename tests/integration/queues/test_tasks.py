@@ -13,7 +13,7 @@ from taskiq_redis import ListQueueBroker
 from loanasync import ClientClosedError, ConfigurationError, LoanClient, Timeout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approved, denied, not_connected, scripted_client
+from loanasync.testing import approved, denied, not_connected, response, scripted_client
 from loanasync.worker import handle, message, register
 from loanasync.worker.delivery import Tries
 from loanasync.worker.nats import JetStream
@@ -39,13 +39,13 @@ async def running(shop: Shop, **options: Any) -> AsyncIterator[Callable[..., Any
 
 
 async def test_in_memory_task_tries_again_and_ends_with_its_last_error() -> None:
-    async with running(Shop(not_connected(), denied(), not_connected(), approved()), tries=2) as put:
+    async with running(Shop(not_connected(), response(401), denied(), approved()), tries=2) as put:
         assert (await put())["status"] == "approved"
-    shop = Shop(*[denied()] * 3, approved())
+    shop = Shop(*[response(401)] * 3, approved())
     async with running(shop, tries=3) as put:
         result = await put()
     assert (result["outcome"], result["repeatable"], shop.script.left) == ("not_evaluated", False, 1)
-    assert result["error"]["type"] == "AccessDeniedError"
+    assert result["error"]["type"] == "UnexpectedStatusError"
 
 
 def test_delays_double_up_to_the_cap() -> None:

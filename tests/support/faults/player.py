@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import product
-from secrets import token_hex
 from typing import Any
 
 import aiohttp
@@ -124,8 +123,7 @@ class Caller:
         within = self.timeout if timeout is None else timeout
         try:
             if self.operation == "approve":
-                # A new scope for each call, because the client remembers the outcomes of earlier calls.
-                return await self.client.approve(CODE, REQUEST, timeout=within, scope=token_hex(4))
+                return await self.client.approve(CODE, REQUEST, timeout=within)
             return await self.client.complete(CODE, DATA, timeout=within)
         except LoanError as error:
             return error

@@ -47,19 +47,27 @@ def request(tag: str) -> ApprovalRequest:
     return made
 
 
+async def flow(client: LoanClient, tag: str) -> None:
+    """Make the calls of one loan request."""
+    async with client:
+        for call in (
+            lambda: client.create_request(PAYLOAD),
+            lambda: client.approve(CODE, request(tag)),
+            lambda: client.upload_documents(CODE, PAYLOAD),
+            lambda: client.complete(CODE, planted(UserData)),
+        ):
+            await call_and_log(call())
+
+
 async def calls(file: str) -> None:
     """Make successful and failing calls against a sandbox. Write the journal if a file is given."""
-    async with Sandbox(auth_token=TOKEN) as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
+    async with Sandbox(auth_token=TOKEN) as sandbox:
         for tag in ("approved", "refused", "500x9", "conflict", "nouser", "reset", "truncated", "html502"):
             sandbox.reset()
-            for call in (
-                lambda: client.create_request(PAYLOAD),
-                lambda tag=tag: client.approve(CODE, request(tag), scope=tag),
-                lambda: client.upload_documents(CODE, PAYLOAD),
-                lambda: client.complete(CODE, planted(UserData)),
-            ):
-                await call_and_log(call())
+            await flow(sandbox.client(retry=RetryPolicy(base=0.001)), tag)
+        client = sandbox.client()
         await call_and_log(client.with_options(shop_id="other", auth_token=TOKEN).create_request(PAYLOAD))
+        await client.aclose()
         for page in ("/_sandbox/", "/_sandbox/journal.jsonl"):
             reader, writer = await asyncio.open_connection(*sandbox.base_url[7:].split(":"))
             writer.write(f"GET {page} HTTP/1.0\r\nHost: {sandbox.base_url[7:]}\r\n\r\n".encode())

@@ -121,11 +121,11 @@ def test_row_result_html_shows_the_result() -> None:
 
 def test_summary_html_has_each_status_with_its_sum() -> None:
     summary = Summary(
-        approved=2, unknown=1, error=1, amount_approved=90_000, amount_unknown=10_000, net_amount=88_000,
+        approved=2, unknown=1, failed=1, amount_approved=90_000, amount_unknown=10_000, net_amount=88_000,
         elapsed=2.5, errors={"ConnectionLostError": 1, "ConnectError": 1},
     )  # fmt: skip
     assert Page(shown(summary)).text == (
-        "Summary of 4 rowsstatusrowsamountapproved2900.00 eurounknown1100.00 euroerror1"
+        "Summary of 4 rowsstatusrowsamountapproved2900.00 eurounknown1100.00 eurofailed1"
         "net amount 880.00 euro; 2.5 s since the first row"
         "1 × ConnectionLostError1 × ConnectError"
     )

@@ -86,7 +86,7 @@ def test_decision_resets_the_count_of_failures() -> None:
     for _ in range(4):
         machine.end("unknown")
     assert machine.end("decided") == ()
-    assert machine.breaker.circuits == {}
+    assert machine.breaker.circuits == []
     assert [machine.end("unknown") for _ in range(4)] == [()] * 4
 
 
@@ -96,18 +96,6 @@ def test_other_results_neither_count_nor_reset_the_count() -> None:
         machine.end("unknown")
         machine.end("other")
     assert machine.end("unknown") == OPENED
-
-
-def test_denials_open_the_breaker_for_their_shop_only() -> None:
-    machine = Machine(denied=2)
-    machine.end("denied", shop=OTHER_SHOP)
-    assert machine.end("denied") == ()
-    assert machine.end("denied") == (CircuitChange("denied", 30.0),)
-    assert machine.admit() == Refusal("denied", 30.0)
-    assert machine.admit(OTHER_SHOP) == 0
-    assert machine.end("decided", shop=OTHER_SHOP) == ()
-    assert machine.admit() == Refusal("denied", 30.0)
-    assert machine.end("decided") == (CircuitChange("denied"),)
 
 
 def test_after_the_pause_one_call_at_a_time_tries() -> None:
@@ -160,31 +148,19 @@ def test_decision_of_a_call_in_flight_closes_the_breaker() -> None:
     assert machine.admit() == 0
 
 
-def test_trial_concerns_both_open_circuits() -> None:
-    machine = Machine.opened()
-    machine.open("denied")
-    assert machine.admit(OTHER_SHOP) == Refusal("unknown", 30.0)
-    machine.now += 30
-    trial = machine.trial()
-    assert machine.end("denied", trial) == (CircuitChange("denied", 30.0),)
-    assert machine.admit() == Refusal("denied", 30.0)
-    assert machine.admit(OTHER_SHOP)  # the other circuit let the next call try
-    assert machine.end("decided") == (CircuitChange("unknown"), CircuitChange("denied"))
-
-
 def test_breaker_keeps_no_fiscal_code() -> None:
     machine = Machine()
     machine.end("unknown", customer=FISCAL_CODE)
     assert FISCAL_CODE not in repr(machine.breaker.circuits)
 
 
-DENIED = b'{"error": "Access denied"}'
 EVALUATED = b"User already evaluated for approval"
 VERDICTS: dict[Verdict, list[tuple[int, bytes]]] = {
     "decided": [(201, b'{"approved": true}'), (422, b'{"approved": false}')],
     "unknown": [(500, b"{}"), (500, b'{"approved": true}'), (502, b"<html>"), (503, b"")],
-    "denied": [(403, DENIED), (400, b'{"errors": {"domain": ["This sales point cannot apply for a loan"]}}')],
     "other": [
+        (403, b'{"error": "Access denied"}'),
+        (400, b'{"errors": {"domain": ["This sales point cannot apply for a loan"]}}'),
         *((403, body) for body in (b"<html>Request blocked</html>", b'{"error": "Blocked"}', b"")),
         *((status, EVALUATED) for status in (400, 503)),
         (400, b'{"errors": {"city": ["This value should not be blank."]}}'),

@@ -142,15 +142,15 @@ async def test_texts_that_look_different_are_another_payload(
     assert shop.sent == 1
 
 
-@pytest.mark.parametrize("other", ["customer", "scope", "shop"])
+@pytest.mark.parametrize("other", ["customer", "shop"])
 async def test_memory_other_approval_is_sent_separately(other: str) -> None:
     steps = [held_response(approved()), held_response(refused())]
     shop = Shop(*(step for step, _, _ in steps))
     another = shop.client.with_options(shop_id="another", auth_token="another-token")
 
     def both() -> tuple[Any, Any]:
-        code, scope = OTHER if other == "customer" else FISCAL_CODE, "2" if other == "scope" else ""
-        second = request(another if other == "shop" else shop.client, code, scope=scope)
+        code = OTHER if other == "customer" else FISCAL_CODE
+        second = request(another if other == "shop" else shop.client, code)
         return shop.approve(), second
 
     overlapping = asyncio.gather(*both())
@@ -165,11 +165,12 @@ async def test_memory_other_approval_is_sent_separately(other: str) -> None:
 async def test_memory_beyond_its_size_drops_the_oldest_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 2)
     shop = Shop(timed_out(), *[approved()] * 3)
-    for scope in ("unknown", "1", "2", "3"):
-        await shop.approve(scope=scope)
-    for scope in ("3", "2"):
-        assert isinstance(await shop.approve(scope=scope), Approved)
-    forgotten, blocked = await shop.approve(scope="1"), await shop.approve(scope="unknown")
+    await shop.approve(OTHER)
+    for order in ("1", "2", "3"):
+        await shop.approve(order_id=order)
+    for order in ("3", "2"):
+        assert isinstance(await shop.approve(order_id=order), Approved)
+    forgotten, blocked = await shop.approve(order_id="1"), await shop.approve(OTHER)
     assert isinstance(forgotten, DecisionForgottenError)
     assert (forgotten.outcome, forgotten.repeatable, shop.sent) == ("approved", False, 4)
     assert blocked == OutcomeUnknownError("approve", "", "unknown", "")
@@ -181,17 +182,17 @@ async def test_memory_of_large_responses_is_bounded_by_bytes() -> None:
     shop = Shop(*[computed(lambda _: approved(order_token="x" * 900_000))] * len(numbers))
     tracemalloc.start()
     try:
-        for scope in numbers:
-            await shop.approve(scope=scope)
+        for order in numbers:
+            await shop.approve(order_id=order)
         gc.collect()
         allocated = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert 60_000_000 < allocated < 64 * 1024**2 + 2_000_000
-    for scope in numbers[-70:]:
-        assert isinstance(await shop.approve(scope=scope), Approved)
-    for scope in numbers[:6]:
-        assert isinstance(await shop.approve(scope=scope), DecisionForgottenError)
+    for order in numbers[-70:]:
+        assert isinstance(await shop.approve(order_id=order), Approved)
+    for order in numbers[:6]:
+        assert isinstance(await shop.approve(order_id=order), DecisionForgottenError)
     assert shop.sent == len(numbers)
 
 
@@ -202,16 +203,16 @@ async def test_memory_bytes_of_unread_and_repeated_decisions_do_not_add_up(
     large = approved(order_token="x" * 10_000)
     step, arrived, go = held_response(large)
     shop = Shop(step, *[large] * 3)
-    call = asyncio.create_task(shop.approve(scope="unread"))
+    call = asyncio.create_task(shop.approve(order_id="unread"))
     await arrived.wait()
     await cancelled(call)
     go.set()
     await turns()
-    for scope in "112212":  # two bodies
-        assert isinstance(await shop.approve(scope=scope), Approved)
-    assert isinstance(await shop.approve(scope="unread"), Approved)  # counts from now on
-    assert isinstance(await shop.approve(scope="1"), DecisionForgottenError)
-    assert isinstance(await shop.approve(scope="2"), Approved)
+    for order in "112212":  # two bodies
+        assert isinstance(await shop.approve(order_id=order), Approved)
+    assert isinstance(await shop.approve(order_id="unread"), Approved)  # counts from now on
+    assert isinstance(await shop.approve(order_id="1"), DecisionForgottenError)
+    assert isinstance(await shop.approve(order_id="2"), Approved)
     assert shop.sent == 3
 
 
@@ -225,7 +226,7 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
     monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 1)
     step, arrived, go = held_response(approved() if kind is Approved else refused())
     shop = Shop(step, *[approved()] * 3)
-    call = asyncio.create_task(shop.approve())
+    call = asyncio.create_task(shop.approve(order_id="0"))
     await arrived.wait()
     go.set()
     await turns(number)
@@ -234,9 +235,9 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
     await turns()
     message = "approve, entry -: received the response after the last caller had left: " + kind.__name__
     assert (message in caplog.messages) is call.cancelled()
-    for scope in ("1", "2", "3"):
-        await shop.approve(scope=scope)
-    again = await shop.approve()
+    for order in ("1", "2", "3"):
+        await shop.approve(order_id=order)
+    again = await shop.approve(order_id="0")
     assert isinstance(again, kind if call.cancelled() else DecisionForgottenError)
     assert shop.sent == 4
 
@@ -246,11 +247,11 @@ async def test_memory_of_many_approvals_warns_once(
 ) -> None:
     monkeypatch.setattr("loanasync._runtime.guard._MANY", 2)
     shop = Shop(*[approved()] * 4)
-    for scope in ("1", "2"):
-        await shop.approve(scope=scope)
+    for order in ("1", "2"):
+        await shop.approve(order_id=order)
     assert caplog.messages == []
-    for scope in ("3", "4"):
-        await shop.approve(scope=scope)
+    for order in ("3", "4"):
+        await shop.approve(order_id=order)
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert (record.name, record.args) == ("loanasync", (2,))
     assert "pass a ledger to LoanClient" in record.getMessage()
@@ -286,11 +287,11 @@ async def test_memory_outcomes_of_earlier_hours_are_dropped(
 ) -> None:
     monkeypatch.setattr("loanasync._runtime.guard._MANY", 2)
     shop = Shop(*[approved()] * 4)
-    for scope in ("1", "2"):
-        await shop.approve(scope=scope)
+    for order in ("1", "2"):
+        await shop.approve(order_id=order)
     hour.now += 3600
-    for scope in ("3", "1"):
-        await shop.approve(scope=scope)
+    for order in ("3", "1"):
+        await shop.approve(order_id=order)
     assert (shop.sent, caplog.messages) == (4, [])
 
 

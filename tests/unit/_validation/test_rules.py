@@ -405,12 +405,12 @@ def test_value_of_another_type_is_a_problem() -> None:
         *shown(problems({"amount": 5})),
         *shown(problems(approval_request(additional={"residence": "rent"}))),
         *shown(rules.check_user_data(5)),
-        *shown(rules.check_scope(7)),
+        *shown(rules.check_order_id(7)),
     ] == [
         ("request.object", "must be an instance of ApprovalRequest; not dict"),
         ("additional.object", "must be an AdditionalData; not dict"),
         ("data.object", "must be an instance of UserData; not int"),
-        ("scope.type", "must be text; use a str, not int"),
+        ("order_id.type", "must be text; use a str, not int"),
     ]
 
 

@@ -142,8 +142,14 @@ def test_summary_counts_customers_decided_before() -> None:
     for outcome in outcomes:
         tally.add(result(outcome))
     summary = tally.summary()
-    assert (summary.already_decided, summary.unknown, summary.error, summary.rows) == (4, 6, 3, 10)
-    counts = "<Summary of 10 rows: 1 approved, 6 unknown, 3 error, 4 of them already decided; 450.00 euro"
+    assert (summary.already_decided, summary.unknown, summary.failed, summary.not_sent, summary.rows) == (
+        4,
+        6,
+        2,
+        1,
+        10,
+    )
+    counts = "<Summary of 10 rows: 1 approved, 6 unknown, 2 failed, 1 not_sent, 4 of them already decided; "
     assert repr(summary).startswith(counts)
     assert "<strong>Summary of 10 rows, 4 of them already decided</strong>" in summary._repr_html_()
     assert "already decided" not in repr(Tally().summary()) + Tally().summary()._repr_html_()

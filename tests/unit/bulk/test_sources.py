@@ -61,7 +61,7 @@ async def read_all(read: list[RowResult], approvals: Approvals) -> BaseException
     return None
 
 
-@pytest.mark.parametrize("options", [{}, {"rate": 1e6}, {"ordered": True}, {"concurrency": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"rate": 1e6}, {"concurrency": 1}], ids=str)
 @pytest.mark.parametrize("make", SOURCES)
 @pytest.mark.parametrize("kind", [*CONTROL_FLOW, KeyboardInterrupt, SystemExit, LookupError])
 async def test_source_error_is_raised_after_all_results(

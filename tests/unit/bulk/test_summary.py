@@ -62,7 +62,7 @@ async def test_progress_bar_counts_rows_and_is_closed(capsys: pytest.CaptureFixt
     shown = [capsys.readouterr().err]
     async with approvals_of(approve_at_once, rows(7), progress=True) as results:
         await anext(results)
-    assert len(results.unread) == 5
+    assert len([each async for each in results]) == 5
     shown.append(capsys.readouterr().err)
     assert ("7/7 [" in shown[0], " rows [" in shown[1]) == (True, True), "the second number is not known"
     assert [text[-1] for text in shown] == ["\n", "\n"]
@@ -86,7 +86,7 @@ async def test_progress_bar_shows_calls_that_continue_after_an_interrupt(
     assert "3 in progress, one for 12 s" in capsys.readouterr().err
     calls.finish_all()
     await approvals.aclose()
-    assert len(approvals.unread) == 3
+    assert len([each async for each in approvals]) == 3
 
 
 def test_progress_bar_without_tqdm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +102,4 @@ async def test_approvals_repr_counts_taken_and_unread_rows() -> None:
     assert repr(approvals) == "<Approvals: 0 rows taken, 0 unread results>"
     await anext(approvals)
     assert repr(approvals) == "<Approvals: 3 rows taken, 2 unread results>"
-    assert len(approvals.unread) == 2
-    await approvals.aclose()
+    assert len([each async for each in approvals]) == 2

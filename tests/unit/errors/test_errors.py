@@ -51,7 +51,7 @@ TABLE: dict[Outcome, list[LoanError]] = {
         errors.ConfigurationError("shop_id", "must be given"),
         errors.ClientClosedError(),
         errors.CircuitOpenError("approve", "unknown", 12.5),
-        errors.CircuitOpenError("approve", "denied", 0, "c0ffee"),
+        errors.CircuitOpenError("approve", "unknown", 0, "c0ffee"),
         *(kind("approve", "TimeoutError", "not_sent", 1, "0" * 32, "c0ffee") for kind in WITHOUT_RESPONSE),
         errors.LedgerError(*ENTRY),
         errors.LedgerUnavailableError(*ENTRY, "OSError"),
@@ -116,7 +116,8 @@ def test_error_is_copied_pickled_and_rebuilt_from_its_args(error: errors.LoanErr
 
 MAY_BE_REPEATED = "the call may be repeated$|repair the ledger, then repeat the call$"
 DECIDED = (
-    "before with other data .*; repeat the call with the original data|look it up at the service, and use|"
+    "before with other data .*; repeat the call with the data and the order_id|"
+    "look it up at the service, and use|"
     "(import it with|store error.decision).*; do not request approval again$|look at the entry with"
 )
 # The advice in the message of an error, by its outcome.
@@ -130,7 +131,7 @@ ADVICE: dict[Outcome, str] = {
     ),
     "unknown": (
         "ask (it|the service) for (it|its decision|the outcome)|call again later$|see the problems|"
-        "check the fiscal code|pass the scope|wait for that request, then repeat the call with its data$"
+        "check the fiscal code|pass the order_id|wait for that request, then repeat the call with its data$"
     ),
     "done": "do not repeat it$",
     "approved": DECIDED,

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from loanasync import LoanClient
-from loanasync.ledger import LedgerPolicy, MemoryLedger
 from loanasync.testing import approved
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import Shop
@@ -19,25 +17,18 @@ def digest(*parts: str) -> str:
     return hmac.new(KEY, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
-@pytest.mark.parametrize("scope", ["", "spring", 'è "\\\n\x7f\U0001f600', "\ud800"])
-async def test_entry_key_is_an_hmac_of_its_parts_as_json(scope: str) -> None:
-    client = LoanClient(
-        "https://service.example.com",
-        shop_id="shop",
-        auth_token="secret",
-        ledger=MemoryLedger(),
-        ledger_policy=LedgerPolicy(key=KEY),
-    )
-    parts = ("key", "shop", FISCAL_CODE, scope)
-    assert await client.entry_key(FISCAL_CODE, scope=scope) == digest(*parts)
+@pytest.mark.parametrize("order_id", ["", "spring", 'è "\\\n\x7f\U0001f600', "\ud800"])
+async def test_entry_key_is_an_hmac_of_its_parts_as_json(order_id: str) -> None:
+    known = await Shop(key=KEY).client.known(FISCAL_CODE, order_id=order_id)
+    assert known.entry == digest("key", "test-shop", FISCAL_CODE, order_id)
 
 
 async def test_customer_and_order_are_hmacs_of_the_shop_and_their_names() -> None:
     shop = Shop(approved(), key=KEY)
-    await shop.approve(request=approval_request(order_token="A1"))
+    await shop.approve(request=approval_request(order_token="A1"), order_id="A-1001")
     entry = await shop.entry()
     assert entry.customer == digest("customer", "test-shop", FISCAL_CODE)
-    assert entry.order == digest("order", "test-shop", "A1")
+    assert (entry.order, entry.order_token) == ("A-1001", digest("order", "test-shop", "A1"))
 
 
 async def test_payload_is_an_hmac_of_the_sorted_members_as_json() -> None:

@@ -1,16 +1,24 @@
 """Unclassified responses are stored in the ledger or in an orphan file until a person resolves the entry."""
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import frozen
-from cryptography.fernet import Fernet
+from attrs import evolve
+from cryptography.fernet import Fernet, MultiFernet
 
-from loanasync import Approved, OutcomeUnknownError, Refused, UnexpectedResponseError
-from loanasync._protocol.messages import Response
-from loanasync.ledger import SqliteLedger, State, import_orphans, resolve
+from loanasync import (
+    Approved,
+    LedgerUnavailableError,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    UnexpectedResponseError,
+)
+from loanasync.ledger import MemoryLedger, SqliteLedger, State, import_orphans, resolve
+from loanasync.ledger.header import cipher_check
 from loanasync.testing import ScriptedResponse, approved, response
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, Shop, broken
@@ -25,17 +33,7 @@ def about_another(*, is_approved: bool = True) -> ScriptedResponse:
     return response(201 if is_approved else 422, json.dumps(body).encode())
 
 
-@frozen
-class Inverting:
-    """A cipher whose output is not text."""
-
-    def encrypt(self, body: bytes) -> bytes:
-        return bytes(each ^ 0xA5 for each in body)
-
-    decrypt = encrypt
-
-
-@pytest.mark.parametrize("options", [{}, {"keep": "body"}, {"encrypt": Fernet(Fernet.generate_key())}])
+@pytest.mark.parametrize("options", [{}, {"encrypt": Fernet(Fernet.generate_key())}])
 async def test_kept_response_of_another_customer_becomes_the_decision(options: dict[str, Any]) -> None:
     shop = Shop(about_another(), **options)
     error = await shop.result()
@@ -70,20 +68,20 @@ async def test_kept_response_of_any_status_becomes_the_approval(status: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "state", "options", "unread"),
+    ("step", "state", "unread"),
     [
-        (about_another(is_approved=False), State.REFUSED, {}, ()),
-        (about_another(), State.REFUSED, {}, ("body",)),  # it contradicts the person
+        (about_another(is_approved=False), State.REFUSED, ()),
+        (about_another(), State.REFUSED, ("body",)),  # it contradicts the person
         *(
-            (response(502, body), State.APPROVED, {"keep": "body", "encrypt": Inverting()}, ("body",))
+            (response(502, body), State.APPROVED, ("body",))
             for body in (b"<html>", b"[1]", b'{"approved": tr')
         ),
     ],
 )
 async def test_kept_response_is_in_the_decision_unless_it_contradicts(
-    step: ScriptedResponse, state: State, options: dict[str, Any], unread: tuple[str, ...]
+    step: ScriptedResponse, state: State, unread: tuple[str, ...]
 ) -> None:
-    shop = Shop(step, **options)
+    shop = Shop(step)
     await shop.result()
     await resolve(shop.ledger, await shop.entry(), state, "by telephone")
     decision = await shop.approve()
@@ -91,34 +89,19 @@ async def test_kept_response_is_in_the_decision_unless_it_contradicts(
     assert decision.meta.unread == unread
 
 
-@pytest.mark.parametrize(
-    ("step", "status"),
-    [
-        (response(422, {"errors": {"email": ["is taken"]}}), 422),
-        (response(202, {"amount": 45_000}), 202),
-        (Response(status=201, headers={}, body=b'{"app', fault="truncated"), 201),
-    ],
-)
-async def test_kept_response_has_the_whole_body_with_keep_body(step: ScriptedResponse, status: int) -> None:
-    shop = Shop(step, keep="body")
-    error: Any = await shop.result()
-    entry = await shop.entry()
-    assert (entry.state, entry.status, entry.body) == (State.UNKNOWN, status, error.response.body)
-
-
 async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
-    assert isinstance(await shop.result(scope="spring"), UnexpectedResponseError)
+    assert isinstance(await shop.result(order_id="spring"), UnexpectedResponseError)
     [file] = tmp_path.iterdir()
     assert FISCAL_CODE not in file.read_text()
     assert ANOTHER not in file.read_text()
     ledger.faults.clear()
     assert await import_orphans(ledger, tmp_path) == 1
     entry = await shop.entry()
-    assert (entry.state, entry.status, entry.scope) == (State.UNKNOWN, 201, "spring")
+    assert (entry.state, entry.status, entry.order) == (State.UNKNOWN, 201, "spring")
     await resolve(ledger, entry, State.APPROVED, "ticket 17")
-    decision = await shop.approve(scope="spring")
+    decision = await shop.approve(order_id="spring")
     assert isinstance(decision, Approved)
     assert decision.redirect_url == REDIRECT
 
@@ -149,16 +132,15 @@ async def test_entry_without_a_body_is_a_decision_without_redirect(
     assert getattr(decision, "redirect_url", None) is None
 
 
-@pytest.mark.parametrize("keep", ["decision", "body"])
-async def test_file_has_personal_data_only_with_keep_body(keep: str, tmp_path: Path) -> None:
-    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"), keep=keep)
+async def test_file_has_no_personal_data(tmp_path: Path) -> None:
+    shop = Shop(approved(), ledger=SqliteLedger(tmp_path / "decisions.db"))
     await shop.approve()
     texts = [repr(shop.ledger), repr(await shop.entry())]
     await shop.ledger.aclose()
     stored = (tmp_path / "decisions.db").read_bytes()
     for personal in (FISCAL_CODE, "anna@example.com", "Prova"):
         assert personal not in "".join(texts)
-        assert (personal.encode() in stored) is (keep == "body")
+        assert personal.encode() not in stored
 
 
 async def test_redirect_of_a_body_that_is_not_json_is_stored() -> None:
@@ -178,3 +160,24 @@ async def test_text_in_a_member_of_the_decision_is_not_stored() -> None:
     )
     await shop.approve()
     assert json.loads((await shop.entry()).body or b"") == {"approved": True, "netAmount": "43,10"}
+
+
+async def test_cipher_without_the_key_of_a_response_is_named() -> None:
+    ledger = MemoryLedger()
+    old, new = Fernet(Fernet.generate_key()), Fernet(Fernet.generate_key())
+    shop = Shop(approved(), ledger=ledger, encrypt=MultiFernet([old]))
+    await shop.approve()
+    header = await ledger.header()
+    await ledger.change_header(header, evolve(header, cipher=cipher_check(new, header.id)))
+    other = Shop(ledger=ledger, encrypt=new)
+    for error in (await other.result(), await failed(other.client.known(FISCAL_CODE))):
+        assert isinstance(error, LedgerUnavailableError)
+        assert "give the cipher, LOANASYNC_LEDGER_CIPHER, the key with which it was encrypted" in str(error)
+
+
+async def failed(call: Awaitable[object]) -> LoanError | None:
+    try:
+        await call
+    except LoanError as error:
+        return error
+    return None

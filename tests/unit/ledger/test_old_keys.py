@@ -57,8 +57,8 @@ async def test_entry_under_an_old_key_decides_about_the_next_call(state: State, 
         result = await shop.result(timeout=SHORT)
         assert isinstance(result, kind)
         assert (result.entry if isinstance(result, LoanError) else result.meta.entry) == entry.key
-        assert await shop.client.entry_key(FISCAL_CODE) == entry.key
-        assert await shop.client.entry_key("TSTXYZ00A00A000B") != entry.key
+        assert (await shop.client.known(FISCAL_CODE)).entry == entry.key
+        assert (await shop.client.known("TSTXYZ00A00A000B")).entry != entry.key
         assert shop.script.sent == []
         other = await shop.result(request=approval_request(amount=99_000))
         assert isinstance(other, PayloadMismatchError)
@@ -192,7 +192,7 @@ async def test_rotation_during_a_request_settles_under_the_old_key() -> None:
 async def test_failing_lookup_of_an_old_key_sends_nothing() -> None:
     ledger = FailingLedger()
     shop = await shop_after(shop_before(ledger=ledger), approved())
-    ledger.faults["get"] = broken
+    ledger.faults["entries_of"] = broken
     assert isinstance(await shop.result(), LedgerUnavailableError)
     assert shop.script.left == 1
 

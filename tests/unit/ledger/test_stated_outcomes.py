@@ -18,11 +18,11 @@ from loanasync import (
     NotResolvedError,
     Refused,
 )
-from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, resolve
+from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, Subject, resolve
 from loanasync.ledger.administration import rotate_key
-from loanasync.ledger.keys import Place
+from loanasync.ledger.keys import Place, find_entry
 from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
-from loanasync.ledger.resolution import Statement, find_entry, result_without_writing
+from loanasync.ledger.resolution import Statement, result_without_writing
 from loanasync.testing import approval_request, approved, connection_lost, refused, scripted_client
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, FailingLedger, Shop, broken, held_response
@@ -163,38 +163,43 @@ async def test_resolve_without_entry_creates_none() -> None:
     shop = Shop()
     error = await error_of(shop, "approved")
     assert (error.state, error.outcome) == ("missing", "unknown")
-    assert "check the fiscal code, the scope and the order token" in str(error)
+    assert "check the fiscal code, the order_id and the order token" in str(error)
     assert await shop.entries() == []
 
 
 @pytest.mark.parametrize(
-    ("policy", "approvals", "arguments", "found"),
+    ("approvals", "arguments", "found"),
     [
-        ({}, [("", None), ("spring", None)], {"scope": "spring"}, "spring"),
-        ({}, [("", None)], {"scope": "spring"}, "missing"),
-        ({}, [("a", "1"), ("b", "2")], {"order_token": "2"}, "b"),
-        ({}, [("a", "1"), ("b", "2")], {"order_token": "3"}, "missing"),
-        ({}, [("a", "1"), ("b", "2")], {"order_token": "1", "scope": "b"}, "missing"),
-        ({}, [("", "1"), ("b", "1")], {"order_token": "1"}, "ambiguous"),
-        ({}, [("a", "1"), ("b", "1")], {"order_token": "1", "scope": "b"}, "b"),
-        ({"scope": "order_token"}, [("", "1"), ("b", "2")], {"order_token": "2", "scope": "b"}, "b"),
-        ({"scope": "order_token"}, [("", "1"), ("b", "2")], {"order_token": "2"}, "missing"),
+        ([("", None), ("spring", None)], {"order_id": "spring"}, "spring"),
+        ([("", None)], {"order_id": "spring"}, "missing"),
+        ([("a", "1"), ("b", "2")], {"order_token": "2"}, "b"),
+        ([("a", "1"), ("b", "2")], {"order_token": "3"}, "missing"),
+        ([("a", "1"), ("b", "2")], {"order_token": "1", "order_id": "b"}, "b"),
+        ([("", "1"), ("b", "1")], {"order_token": "1"}, "ambiguous"),
     ],
 )
-async def test_resolve_finds_the_entry_of_its_scope_or_order(
-    policy: dict[str, Any], approvals: list[tuple[str, str | None]], arguments: dict[str, str], found: str
+async def test_resolve_finds_the_entry_of_its_order_or_order_token(
+    approvals: list[tuple[str, str | None]], arguments: dict[str, str], found: str
 ) -> None:
-    shop = Shop(*[connection_lost()] * len(approvals), **policy)
-    for scope, order in approvals:
-        await shop.result(request=approval_request(order_token=order), scope=scope)
+    shop = Shop()
+    for order, token in approvals:
+        other = Shop(connection_lost())  # so that an order does not stop the next one
+        await other.result(request=approval_request(order_token=token), order_id=order)
+        entry, subject = await other.entry(), {}
+        subject = {name: getattr(entry, name) for name in ("customer", "order", "order_token")}
+        await shop.open_ledger()
+        settlement = Settlement(state=State.UNKNOWN)
+        await shop.ledger.settle(
+            entry.key, token="t", payload=entry.payload, settlement=settlement, subject=Subject(**subject)
+        )
     if found in ("missing", "ambiguous"):
         error = await error_of(shop, "refused", **arguments)
         assert error.state == found
-        assert ("pass the scope" in str(error)) is (found == "ambiguous")
+        assert ("pass the order_id" in str(error)) is (found == "ambiguous")
     else:
-        assert (await stated(shop, "refused", **arguments)).scope == found
-    states = {each.scope: each.state for each in await shop.entries()}
-    assert states == {scope: State.REFUSED if scope == found else State.UNKNOWN for scope, _ in approvals}
+        assert (await stated(shop, "refused", **arguments)).order == found
+    states = {each.order: each.state for each in await shop.entries()}
+    assert states == {order: State.REFUSED if order == found else State.UNKNOWN for order, _ in approvals}
 
 
 async def test_resolve_finds_the_entry_of_an_old_key() -> None:
@@ -215,7 +220,7 @@ async def test_resolve_finds_the_entry_of_an_old_key() -> None:
         ({"source": " "}, "source"),
         ({"source": 7}, "source"),
         ({"source": FISCAL_CODE}, "source"),
-        ({"scope": None}, "scope"),
+        ({"order_id": None}, "order_id"),
         ({"note": "anna@example.com"}, "note"),
         ({"note": 17}, "note"),
         ({"order_token": 42}, "order_token"),
@@ -227,11 +232,6 @@ async def test_resolve_with_a_wrong_argument_names_it(argument: dict[str, Any], 
     with pytest.raises(InvalidRequestError) as caught:
         await Shop().client.resolve(**{**right, **argument})
     assert [(each.field, each.code.partition(".")[0]) for each in caught.value.problems] == [(problem,) * 2]
-
-
-async def test_resolve_without_a_required_order_token_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match="order_token: is required"):
-        await stated(Shop(scope="order_token"), "approved")
 
 
 async def test_resolve_without_ledger_is_a_configuration_error() -> None:
@@ -273,7 +273,7 @@ async def test_resolve_prefers_a_decision_then_the_newer_key(newer: State, older
         await shop.ledger.claim(key, token="t", payload="p", lease=60)
         await shop.ledger.settle(key, token="t", payload="p", settlement=Settlement(state=state))
     places = [Place("newer", NO_SUBJECT), Place("older", NO_SUBJECT)]
-    entry = await find_entry(shop.ledger, places, by_order=False)
+    entry = await find_entry(shop.ledger, places)
     assert isinstance(entry, Entry)
     assert entry.key == found
 

@@ -50,7 +50,7 @@ async def test_span_has_the_reason_why_nothing_was_sent() -> None:
     shop, recorder = recorded(timed_out(), ledger=ledger)
     results = [await shop.result(), await shop.result()]
     results.append(await shop.result(request=approval_request(amount=99_000)))
-    ledger.faults["claim"] = broken
+    ledger.faults["entries_of"] = broken
     results.append(await shop.result())
     traces = [span.context and format_trace_id(span.context.trace_id) for span in recorder.spans(CALL)]
     assert [getattr(error, "trace_id", None) for error in results] == traces

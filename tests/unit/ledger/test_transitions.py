@@ -10,7 +10,7 @@ from loanasync.ledger.model import HISTORY_LENGTH
 from loanasync.ledger.transitions import LEASE_EXPIRED, as_read, claim, settle
 from support.settlements import HELD, LOST, REFUSAL, RELEASED, UNKNOWN, approval, by_person
 
-SUBJECT = Subject(customer="customer", order="order", scope="spring")
+SUBJECT = Subject(customer="customer", order="A-1001", order_token="order")
 RESPONSE = {"status": 500, "body": b"\x00body", "fault": "cut off"}
 
 
@@ -140,15 +140,15 @@ def test_response_stays_until_a_decision_a_release_or_another_response(state: St
 
 
 def test_claim_and_settlement_write_payload_and_subject() -> None:
-    before = entry(State.RELEASED, customer="anna", order="1", scope="spring")
+    before = entry(State.RELEASED, customer="anna", order="1", order_token="spring")
     subject = Subject(customer="anna", order="2")
     for given, expected in (({}, ("anna", "1", "spring")), ({"subject": subject}, ("anna", "2", ""))):
         after = claimed(before, token="u", **{"payload": "other", **given})  # type: ignore[arg-type]
         assert after is not None
-        assert (after.payload, after.customer, after.order, after.scope) == ("other", *expected)
+        assert (after.payload, after.customer, after.order, after.order_token) == ("other", *expected)
     created = settled(None, settlement=REFUSAL, subject=SUBJECT)
     assert created is not None
-    assert (created.customer, created.order, created.scope) == ("customer", "order", "spring")
+    assert (created.customer, created.order, created.order_token) == ("customer", "A-1001", "order")
     late = settled(before, token="old", payload="own", settlement=REFUSAL)
     assert late is not None
     assert (late.payload, late.customer, late.token) == ("own", "anna", "old")

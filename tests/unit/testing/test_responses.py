@@ -148,8 +148,8 @@ async def test_computed_chooses_by_the_request_and_may_be_nested() -> None:
         return computed(lambda _: refused()) if sent.body["amount"] == 90_000 else approved()
 
     client = scripted_client(computed(by_amount), computed(by_amount))
-    assert (await client.approve(CODE, approval_request())).approved
-    assert not (await client.approve(CODE, approval_request(amount=90_000), scope="2")).approved
+    assert (await client.approve(CODE, approval_request(), order_id="1")).approved
+    assert not (await client.approve(CODE, approval_request(amount=90_000), order_id="2")).approved
     with pytest.raises(TypeError, match="expected a scripted response, not NoneType: use approved"):
         await scripted_client(computed(lambda _: None)).create_request({})  # type: ignore[arg-type, return-value]
 

@@ -46,8 +46,8 @@ async def test_spans_are_returned_by_name_in_the_order_of_their_ends() -> None:
 async def test_metrics_are_summed_and_counted_by_attributes() -> None:
     recorder = TelemetryRecorder()
     client = recorded(recorder, system_error(), approved(), refused(), refused())
-    for scope in ("1", "2", "3"):
-        await client.approve(CODE, approval_request(), scope=scope)
+    for order in ("1", "2", "3"):
+        await client.approve(CODE, approval_request(), order_id=order)
     calls = recorder.metric("loanasync.call.duration")
     assert calls.count == 3
     assert 0 < calls.sum < 5

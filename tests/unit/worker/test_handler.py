@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import format_trace_id
 
 from loanasync import LoanError, RetryPolicy, Telemetry, Timeout, errors
+from loanasync.bulk.trouble import next_step
 from loanasync.ledger import State, resolve
 from loanasync.testing import (
     ScriptedResponse,
@@ -26,7 +27,6 @@ from loanasync.testing import (
     system_error,
 )
 from loanasync.worker import handle, message
-from loanasync.worker.handler import next_step
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, broken
 from support.virtual_time import VirtualTime
@@ -81,7 +81,7 @@ async def test_payload_mismatch_is_final() -> None:
     shop = Shop(approved())
     await result(shop)
     ended = await result(shop, amount=46_000)
-    assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("error", "approved", False)
+    assert (ended["status"], ended["outcome"], ended["repeatable"]) == ("failed", "approved", False)
     assert (ended["error"]["type"], ended["not_stored"]) == ("PayloadMismatchError", None)
 
 

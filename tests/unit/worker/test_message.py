@@ -16,8 +16,15 @@ from support.builders import APPROVAL_REQUESTS, FISCAL_CODE, additional_data, ap
 
 @given(APPROVAL_REQUESTS)
 def test_message_through_json_gives_the_same_request(request: ApprovalRequest) -> None:
-    received = json.loads(json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, scope="7")))
-    expected = {"fiscal_code": FISCAL_CODE, "request": request, "additional_data_needed": True, "scope": "7"}
+    received = json.loads(
+        json.dumps(message(FISCAL_CODE, request, additional_data_needed=True, order_id="7"))
+    )
+    expected = {
+        "fiscal_code": FISCAL_CODE,
+        "request": request,
+        "additional_data_needed": True,
+        "order_id": "7",
+    }
     assert arguments_of(received) == expected
 
 
@@ -53,13 +60,13 @@ def test_invalid_message_is_reported_with_its_problems(received: Any, text: str)
 
 
 async def test_message_values_are_checked_by_the_request_rules() -> None:
-    # A null scope from another language is not text, and it would lead to another entry than "".
-    received = {**MESSAGE, "fiscal_code": None, "scope": None}
+    # A null order_id from another language is not text, and it would lead to another entry than "".
+    received = {**MESSAGE, "fiscal_code": None, "order_id": None}
     received["request"] = {**MESSAGE["request"], "amount": "450"}
     async with scripted_client(approved(), ledger=MemoryLedger()) as client:
         ended = json.loads(json.dumps(await handle(client, received)))
     assert ended["status"] == "rejected"
     problems = [Problem(**each) for each in ended["error"]["problems"]]
-    assert {each.code for each in problems} == {"amount.type", "fiscal_code.required", "scope.type"}
+    assert {each.code for each in problems} == {"amount.type", "fiscal_code.required", "order_id.type"}
     [amount] = [each for each in problems if each.field == "amount"]
     assert amount.text("it") == "Inserire un importo tra 50,00 e 15.000,00 euro."

@@ -1,0 +1,120 @@
+"""The client of `approve-many`: it looks up rows, and creates loan requests (spec §1.1, §4.3)."""
+
+from collections.abc import Mapping
+from secrets import token_hex
+from typing import Any, cast
+
+from loanasync import (
+    AlreadyEvaluatedError,
+    ApprovalRequest,
+    InFlightError,
+    LoanClient,
+    LoanError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    UserNotFoundError,
+)
+from loanasync._protocol.endpoints import APPROVE, Call
+from loanasync._results import Decision
+from loanasync._validation.rules import normalize_fiscal_code
+from loanasync.bulk import FileRow, RowResult
+from loanasync.bulk.rows import arguments_of, result_of
+from loanasync.ledger import Entry, Settlement, State
+from loanasync.ledger.guard import LedgerGuard
+from loanasync.ledger.keys import Approval, places_of_call
+
+CREATED = "created"  # note of an entry whose loan request may have been created
+_CREATED = Settlement(state=State.RELEASED, note=CREATED)
+_LEASE = 60.0  # seconds
+
+
+class BulkClient(LoanClient):
+    """A client whose `approve_many` creates the loan requests of the rows in `bodies` first.
+
+    The specification does not say whether a creation may be repeated. So it is noted in the ledger before it
+    is sent. A noted row is approved first, and created only if the service does not know the customer.
+    """
+
+    bodies: dict[tuple[str, str], Mapping[str, Any]]
+    """The bodies of the creations, by customer and order."""
+    noted: set[tuple[str, str]]
+    """Customers and orders whose creation this run has noted: a long history of an entry forgets the note."""
+
+    @property
+    def _guard(self) -> LedgerGuard:
+        return cast("LedgerGuard", self._ledger_guard)
+
+    async def look_up(self, index: int, row: FileRow) -> RowResult | None:
+        """Return what is known of a row, and send nothing. None: it may be sent.
+
+        Raises:
+            LoanError: The ledger cannot be read.
+        """
+        try:
+            code, request, needed, order = arguments_of(row)
+        except LoanError as error:
+            return result_of(index, row, error)
+        known = await self.known(code, order_id=order)
+        key, state = known.entry or "", known.state
+        if state in ("none", "released"):
+            return None
+        if state == "inflight":
+            return result_of(index, row, InFlightError("approve", key))
+        if state in ("unknown", "lost", "held"):
+            return result_of(index, row, OutcomeUnknownError("approve", key, state, known.note))
+        call = APPROVE.prepare(self._options, code, request, additional_data_needed=needed, order_id=order)
+        if known.decision is None or not await self._has_same_data(call, key):
+            return result_of(index, row, PayloadMismatchError("approve", key, state))
+        return result_of(index, row, known.decision)
+
+    async def _has_same_data(self, call: object, key: str) -> bool:
+        entry = await self._guard.ledger.get(key)
+        if not isinstance(call, Call) or entry is None:
+            return False
+        places = places_of_call(call, (await self._guard.keys()).secrets)
+        return entry.payload in ("", *(each.payload for each in places if each.key == key))
+
+    async def _approve_row(
+        self, fiscal_code: str, request: ApprovalRequest, *, order_id: str = "", **options: Any
+    ) -> Decision:
+        code = normalize_fiscal_code(fiscal_code)
+        body = self.bodies.get((code, order_id))
+        is_new = body is not None and await self._note(code, order_id)
+        if body is not None and is_new:
+            await self._create(body)
+        try:
+            return await super()._approve_row(fiscal_code, request, order_id=order_id, **options)
+        except UserNotFoundError:
+            if body is None or is_new:
+                raise
+        await self._create(body)
+        return await super()._approve_row(fiscal_code, request, order_id=order_id, **options)
+
+    async def _note(self, code: str, order_id: str) -> bool:
+        """Note the creation of a loan request. Return False if one may have been sent, or nothing is sent."""
+        known = await self.known(code, order_id=order_id)
+        if (code, order_id) in self.noted or known.state not in ("none", "released"):
+            return False
+        ledger, token = self._guard.ledger, token_hex(16)
+        place = (await self._guard.places(Approval(self._options.shop.shop_id, code, order_id)))[0]
+        found = await ledger.get(known.entry or "")
+        if found is not None and CREATED in (found.note, *(each.note for each in found.history)):
+            return False
+        if found is not None:  # a settlement of another claim would not be accepted
+            await ledger.claim(place.key, token=token, payload="", lease=_LEASE, subject=place.subject)
+        entry: Entry = await ledger.settle(
+            place.key, token=token, payload="", settlement=_CREATED, subject=place.subject
+        )
+        is_noted = entry.token == token
+        if is_noted:
+            self.noted.add((code, order_id))
+        return is_noted
+
+    async def _create(self, body: Mapping[str, Any]) -> None:
+        try:
+            await self.create_request(body)
+        except AlreadyEvaluatedError:
+            return  # so the request exists, and the ledger may have its decision
+        except LoanError as error:
+            if error.outcome != "unknown":  # then the approval shows whether the request exists
+                raise

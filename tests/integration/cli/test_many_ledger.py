@@ -1,0 +1,359 @@
+"""The ledger as the only memory of ``approve-many``: other results, corrected rows, kills and other runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loanasync import LedgerUnavailableError, LoanClient
+from loanasync.ledger import Settlement, State
+from loanasync.sandbox import Sandbox
+from support.cli import Bulk, create, environment, make_row, read, run, start, table, wait_for, write
+from support.ledger_file import change, create_at, listed
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def test_other_results_and_another_file_ask_nobody_again(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", "refused", "resetafter")
+    assert bulk.run()[0] == 3
+    first = [{**line, "at": "", "sent": False} for line in read(bulk.out)]
+    for out in (bulk.out, tmp_path / "again.jsonl"):
+        code, output = bulk.run(out=out)
+        assert (code, table(output)["approved"][:2], bulk.calls) == (3, (1, 0), 3)
+        kept = ("line", "status", "fiscal_code", "redirect_url", "amount_cents", "entry")
+        assert [[line[name] for name in kept] for line in read(out)] == [
+            [line[name] for name in kept] for line in first
+        ]
+    other = write(tmp_path / "other.jsonl", [make_row("approved"), *reversed(bulk.rows)])
+    create(served, read(other)[:1])
+    assert run(served, "approve-many", other, "-o", tmp_path / "other.out").returncode == 3
+    assert [line["status"] for line in read(tmp_path / "other.out")] == [
+        "approved", "unknown", "refused", "approved"
+    ]  # fmt: skip
+    assert bulk.calls == 4
+
+
+def test_row_decided_with_other_data_fails_with_that_reason(tmp_path: Path, served: Sandbox) -> None:
+    bulk, rejected = Bulk(tmp_path, served, "approved", "refused"), tmp_path / "rejected.jsonl"
+    assert bulk.run()[0] == 0
+    write(bulk.file, [{**row, "amount": 60_000} for row in bulk.rows])
+    code, output = bulk.run("--rejected", rejected)
+    assert (code, bulk.calls, table(output)["failed"]) == (1, 2, (2, 0, "1,200.00"))
+    assert [(line["status"], line["error"]) for line in read(bulk.out)] == [
+        ("failed", "PayloadMismatchError")
+    ] * 2
+    assert len(read(rejected)) == 2
+    assert "other data" in read(rejected)[0]["loanasync_reason"]
+    write(bulk.file, bulk.rows)
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved", "refused"], 2)
+
+
+def test_corrected_row_is_sent_and_takes_no_decision_of_another(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", make_row("approved", amount=1), "approved")
+    assert bulk.run("--skip-invalid")[0] == 1
+    assert bulk.statuses == ["approved", "rejected", "approved"]
+    rows = [
+        make_row("approved"),
+        {**bulk.rows[1], "amount": 45_000},
+        bulk.rows[2],
+    ]  # another customer on line 1
+    create(served, rows[:1])
+    write(bulk.file, rows)
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"] * 3, 4)
+    assert [line["fiscal_code"] for line in read(bulk.out)] == [row["fiscal_code"] for row in rows]
+
+
+def test_second_row_of_an_order_is_a_duplicate_also_after_a_correction(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    row = make_row("approved")
+    bulk = Bulk(tmp_path, served, {**row, "amount": 1}, row)
+    for code, expected in ((1, "rejected"), (1, "approved")):
+        assert bulk.run("--skip-invalid")[0] == code
+        assert bulk.statuses == [expected, "rejected"]
+        assert "duplicate of line 1" in read(bulk.out)[1]["message"]
+        write(bulk.file, [row, row])
+
+
+def test_each_row_needs_its_order_unless_customers_have_one_approval(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row("approved", order_id=None) for _ in range(2)]
+    bulk = Bulk(tmp_path, served, *rows)
+    code, output = bulk.run()
+    assert (code, "order_id: is required" in output, bulk.calls) == (2, True, 0)
+    assert "pass --one-per-customer" in output
+    header = tmp_path / "rows.csv"
+    header.write_text(",".join(rows[0]) + "\n" + ",".join(map(str, rows[0].values())), encoding="utf-8")
+    done = run(served, "approve-many", header, "-o", bulk.out)
+    assert (done.returncode, "pass --one-per-customer" in done.stderr) == (2, True)
+    assert (bulk.run("--one-per-customer")[0], bulk.calls) == (0, 2)
+    write(bulk.file, [{**row, "order_id": "A-1"} for row in rows])
+    code, output = bulk.run("--one-per-customer")
+    assert (code, "the rows have orders: leave it out" in output) == (2, True)
+
+
+def test_results_of_another_ledger_are_refused(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as in another container, or of another account: they would ask each customer again."""
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    line = Path(f"{bulk.out}.ledger").read_text(encoding="utf-8")
+    assert line.rstrip("\n").partition(" ")[2] == str(bulk.ledger)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    for option in ((), ("--dry-run",)):
+        code, output = bulk.run(*option)
+        assert (code, f"was written with the ledger {bulk.ledger}" in output) == (2, True), output
+    assert not [*(tmp_path / "other").rglob("*.db")], "no ledger is created"
+    assert (bulk.run("--ledger", bulk.ledger)[0], bulk.calls) == (0, 1)
+    create_at(other := tmp_path / "other.db", served.base_url)
+    assert "pass --ledger" in bulk.run("--ledger", other)[1]
+    Path(f"{bulk.out}.ledger").unlink()
+    code, output = bulk.run()
+    assert (code, f"{bulk.out}.ledger is missing, so its ledger is not known" in output) == (2, True)
+    assert [*tmp_path.glob("*.ledger")] == []
+    assert bulk.calls == 1
+
+
+def test_default_ledger_is_that_of_the_service_and_the_shop(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    with Sandbox.in_thread() as other:
+        create(other, bulk.rows)
+        assert run(other, "approve-many", bulk.file, "-o", tmp_path / "other.jsonl").returncode == 0
+    assert len([*(tmp_path / "loanasync" / "ledgers").glob("*.db")]) == 2
+
+
+def test_run_without_a_usable_state_folder_says_pass_ledger(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    code, output = bulk.run()
+    assert (code, output.count("pass --ledger"), bulk.calls) == (2, 1, 0)
+    monkeypatch.setattr(Path, "expanduser", lambda _: (_ for _ in ()).throw(RuntimeError))
+    assert "there is no home directory): pass --ledger" in bulk.run()[1]
+
+
+@posix
+def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
+    tmp_path: Path, served: Sandbox
+) -> None:
+    bulk = Bulk(tmp_path, served, *["approved"] * 6, "hangafter", "hangafter", "approved")
+    process = start(served, *bulk.command("--concurrency", "2"))
+    wait_for(lambda: bulk.calls == 8)
+    message = f"another run is writing to {bulk.out}: wait until it ends, then run this command again\n"
+    assert (bulk.run(), bulk.calls) == ((75, message), 8)
+    process.kill()  # which releases the lock, also while the process is a zombie
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not bulk.out.exists()
+    _, output = bulk.run("--dry-run")
+    assert {name: number for name, (number, *_) in table(output).items()} == {
+        "new": 1, "decided": 6, "in flight": 2, "total": 9
+    }  # fmt: skip
+    # Their leases expire while the next run waits.
+    longer = "UPDATE entries SET lease_end = lease_end - 66 WHERE state = 'inflight'"
+    change(bulk.ledger, longer)
+    part = tmp_path / "out.jsonl.abc.part"
+    part.touch()
+    code, output = bulk.run()
+    assert "waiting for 2 rows in flight in another run, which may have been killed: at most 70 s" in output
+    expected = ["approved"] * 6 + ["unknown"] * 2 + ["approved"]
+    assert (code, bulk.statuses, bulk.calls, part.exists()) == (3, expected, 9, False)
+    process.communicate()
+    assert {each["note"] for each in listed(bulk.ledger) if each["state"] == "unknown"} == {
+        "the lease expired"
+    }
+
+
+# Kills its own process before or after one call of a function, to simulate a crash at that point.
+KILLER = """
+import importlib, os, signal, sys
+
+module, name, when, number = sys.argv[1:5]
+*parents, last = name.split(".")
+owner = importlib.import_module(module)
+for each in parents:
+    owner = getattr(owner, each)
+real, calls = getattr(owner, last), 0
+
+def step(moment):
+    global calls
+    calls += moment == "before"
+    if (moment, calls) == (when, int(number)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def wrapped_async(*arguments, **named):
+    step("before")
+    result = await real(*arguments, **named)
+    step("after")
+    return result
+
+def wrapped(*arguments, **named):
+    step("before")
+    result = real(*arguments, **named)
+    step("after")
+    return result
+
+setattr(owner, last, wrapped if name == "os.fsync" else wrapped_async)
+sys.argv[1:] = sys.argv[5:]
+from loanasync.cli import main
+main()
+"""
+_SQLITE = "loanasync.ledger.sqlite SqliteLedger."
+_CREATE = "loanasync LoanClient.create_request"
+POINTS = [
+    *((f"{_SQLITE}open", when, 1) for when in ("before", "after")),
+    *((f"{_SQLITE}claim", when, 2) for when in ("before", "after")),
+    (f"{_SQLITE}settle", "before", 4),
+    (_CREATE, "before", 2),
+]
+
+
+@posix
+@pytest.mark.parametrize(
+    ("where", "when", "number"),
+    [
+        (f"{_SQLITE}settle", "after", 4),
+        (_CREATE, "after", 2),
+        ("loanasync.cli.files os.fsync", "after", 1),
+        *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS),
+    ],
+)
+def test_kill_at_any_point_repeats_no_request(
+    tmp_path: Path, served: Sandbox, where: str, when: str, number: int
+) -> None:
+    rows = [make_row(tag) for tag in ("approved", "refused", "approved")]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out, "--create", "--concurrency", "1")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, *map(str, (*where.split(), when, number, *command))],
+        env=environment(served), check=False, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ledgers = [*(tmp_path / "loanasync").rglob("*.db")]
+    if ledgers and (where, when) != (f"{_SQLITE}open", "before"):
+        change(ledgers[0], "UPDATE entries SET lease_end = 0 WHERE state = 'inflight'")
+    codes = {run(served, *command).returncode for _ in range(2)}
+    found = [line["status"] for line in read(out)]
+    # The outcome is unknown only if the request may have been sent and no decision was recorded.
+    assert codes == {3 if "unknown" in found else 0}
+    for operation in ("create_request", "approve"):
+        asked = [call.fiscal_code for call in served.journal.calls(operation=operation)]
+        # A customer whose creation was noted, and not sent, is approved first, and not found.
+        again = operation == "create_request" or (where, when) == (_CREATE, "before")
+        assert len(asked) == len({*asked}) or again
+    decided = [call.fiscal_code for call in served.journal.calls(operation="approve")]
+    assert 3 - found.count("unknown") <= len({*decided}) <= 3
+    assert [line["line"] for line in read(out)] == [1, 2, 3]
+
+
+@posix
+def test_noted_creation_is_approved_first(tmp_path: Path, served: Sandbox) -> None:
+    """The specification does not say whether a creation may be repeated."""
+    rows = [make_row("approved"), make_row("approved", amount=1)]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    command = ("approve-many", file, "-o", out, "--create", "--skip-invalid")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, *map(str, (*_CREATE.split(), "after", 1, *command))],
+        env=environment(served), check=False, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    [ledger] = (tmp_path / "loanasync").rglob("*.db")
+    assert [(each["state"], each["note"]) for each in listed(ledger)] == [("released", "created")]
+    assert run(served, *command).returncode == 1
+    assert len(served.journal.calls(operation="create_request")) == 1
+    write(file, [rows[0], {**rows[1], "amount": 45_000}])
+    assert (run(served, *command).returncode, [line["status"] for line in read(out)]) == (0, ["approved"] * 2)
+    assert len(served.journal.calls(operation="create_request")) == 2
+
+
+def test_creation_is_not_repeated_after_many_releases_of_the_row(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of an entry keeps 20 changes, and a busy ledger may undo more claims of a row."""
+    rows = [make_row("approved"), make_row("approved")]
+    file, out, left = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl", [None] * 25
+    real = LoanClient._approve_row
+
+    async def often_unavailable(client: Any, *arguments: Any, **options: Any) -> Any:
+        created = served.journal.calls(operation="create_request", fiscal_code=rows[1]["fiscal_code"])
+        if left and created and arguments[0] == rows[1]["fiscal_code"]:
+            left.pop()
+            key = (await client.known(arguments[0], order_id=options["order_id"])).entry
+            await client.ledger.claim(key, token=f"{len(left)}", payload="", lease=60.0)
+            undone = Settlement(state=State.RELEASED, note="not sent")
+            await client.ledger.settle(key, token=f"{len(left)}", payload="", settlement=undone)
+            raise LedgerUnavailableError("approve", key, "TimeoutError")
+        return await real(client, *arguments, **options)
+
+    monkeypatch.setattr("loanasync.bulk.worker_pool._CHECK", 0.001)
+    monkeypatch.setattr("loanasync.bulk.worker_pool._LONGEST_DELAY", 0.001)
+    monkeypatch.setattr(LoanClient, "_approve_row", often_unavailable)
+    done = run(served, "approve-many", file, "-o", out, "--create", "--concurrency", "1")
+    assert (done.returncode, left) == (0, [])
+    assert len(served.journal.calls(operation="create_request")) == 2
+
+
+@posix
+def test_two_runs_with_other_results_ask_each_customer_once(tmp_path: Path, served: Sandbox) -> None:
+    bulk, out = Bulk(tmp_path, served, *["slow50"] * 60), tmp_path / "second.jsonl"
+    processes = [start(served, *bulk.command("--concurrency", "8", out=each)) for each in (bulk.out, out)]
+    assert [process.communicate(timeout=120)[1] and process.returncode for process in processes] == [0, 0]
+    assert bulk.calls == 60
+    for each in (bulk.out, out):
+        assert [line["status"] for line in read(each)] == ["approved"] * 60
+
+
+def test_copied_results_and_ledger_continue_elsewhere(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of state is moved with the results, for example to another machine."""
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    shutil.move(tmp_path / "loanasync", tmp_path / "moved" / "loanasync")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "moved"))
+    assert (bulk.run()[0], bulk.calls) == (0, 1)
+
+
+def test_resolution_of_a_person_is_in_the_next_results(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "resetafter")
+    assert bulk.run()[0] == 3
+    [entry] = listed(bulk.ledger)
+    resolve = (
+        "ledger",
+        "resolve",
+        entry["key"],
+        "--as",
+        "approved",
+        "--note",
+        "ticket 1",
+        "--ledger",
+        bulk.ledger,
+    )
+    assert run(served, *resolve).returncode == 0
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"], 1)
+
+
+@pytest.mark.parametrize("operation", ["claim", "settle"])
+def test_failing_ledger_stops_the_run_and_keeps_every_decision(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    bulk = Bulk(tmp_path, served, *["approved"] * 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"loanasync.ledger.sqlite.SqliteLedger.{operation}", fail)
+        code, output = bulk.run("--concurrency", "1")
+    assert code == (1 if operation == "claim" else 0), output
+    assert bulk.statuses == (["not_sent"] * 3 if operation == "claim" else ["approved"] * 3)
+    assert ("3 decisions could not be recorded in the ledger" in output) == (operation == "settle")
+    assert json.loads(bulk.out.read_text(encoding="utf-8").splitlines()[0])["line"] == 1
