@@ -134,7 +134,7 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
         return None if adds_redirect else "unchanged"
     if entry.state is State.INFLIGHT:
         return "inflight"
-    if entry.state.is_decided:
+    if entry.state.is_decided or entry.state is State.ERASED:
         return "contradicts"
     if statement.state is not State.RELEASED:
         # A client releases an entry only with proof that the service evaluated nothing. It may still be held.

@@ -78,6 +78,7 @@ TABLE = {
     "held": "..i. rulhA R. .Rh",
     "approved": ".... ..... .. ...",
     "refused": ".... ..... .. ...",
+    "erased": ".... ..... .. ...",
     "released by a person": "i... rulhA R. .Rh",
     "approved by a person": ".... ..... .. .Rh",
     "refused by a person": ".... ..... .. .Rh",
