@@ -18,7 +18,7 @@ try:
     from nats.errors import TimeoutError as NatsTimeoutError
     from nats.js.api import ConsumerConfig, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
     from nats.js.client import JetStreamContext
-    from nats.js.errors import BadRequestError, NotFoundError
+    from nats.js.errors import APIError, BadRequestError, NotFoundError
     from taskiq import AsyncBroker, BrokerMessage
     from taskiq_nats import PullBasedJetStreamBroker
 
@@ -31,6 +31,7 @@ __all__ = ["DeadLetters", "JetStream"]
 _NAME_IN_USE = 10058  # error code: a stream of this name exists, with another configuration
 _FETCH_TIMEOUT = 2.0  # seconds of one fetch; a server that was restarted has lost the pending fetches
 _DELAY = "Loanasync-Delay"  # header: seconds to wait after the first delivery
+_NOT_DELETED = 10057  # error of the server for a message that is not there
 _REASON = "Loanasync-Reason"  # header of a dead letter
 _IF_FIRST = "Nats-Expected-Last-Subject-Sequence"  # header: publish only if the subject has this number
 _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")  # of a stream
@@ -264,8 +265,10 @@ class DeadLetters(DeadLettersBase):
         stream = await self._stream()
         try:
             return await stream.delete_msg(self._dead, int(letter.id))
-        except NotFoundError:
-            return False
+        except APIError as error:
+            if isinstance(error, NotFoundError) or error.err_code == _NOT_DELETED:
+                return False
+            raise
 
     async def aclose(self) -> None:
         """Close the connection."""
