@@ -24,7 +24,14 @@ from loanasync import (
 from loanasync.ledger import Entry, Ledger, PostgresLedger, RedisLedger, SqliteLedger, State, import_orphans
 from loanasync.ledger.drivers import may_repeat
 from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, not_connected, refused
-from support.ledger_clients import FailingLedger, Shop, create, held_response, orphans_in
+from support.ledger_clients import (
+    FailingLedger,
+    Shop,
+    create,
+    held_response,
+    of_another_process,
+    orphans_in,
+)
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
 from support.settlements import REFUSAL, claim, settle
@@ -266,7 +273,8 @@ async def test_unsent_claim_is_recognized_by_its_client_only(
     assert isinstance(await shop.result(), LedgerUnavailableError)
     ledger.is_down = False
     assert (await shop.entry()).state is state
-    assert isinstance(await shop.result(shop.new_client(), wait=0), of_another)
+    other = shop.new_client(ledger=of_another_process(ledger))
+    assert isinstance(await shop.result(other, wait=0), of_another)
     assert isinstance(await shop.approve(wait=0), Approved)
     assert len(shop.script.sent) == 1
 
