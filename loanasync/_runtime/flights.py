@@ -6,7 +6,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import cached_property, partial
+from functools import partial
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
@@ -450,12 +450,10 @@ class Flights:
         self.pipeline = pipeline
         self.guard = guard
         self.shared = memory
+        # For a client that shares none, and for approvals that a mock decides. It is created here, because
+        # two threads could create two on first use.
+        self._separate = Memory()
         self._followers: set[asyncio.Task[Any]] = set()
-
-    @cached_property
-    def _separate(self) -> Memory:
-        """The memory of a client that shares none, and for the approvals that a mock decides."""
-        return Memory()
 
     @property
     def memory(self) -> Memory:

@@ -352,7 +352,7 @@ class DirectConnection(asyncio.Protocol):
             result.judge = self.judge
         receive(result)
         if self._receive is receive:
-            self._receive = None
+            self._receive = self._result = None  # breaks a reference cycle
 
     def cancel(self) -> None:
         """End the exchange without a result. Keep the connection if nothing of the request was written."""
