@@ -451,8 +451,8 @@ class Flights:
         self.pipeline = pipeline
         self.guard = guard
         self.shared = memory
-        # For a client that shares none, and for approvals that a mock decides. It is created here, because two
-        # threads could create two on first use.
+        # For a client that shares none, and for approvals that a mock decides. It is created here, because
+        # two threads could create two on first use.
         self._separate = Memory()
         self._followers: set[asyncio.Task[Any]] = set()
 
