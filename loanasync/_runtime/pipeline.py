@@ -116,13 +116,13 @@ class LoopResources:
     """
 
     def __init__(self, transport: Transport | DirectTransport, slots: int | None) -> None:
-        self.direct = transport if isinstance(transport, DirectTransport) else None
+        self.direct: DirectTransport | None = transport if isinstance(transport, DirectTransport) else None
         self.transport: Transport = (
             transport.through_session if isinstance(transport, DirectTransport) else transport
         )
         self._opened = transport
         self.is_own: bool = isinstance(self.transport, SessionTransport) and self.transport.is_owned
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
         self.timer: SharedTimer[Caller] = SharedTimer(self.loop, end_wait)
