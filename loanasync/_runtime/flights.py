@@ -584,7 +584,7 @@ class Flights:
                     wake(caller)
                 limit = CLOSE_TIMEOUT if is_late else within
                 if limit is not None:
-                    timer.set(caller, loop.time() + limit + GRACE)
+                    timer.set(caller, (now := loop.time()) + limit + GRACE, now)
                 await caller
             except BaseException:
                 self._leave(flight, caller)

@@ -113,9 +113,8 @@ class Scheduler:
         self.busy: set[DirectConnection] = set()
         self._queue: deque[DirectConnection] = deque()
         self._ended: deque[DirectConnection] = deque()
-        self.timer: SharedTimer[DirectConnection] = SharedTimer(
-            loop, _interrupt
-        )  # of exchanges and idle connections
+        # Of exchanges and idle connections.
+        self.timer: SharedTimer[DirectConnection] = SharedTimer(loop, _interrupt)
 
     def add(self, connection: "DirectConnection") -> None:
         """Queue the connection's request, which is written in the next iteration of the event loop."""
@@ -374,12 +373,13 @@ class DirectConnection(asyncio.Protocol):
     def _store(self) -> None:
         """Keep the connection as an idle one."""
         self.was_used = True
+        now = self._scheduler.loop.time()
         if self._status:  # else nothing was sent, and the connection has been idle for longer
             announced = _ANNOUNCED.search(self._headers.get("Keep-Alive", ""))
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
-            self._fresh_until = self._scheduler.loop.time() + limit
+            self._fresh_until = now + limit
         self.expires_at = self._fresh_until
-        self._scheduler.timer.set(self, self.expires_at)
+        self._scheduler.timer.set(self, self.expires_at, now)
         self.origin.idle[self] = None
         if self.origin.waiting:  # else the waiting call would get no connection while this one is idle
             waiting = next(iter(self.origin.waiting))  # the one that waits longest
