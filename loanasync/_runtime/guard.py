@@ -4,7 +4,7 @@ from collections import OrderedDict
 from logging import WARNING
 from struct import Struct
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 from loanasync._forks import ForkSafe
 from loanasync._log import log
@@ -52,19 +52,22 @@ def state_of(result: Outcome | LoanError) -> EntryState:
 
 
 class Claim:
-    """The right to send the request of one approval. Its owner settles it when the request has ended."""
+    """The right to send the request of one call. Its owner settles it when the request has ended.
+
+    This class has nothing to record. The claims of approvals override its methods.
+    """
 
     __slots__ = ()
 
     def settle_now(self, result: Outcome | LoanError) -> bool:
-        """Record the result without awaiting, and keep it; return False if that is not possible."""
+        """Record the result, which is then that of the call. Return False if `settle` must be awaited."""
         del result
-        return False
+        return True
 
     def interrupt_now(self, error: BaseException) -> bool:
-        """Do what `interrupt` does without awaiting; return False if that is not possible."""
+        """Do what `interrupt` does. Return False if that must be awaited."""
         del error
-        return False
+        return True
 
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """Record the result of the request; return the result of the call."""
@@ -78,15 +81,16 @@ class Claim:
         """Note that nobody settles the claim, because its event loop was closed."""
 
 
-class Guard(Protocol):
-    """Protocol of an object that decides whether the request of an approval may be sent.
+class Guard:
+    """Decides whether the request of a call may be sent.
 
     Attributes:
         wait: Seconds that a call waits for another event loop or process that is requesting its approval.
     """
 
     @property
-    def wait(self) -> float: ...
+    def wait(self) -> float:
+        return 0.0
 
     def parts(self, call: Call) -> tuple[str | None, ...]:
         """Return what distinguishes the approvals of one customer.
@@ -94,6 +98,8 @@ class Guard(Protocol):
         Raises:
             InvalidRequestError: A part is missing.
         """
+        del call
+        return ()
 
     def begin_now(self, run: Run) -> Claim | None:
         """Return a claim, with a slot, if that needs no awaiting and nothing is known of the approval."""
@@ -103,6 +109,7 @@ class Guard(Protocol):
 
         Return the claim, the known decision, or the error that forbids sending.
         """
+        raise NotImplementedError
 
     def keep_unread(self, run: Run) -> None:
         """Keep the recorded decision of an approval, because no caller has received it."""
@@ -117,13 +124,6 @@ class Guard(Protocol):
 class Unguarded(Guard):
     """The guard of a call that is no approval: it may be sent at any time."""
 
-    wait = 0.0
-
-    def parts(self, call: Call) -> tuple[str | None, ...]:
-        """See `Guard.parts`."""
-        del call
-        return ()
-
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
         return _NO_CLAIM if run.take_slot_now() else None
@@ -133,33 +133,8 @@ class Unguarded(Guard):
         error = await run.acquire_slot()
         return _NO_CLAIM if error is None else error
 
-    def keep_unread(self, run: Run) -> None:
-        """Keep nothing."""
 
-    def inherit(self, run: Run) -> None:
-        """Note nothing."""
-
-    def give_up(self, run: Run) -> None:
-        """Note nothing."""
-
-
-class _NoClaim(Claim):
-    """The claim of a call that is no approval."""
-
-    __slots__ = ()
-
-    def settle_now(self, result: Outcome | LoanError) -> bool:
-        """See `Claim.settle_now`."""
-        del result
-        return True
-
-    def interrupt_now(self, error: BaseException) -> bool:
-        """See `Claim.interrupt_now`."""
-        del error
-        return True
-
-
-_NO_CLAIM = _NoClaim()
+_NO_CLAIM = Claim()
 
 
 class _Kept(NamedTuple):
@@ -172,7 +147,7 @@ class _Kept(NamedTuple):
     end: End = "stated"
 
 
-class ProcessGuard(ForkSafe):
+class ProcessGuard(ForkSafe, Guard):
     """The approvals that this process has requested in the last hour, for clients without a ledger.
 
     Each customer has a record of about 200 bytes; their number is not limited. The responses of the last

@@ -45,8 +45,8 @@ class Slots:
     """The slots of the concurrency limit, and the calls that wait for one, in the order of their arrival.
 
     A released slot is given to the first waiting call, so that no later call takes it. `asyncio.Semaphore`
-    does the same, but it takes seven function calls for a slot that is free, and does not know who has one.
-    If an interrupt ended a call between two steps, its slot would be lost.
+    does the same, but it takes seven function calls for a slot that is free, and does not know the owners. If
+    an interrupt ended a call between two steps, its slot would be lost.
 
     Args:
         count: The number of slots. None: as many as needed.

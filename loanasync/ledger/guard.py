@@ -15,7 +15,7 @@ from loanasync._display.masking import mask
 from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._results import Approved, Decision, Meta, Problem, Refused
-from loanasync._runtime.guard import Claim, state_of
+from loanasync._runtime.guard import Claim, Guard, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
 from loanasync._waits import cancellations
@@ -79,8 +79,10 @@ class Unwritten:
     error: DecisionNotRecordedError | None = None  # which a caller has received
 
 
-class LedgerGuard:
+class LedgerGuard(Guard):
     """The ledger and its policy, shared by a client and its light copies.
+
+    The entries note all that `keep_unread`, `inherit` and `give_up` would note.
 
     Raises:
         ConfigurationError: The ledger or the policy has the wrong type.
@@ -202,18 +204,6 @@ class LedgerGuard:
         if problems := self.order_token_problems(call.order_token):
             raise InvalidRequestError(problems, _OPERATION)
         return scope_parts(self.policy, call.scope, call.order_token)
-
-    def keep_unread(self, run: Run) -> None:
-        """Do nothing: the ledger keeps all decisions."""
-
-    def inherit(self, run: Run) -> None:
-        """Do nothing: the entry in the ledger is in flight."""
-
-    def give_up(self, run: Run) -> None:
-        """Do nothing: the lease of the claim expires."""
-
-    def begin_now(self, run: Run) -> None:
-        """See `Guard.begin_now`: the ledger must be awaited."""
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
@@ -539,6 +529,16 @@ class LedgerClaim(Claim):
         with suppress(HeaderChangedError, asyncio.CancelledError):  # the end of `asyncio.run` cancels it, too
             await claiming
         await self._undo_claim(until)
+
+    def settle_now(self, result: CallResult) -> bool:
+        """See `Claim.settle_now`: the ledger must be awaited."""
+        del result
+        return False
+
+    def interrupt_now(self, error: BaseException) -> bool:
+        """See `Claim.interrupt_now`: the ledger must be awaited."""
+        del error
+        return False
 
     async def settle(self, result: CallResult) -> CallResult:
         """See `Claim.settle`."""
