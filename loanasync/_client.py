@@ -795,7 +795,7 @@ class LoanClient(Closing):
 
         Args:
             within: Seconds to wait for calls in progress. None waits for ``timeout.longest`` of the client,
-                or of an approval with longer limits whose response is awaited.
+                or of a call with longer limits whose response is awaited.
         """
         drain = self._flights.longest(self._options.timeout, within)
         async with self._pipeline.closing(drain):

@@ -88,17 +88,22 @@ class SharedTimer(Generic[Owner]):
         self._handle: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    def set(self, owner: Owner, limit: float) -> None:
-        """Set the limit of an owner, a time of the event loop's clock."""
+    def set(self, owner: Owner, limit: float, now: float = -inf) -> None:
+        """Set the limit of an owner, a time of the event loop's clock.
+
+        If the present time is given, a timer that an interrupt has stopped is started again.
+        """
         self._limits[owner] = limit
         if limit < self._looks.get(owner, inf):
             self._look(owner, limit)
+        if now > self._next:
+            self._start()
 
     def _look(self, owner: Owner, at: float) -> None:
         self._looks[owner] = at
         heappush(self._heap, (at, next(self._numbers), owner))
         if at < self._next:
-            self._start(at)
+            self._start()
         if len(self._heap) > _MOST_REMOVED + 2 * len(self._limits):
             self._heap = [(limit, next(self._numbers), owner) for owner, limit in self._limits.items()]
             self._looks = self._limits.copy()
@@ -123,31 +128,31 @@ class SharedTimer(Generic[Owner]):
         if self._handle is not None:
             self._handle.cancel()
 
-    def _start(self, at: float) -> None:
+    def _start(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._next = at
-        self._handle = self._loop.call_at(at, self._run)
+        self._next = self._heap[0][0] if self._heap else inf
+        if self._heap:
+            self._handle = self._loop.call_at(self._next, self._run)
 
     def _run(self) -> None:
         """Expire the owners whose limit has passed, and start the timer for the next look."""
-        now = max(self._loop.time(), self._next)  # a coarse clock may make the event loop call too early
-        self._next = inf
         try:
+            now = max(self._loop.time(), self._next)  # a coarse clock may make the event loop call too early
             while self._heap and self._heap[0][0] <= now:
-                at, _, owner = heappop(self._heap)
-                if self._looks.get(owner) != at:  # replaced by an earlier one
-                    continue
-                del self._looks[owner]
-                limit = self._limits.get(owner)
+                at, _, owner = self._heap[0]
+                is_current = self._looks.get(owner) == at  # not replaced by an earlier one
+                if is_current:
+                    del self._looks[owner]  # before the heap, so that after an interrupt `set` adds it again
+                heappop(self._heap)
+                limit = self._limits.get(owner) if is_current else None
                 if limit is not None and limit > now:
                     self._look(owner, limit)
                 elif limit is not None:
                     del self._limits[owner]
                     self._expire(owner, limit)
-        finally:  # an error of one owner must not keep the others from expiring
-            if self._heap and self._heap[0][0] < self._next:
-                self._start(self._heap[0][0])
+        finally:  # an error of one owner, or an interrupt, must not keep the others from expiring
+            self._start()
 
 
 def wake(caller: Caller) -> None:

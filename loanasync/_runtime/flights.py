@@ -98,7 +98,7 @@ class Flight(Run):
 
     @property
     def is_dead(self) -> bool:
-        """True if it will never end: its event loop was closed, or an interrupt has ended its only step."""
+        """True if nothing will end it: its event loop was closed, or an interrupt has ended its owner."""
         has_owner = self._task is not None or self._connection is not None
         return self.resources.loop.is_closed() or (self.is_here and not has_owner)
 
@@ -228,7 +228,7 @@ class Flight(Run):
             self._context.run(self._interrupt, CancelledError())
         elif self._task is not None:
             self._task.cancel()
-            # Again, because an interrupt may have come before the first time.
+            # An interrupt in `_continue` may have left the task without this. A second call changes nothing.
             self._task.add_done_callback(self._task_ended, context=self._context)
         else:  # an interrupt has ended the step that owned it
             self._interrupt(CancelledError())
@@ -267,14 +267,14 @@ class Flight(Run):
             if not is_recorded:
                 self._continue(self._interrupt_later(claim, error, decision))
                 return
-        self.end(_copy(error))
+        self.end(copy_error(error))
 
     async def _interrupt_later(self, claim: Claim, error: BaseException, decision: Decision | None) -> None:
         if decision is None:
             await claim.interrupt(error)
         else:
             await claim.settle(decision)
-        self.end(_copy(error))
+        self.end(copy_error(error))
 
     def end(self, result: Outcome | BaseException) -> None:
         """Set the result, unless there is one, wake the callers, and record the end."""
@@ -515,7 +515,7 @@ class Flights:
         if not isinstance(result, BaseException):
             return result
         try:
-            raise _copy(result)
+            raise copy_error(result)
         finally:
             del flight, result  # breaks the reference cycle of error, traceback and frame
 
@@ -611,7 +611,7 @@ class Flights:
                     wake(caller)
                 limit = CLOSE_TIMEOUT if is_late else within
                 if limit is not None:
-                    timer.set(caller, loop.time() + limit + GRACE)
+                    timer.set(caller, (now := loop.time()) + limit + GRACE, now)
                 await caller
             except BaseException:
                 self._leave(flight, caller)
@@ -641,7 +641,7 @@ class Flights:
     def longest(self, timeout: Timeout, within: float | None) -> float:
         """Return how long the client may wait for its calls when it is closed.
 
-        Without `within`, wait for a call with these limits, and for approvals that await a response. With it,
+        Without `within`, wait for a call with these limits, and for calls that await a response. With it,
         wait longer only for responses that calls of other clients await.
         """
         reading = [each for each in self.pipeline.calls if each.is_reading]
@@ -679,11 +679,6 @@ def _result_for(own: Flight, flight: Flight, *, is_late: bool) -> Outcome | Base
     if flight.may_be_evaluated and not is_late:
         return OutcomeUnknownError("approve", flight.entry or "", "unknown", type(result).__name__)
     return _late_error(flight) if is_own or flight.may_be_evaluated else None
-
-
-def _copy(error: BaseException) -> BaseException:
-    """Return an error without a traceback, which callers raise again."""
-    return type(error)() if isinstance(error, CancelledError | GeneratorExit) else copy_error(error)
 
 
 def _late_error(flight: Flight, *, is_sent: bool = False) -> LoanError:

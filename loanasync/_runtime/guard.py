@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from logging import WARNING
 from struct import Struct
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 from loanasync._forks import ForkSafe
 from loanasync._log import log
@@ -60,19 +60,22 @@ def state_of(result: Outcome | LoanError) -> EntryState:
 
 
 class Claim:
-    """The right to send the request of one approval. Its owner settles it when the request has ended."""
+    """The right to send the request of one call. Its owner settles it when the request has ended.
+
+    This class has nothing to record. The claims of approvals override its methods.
+    """
 
     __slots__ = ()
 
     def settle_now(self, result: Outcome | LoanError) -> bool:
-        """Record the result without awaiting, and keep it; return False if that is not possible."""
+        """Record the result, which is then that of the call. Return False if `settle` must be awaited."""
         del result
-        return False
+        return True
 
     def interrupt_now(self, error: BaseException) -> bool:
-        """Do what `interrupt` does without awaiting; return False if that is not possible."""
+        """Do what `interrupt` does. Return False if that must be awaited."""
         del error
-        return False
+        return True
 
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
         """Record the result of the request; return the result of the call."""
@@ -86,15 +89,16 @@ class Claim:
         """Note that nobody settles the claim, because its event loop was closed."""
 
 
-class Guard(Protocol):
-    """Protocol of an object that decides whether the request of an approval may be sent.
+class Guard:
+    """Decides whether the request of a call may be sent.
 
     Attributes:
         wait: Seconds that a call waits for another event loop or process that is requesting its approval.
     """
 
     @property
-    def wait(self) -> float: ...
+    def wait(self) -> float:
+        return 0.0
 
     def begin_now(self, run: Run) -> Claim | None:
         """Return a claim, with a slot, if that needs no awaiting and nothing is known of the customer."""
@@ -104,9 +108,12 @@ class Guard(Protocol):
 
         Return the claim, the known decision, or the error that forbids sending.
         """
+        raise NotImplementedError
 
     async def known(self, run: Run) -> Known | LoanError:
         """Return what is known of an approval, or the error of the ledger."""
+        del run
+        return Known(state="none")
 
     def keep_unread(self, run: Run) -> None:
         """Keep the recorded decision of an approval, because no caller has received it."""
@@ -121,8 +128,6 @@ class Guard(Protocol):
 class Unguarded(Guard):
     """The guard of a call that is no approval: it may be sent at any time."""
 
-    wait = 0.0
-
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
         return _NO_CLAIM if run.take_slot_now() else None
@@ -132,38 +137,8 @@ class Unguarded(Guard):
         error = await run.acquire_slot()
         return _NO_CLAIM if error is None else error
 
-    async def known(self, run: Run) -> Known | LoanError:
-        """Know nothing."""
-        del run
-        return Known(state="none")
 
-    def keep_unread(self, run: Run) -> None:
-        """Keep nothing."""
-
-    def inherit(self, run: Run) -> None:
-        """Note nothing."""
-
-    def give_up(self, run: Run) -> None:
-        """Note nothing."""
-
-
-class _NoClaim(Claim):
-    """The claim of a call that is no approval."""
-
-    __slots__ = ()
-
-    def settle_now(self, result: Outcome | LoanError) -> bool:
-        """See `Claim.settle_now`."""
-        del result
-        return True
-
-    def interrupt_now(self, error: BaseException) -> bool:
-        """See `Claim.interrupt_now`."""
-        del error
-        return True
-
-
-_NO_CLAIM = _NoClaim()
+_NO_CLAIM = Claim()
 
 
 class _Kept(NamedTuple):
@@ -181,7 +156,7 @@ class _Kept(NamedTuple):
         return cast("Decision", run.call.read(response, Meta(self.status, 0, 0.0, run.trace_id)))
 
 
-class ProcessGuard(ForkSafe):
+class ProcessGuard(ForkSafe, Guard):
     """The approvals that this process has requested in the last hour, for clients without a ledger.
 
     Each order has a record of about 300 bytes; their number is not limited. The responses of the last

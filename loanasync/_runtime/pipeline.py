@@ -44,8 +44,8 @@ class Slots:
     """The slots of the concurrency limit, and the calls that wait for one, in the order of their arrival.
 
     A released slot is given to the first waiting call, so that no later call takes it. `asyncio.Semaphore`
-    does the same, but it takes seven function calls for a slot that is free, and does not know who has one.
-    If an interrupt ended a call between two steps, its slot would be lost.
+    does the same, but it takes seven function calls for a slot that is free, and does not know the owners. If
+    an interrupt ended a call between two steps, its slot would be lost.
 
     Args:
         count: The number of slots. None: as many as needed.
@@ -115,13 +115,13 @@ class LoopResources:
     """
 
     def __init__(self, transport: Transport | DirectTransport, slots: int | None) -> None:
-        self.direct = transport if isinstance(transport, DirectTransport) else None
+        self.direct: DirectTransport | None = transport if isinstance(transport, DirectTransport) else None
         self.transport: Transport = (
             transport.through_session if isinstance(transport, DirectTransport) else transport
         )
         self._opened = transport
         self.is_own: bool = isinstance(self.transport, SessionTransport) and self.transport.is_owned
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
         self.timer: SharedTimer[Caller] = SharedTimer(self.loop, end_wait)

@@ -427,6 +427,8 @@ class Run:
 
 def copy_error(result: Result) -> Result:
     """Return a copy of an error, so that each caller raises its own, with its own traceback."""
+    if isinstance(result, asyncio.CancelledError | GeneratorExit):
+        return type(result)()
     if not isinstance(result, LoanError):
         return result
     again = type(result)(*result.args)

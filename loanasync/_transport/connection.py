@@ -108,12 +108,13 @@ class Scheduler:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self.connections: set[DirectConnection] = set()
         self.busy: set[DirectConnection] = set()
         self._queue: deque[DirectConnection] = deque()
         self._ended: deque[DirectConnection] = deque()
-        self.timer = SharedTimer(loop, _interrupt)  # of exchanges and idle connections
+        # Of exchanges and idle connections.
+        self.timer: SharedTimer[DirectConnection] = SharedTimer(loop, _interrupt)
 
     def add(self, connection: "DirectConnection") -> None:
         """Queue the connection's request, which is written in the next iteration of the event loop."""
@@ -232,12 +233,12 @@ class DirectConnection(asyncio.Protocol):
         if transport is None or handler is None or transport.is_closing():
             connection.close()
             raise aiohttp.ClientConnectionResetError("the new connection is closing")
-        self.expires_at = inf
+        self.expires_at: float = inf
         self._connection = connection
         self._transport = transport
         self._handler = handler
         self._scheduler = scheduler
-        self.origin = origin
+        self.origin: Origin = origin
         # `should_close` is undocumented. It is True if unrequested data was received.
         self._is_clean = not handler.should_close
         self._receive: Receive | None = None  # of the exchange in progress
@@ -247,7 +248,7 @@ class DirectConnection(asyncio.Protocol):
         self._is_reading = False  # the request was written, and its response has not ended
         self._has_orderly_end = False  # of the connection
         self._reset()
-        self.was_used = False  # by an earlier exchange
+        self.was_used: bool = False  # by an earlier exchange
         self._parser: httptools.HttpResponseParser | None = new_parser(self)
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
@@ -372,12 +373,13 @@ class DirectConnection(asyncio.Protocol):
     def _store(self) -> None:
         """Keep the connection as an idle one."""
         self.was_used = True
+        now = self._scheduler.loop.time()
         if self._status:  # else nothing was sent, and the connection has been idle for longer
             announced = _ANNOUNCED.search(self._headers.get("Keep-Alive", ""))
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
-            self._fresh_until = self._scheduler.loop.time() + limit
+            self._fresh_until = now + limit
         self.expires_at = self._fresh_until
-        self._scheduler.timer.set(self, self.expires_at)
+        self._scheduler.timer.set(self, self.expires_at, now)
         self.origin.idle[self] = None
         if self.origin.waiting:  # else the waiting call would get no connection while this one is idle
             waiting = next(iter(self.origin.waiting))  # the one that waits longest

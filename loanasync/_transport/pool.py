@@ -47,7 +47,7 @@ class DirectTransport:
     """
 
     def __init__(self, through_session: SessionTransport) -> None:
-        self.through_session = through_session
+        self.through_session: SessionTransport = through_session
         self._session = through_session.session
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(self._loop)

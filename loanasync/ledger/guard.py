@@ -16,7 +16,7 @@ from loanasync._display.masking import mask
 from loanasync._log import log
 from loanasync._protocol.endpoints import Outcome
 from loanasync._results import Approved, Decision, Known, Meta, Refused
-from loanasync._runtime.guard import OTHER_ORDER, Claim, state_of
+from loanasync._runtime.guard import OTHER_ORDER, Claim, Guard, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
 from loanasync._waits import cancellations
@@ -81,8 +81,10 @@ class Unwritten:
     error: DecisionNotRecordedError | None = None  # which a caller has received
 
 
-class LedgerGuard:
+class LedgerGuard(Guard):
     """The ledger and its policy, shared by a client and its light copies.
+
+    The entries note all that `keep_unread`, `inherit` and `give_up` would note.
 
     Raises:
         ConfigurationError: The ledger or the policy has the wrong type.
@@ -198,18 +200,6 @@ class LedgerGuard:
         """Return an error if the ledger does not fit this client or cannot be used, as a program starts."""
         found = await self.attempt(self.keys, self.policy.patience)
         return found if isinstance(found, LoanError) else None
-
-    def keep_unread(self, run: Run) -> None:
-        """Do nothing: the ledger keeps all decisions."""
-
-    def inherit(self, run: Run) -> None:
-        """Do nothing: the entry in the ledger is in flight."""
-
-    def give_up(self, run: Run) -> None:
-        """Do nothing: the lease of the claim expires."""
-
-    def begin_now(self, run: Run) -> None:
-        """See `Guard.begin_now`: the ledger must be awaited."""
 
     async def known(self, run: Run) -> Known | LoanError:
         """See `Guard.known`."""
@@ -586,6 +576,16 @@ class LedgerClaim(Claim):
         with suppress(HeaderChangedError, asyncio.CancelledError):  # the end of `asyncio.run` cancels it, too
             await claiming
         await self._undo_claim(until)
+
+    def settle_now(self, result: CallResult) -> bool:
+        """See `Claim.settle_now`: the ledger must be awaited."""
+        del result
+        return False
+
+    def interrupt_now(self, error: BaseException) -> bool:
+        """See `Claim.interrupt_now`: the ledger must be awaited."""
+        del error
+        return False
 
     async def settle(self, result: CallResult) -> CallResult:
         """See `Claim.settle`."""

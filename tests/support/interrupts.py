@@ -18,7 +18,7 @@ from loanasync.testing import approval_request
 FOLDER = str(Path(loanasync.__file__).parent)
 INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_waits", "_telemetry"))
 LIMITS = Timeout(total=0.5, attempt=0.1)
-SETTLED = 0.12  # seconds: longer than an attempt
+PATIENCE = 5.0  # seconds, on a busy machine
 
 
 class Interrupt(KeyboardInterrupt):
@@ -122,8 +122,15 @@ class Interrupted:
         finally:
             sys.settrace(None)
         approving.cancel()  # as `asyncio.run` does
-        self.run(lambda: asyncio.sleep(SETTLED if self.service.requests[code] else 0.001))
+        self.run(self.wait_for_the_end)
         return tracer.place
+
+    async def wait_for_the_end(self) -> None:
+        """Wait until no call is in progress. If its response was lost, that takes as long as an attempt."""
+        until = self.loop.time() + PATIENCE
+        await asyncio.sleep(0.001)
+        while self.resources.calls and self.loop.time() < until:  # noqa: ASYNC110  (there is no event)
+            await asyncio.sleep(0.001)
 
     def faults(self, code: str) -> list[str]:
         """Return what is wrong after an interrupted approval."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import weakref
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -83,6 +85,27 @@ def test_error_of_one_owner_delays_no_other() -> None:
     VirtualTime().run(use())
     assert expired == ["same time", "later"]
     assert [type(error) for error in errors] == [RuntimeError]
+
+
+def test_interrupt_as_the_timer_runs_stops_no_limit() -> None:
+    expired: Expired = []
+
+    async def use() -> None:
+        timer, loop = shared_timer(expired), asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+
+        def interrupted() -> float:
+            timer._loop = loop
+            raise RuntimeError
+
+        timer.set("first", 1.0)
+        timer._loop = cast("asyncio.AbstractEventLoop", SimpleNamespace(time=interrupted))
+        await asyncio.sleep(2)
+        timer.set("second", 3.0)
+        await asyncio.sleep(2)
+
+    VirtualTime().run(use())
+    assert [owner for owner, _, _ in expired] == ["first", "second"]
 
 
 @pytest.mark.parametrize(

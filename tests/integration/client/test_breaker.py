@@ -189,7 +189,7 @@ async def test_trial_that_sends_nothing_lets_the_next_call_try(ends: str) -> Non
         await turns(10)
         await cancelled(trial)
     elif ends == "without a slot":
-        hasty = Timeout(total=0.01, attempt=0.01, connect=0.005)
+        hasty = Timeout(total=0.1, attempt=0.1, connect=0.05)
         assert isinstance(await shop.approve(OTHER, timeout=hasty), PoolTimeoutError)
     leave.set()
     await other

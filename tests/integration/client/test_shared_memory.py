@@ -49,7 +49,7 @@ from support.virtual_time import turns
 
 
 async def once(server: Canned, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
-    """Request an approval with a client of its own."""
+    """Request an approval with a new client."""
     settings = {name: options.pop(name) for name in ("payload", "wait") if name in options}
     async with server.client(separate=False, **options) as client:
         return await request(client, code, **settings)
@@ -285,7 +285,7 @@ async def test_last_caller_of_another_client_lets_the_request_be_retried() -> No
 
 
 def in_other_loop(server: Canned, **options: Any) -> "asyncio.Task[Decision | LoanError]":
-    """Request an approval with a client and an event loop of its own, in another thread."""
+    """Request an approval with a new client and a new event loop, in another thread."""
     return asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(once(server, **options))))
 
 

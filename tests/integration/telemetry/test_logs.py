@@ -5,13 +5,15 @@ import contextlib
 import logging
 import subprocess
 import sys
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import LoanError, Telemetry
+from loanasync import LoanClient, LoanError, Telemetry
+from loanasync.sandbox import Sandbox
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -19,6 +21,7 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
+    fiscal_code,
     refused,
     response,
     system_error,
@@ -138,3 +141,31 @@ def test_without_logging_configuration_nothing_is_printed() -> None:
     command = [sys.executable, "-c", QUIET]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert (done.stdout, done.stderr) == ("ConnectionLostError\n", "")
+
+
+async def test_filter_of_a_log_sees_the_context_of_its_call() -> None:
+    """The connections of the second round were opened, and their responses arrive, in other contexts."""
+    name: ContextVar[str] = ContextVar("name", default="none")
+    seen: list[tuple[str, str]] = []
+
+    def look(record: logging.LogRecord) -> bool:
+        seen.append((name.get(), record.getMessage().partition(":")[0]))
+        return True
+
+    async def approve(client: LoanClient, caller: str) -> None:
+        name.set(caller)
+        await client.create_request({"fiscalCode": (code := fiscal_code())})
+        await client.approve(code, approval_request())
+
+    logger = logging.getLogger("loanasync")
+    logger.addFilter(look)
+    logger.setLevel(logging.INFO)
+    try:
+        async with Sandbox() as sandbox, sandbox.client() as client:
+            for number in range(2):
+                await asyncio.gather(*(approve(client, f"{number} {letter}") for letter in "abc"))
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logger.removeFilter(look)
+    callers = [f"{number} {letter}" for number in range(2) for letter in "abc"]
+    assert sorted(caller for caller, operation in seen if operation == "approve") == callers

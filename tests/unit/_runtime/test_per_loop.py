@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,6 +83,24 @@ async def test_destructor_in_a_forked_child_reports_nothing(
     del values
     gc.collect()
     assert len(unclosed) == warnings
+
+
+@pytest.mark.parametrize("created", [("transport", "ledger"), ("ledger", "transport")])
+def test_end_of_a_loop_closes_what_calls_need_after_the_calls(created: tuple[str, str]) -> None:
+    closed: list[str] = []
+
+    async def close_slowly(value: str, _: float | None) -> None:
+        await asyncio.sleep(0.01 if value == "transport" else 0)
+        closed.append(value)
+
+    values = [PerLoop(partial(str, name), close_slowly, is_for_calls=name == "ledger") for name in created]
+
+    async def use() -> None:
+        for each in values:
+            each.current()
+
+    asyncio.run(use())
+    assert closed == ["transport", "ledger"]
 
 
 async def test_concurrent_acloses_close_each_value_once(other: asyncio.AbstractEventLoop) -> None:
