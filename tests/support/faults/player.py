@@ -21,6 +21,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
+from loanasync.testing import forget_approvals
 from support.direct_path import client_of
 from support.faults.row import NOT_SENT, SESSIONS, CorrectResponse, Row, exchanges
 from support.privacy.plants import CODE, ECHO, LIMITS, SAVED, TOKEN, planted
@@ -123,6 +124,7 @@ class Caller:
         within = self.timeout if timeout is None else timeout
         try:
             if self.operation == "approve":
+                forget_approvals()  # or the approval before would stop this one
                 return await self.client.approve(CODE, REQUEST, timeout=within)
             return await self.client.complete(CODE, DATA, timeout=within)
         except LoanError as error:
