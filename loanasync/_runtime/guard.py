@@ -187,6 +187,7 @@ class ProcessGuard(ForkSafe, Guard):
         with self.lock:
             self._claims.pop(run.customer, None)
             if self._find(run.customer)[0] in (None, "unknown"):
+                self._index(run.customer)
                 self._write(run, "inflight", int(monotonic()))
 
     def give_up(self, run: Run) -> None:
@@ -208,7 +209,8 @@ class ProcessGuard(ForkSafe, Guard):
             is_known = approval in self._records or customer in self._records
             if is_known or customer in self._claims or customer in self._orders or not run.take_slot_now():
                 return None
-            self._index(approval)
+            if len(approval) > _CUSTOMER:
+                self._orders[customer] = (approval,)
             claim = self._claims[approval] = _ProcessClaim(self, run)
             return claim
 
@@ -327,7 +329,7 @@ class ProcessGuard(ForkSafe, Guard):
         return OutcomeUnknownError("approve", "", cast("UnresolvedState", unresolved), note, raw)
 
     def settle(self, run: Run, state: EntryState, kept: _Kept) -> None:
-        """Record the outcome of a claim."""
+        """Record the outcome of a claim that has no decision."""
         is_elsewhere = state == "lost" and any(
             self._find(each)[0] in _DECIDED for each in self._others(run.customer)
         )
@@ -339,10 +341,11 @@ class ProcessGuard(ForkSafe, Guard):
         """Record the outcome of an approval. A decision stays, whatever a request before it ends with."""
         is_first_time, now = False, int(monotonic())
         with self.lock:
-            self._claims.pop(run.customer, None)
             if state not in _DECIDED and self._find(run.customer)[0] in _DECIDED:
+                self._claims.pop(run.customer, None)
                 return
             self._write(run, state, now)
+            self._claims.pop(run.customer, None)
             self._keep(run.customer, kept)
             if now != self._checked:
                 self._checked = now
@@ -366,7 +369,6 @@ class ProcessGuard(ForkSafe, Guard):
             self._orders[customer] = (*orders, approval)
 
     def _write(self, run: Run, state: EntryState, now: int) -> None:
-        self._index(run.customer)
         self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
         self._records.move_to_end(run.customer)
 
@@ -395,6 +397,8 @@ class ProcessGuard(ForkSafe, Guard):
         self._records.pop(approval, None)
         self._drop(approval)
         self._unread.pop(approval, None)
+        if approval in self._claims:
+            return
         customer = approval[:_CUSTOMER]
         left = tuple(each for each in self._orders.pop(customer, ()) if each != approval)
         if left:
@@ -425,7 +429,7 @@ class _ProcessClaim(Claim):
         run, state = self._run, state_of(result)
         if state in _DECIDED and run.last is not None:
             last = run.last
-            self._guard.settle(run, state, _Kept("", last.status, last.body, last.fault, last.end))
+            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault, last.end))
         elif state == "released":
             self._guard.release(run)
         else:

@@ -207,6 +207,7 @@ class LedgerGuard(Guard):
         return await self.attempt(read, min(run.timeout.total, self.policy.patience), call="known")
 
     async def _known(self, run: Run) -> Known | LoanError:
+        await self.keys()  # the first call creates the ledger
         await self.ledger.refresh()  # the key may have been rotated
         places = places_of_call(run.call, (await self.keys()).secrets)
         run.entry = places[0].key
