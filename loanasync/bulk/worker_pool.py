@@ -350,7 +350,7 @@ class WorkerPool:
     async def _approve_row(self, index: int, row: RowLike) -> Decision:
         code, request, needed, order_id = arguments_of(row)
         approve = partial(self._approve, code, request, additional_data_needed=needed, order_id=order_id)
-        own: LoanError | None = None  # the last error of this row
+        own: LoanError | None = None  # the last error of this row that says what became of a request
         while True:
             try:
                 if (refusal := self.paused) is None:
@@ -364,11 +364,13 @@ class WorkerPool:
                 finally:
                     self._turn.release()
             except LoanError as error:
+                if own is None or own.outcome == "not_sent" or error.outcome != "not_sent":
+                    own = error
                 if self._sends_no_more or not self._may_wait(error):
-                    raise
-                own = error.with_traceback(None)
+                    raise own from None
+                error.__traceback__ = None
                 if not isinstance(error, CircuitOpenError):
-                    self._trouble = own
+                    self._trouble = error
 
     async def _try(self, approve: Callable[[], Awaitable[Decision]]) -> Decision:
         """Send the row whose turn it is. Unless it ends as before, the other rows are sent, too."""

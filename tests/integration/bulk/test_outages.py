@@ -14,6 +14,7 @@ from loanasync import (
     Decision,
     RetryPolicy,
     Timeout,
+    UnexpectedStatusError,
 )
 from loanasync.bulk import RowResult
 from loanasync.ledger import MemoryLedger
@@ -207,3 +208,19 @@ async def test_row_refused_after_the_stop_is_not_sent() -> None:
     assert (await reader).status == "unknown"
     async for result in results:
         assert isinstance(result.error, CircuitOpenError)
+
+
+async def test_row_that_was_sent_keeps_its_error_if_it_cannot_be_sent_again() -> None:
+    """A client that is closed while the row waits sends nothing, but the row was sent before."""
+    script = ScriptedTransport(approved(), response(429, b""), approved())
+
+    async def close(seconds: float) -> None:
+        script.clock.time += seconds
+        await client.aclose()
+
+    script.clock.sleep = close  # type: ignore[method-assign]
+    client = script.client()
+    results = [each async for each in client.approve_many(ROWS[:2], concurrency=1)]
+    assert [each.status for each in results] == ["approved", "failed"]
+    assert isinstance(results[1].error, UnexpectedStatusError)
+    assert len(script.sent) == 2
