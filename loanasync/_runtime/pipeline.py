@@ -75,13 +75,12 @@ class Slots:
         return True
 
     async def wait(self, owner: object) -> None:
-        """Wait until a slot is given to a call."""
+        """Wait until a slot is given to a call. It may have one after a cancellation, too."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((waiter, owner))
         try:
             await waiter
         except BaseException:
-            self.release(owner)  # it may have been given at the same time
             with suppress(ValueError):  # `release` has removed it
                 self._waiters.remove((waiter, owner))
             raise

@@ -6,6 +6,7 @@ attempts        Within a call, a request follows only a 500, at most as often as
                 while a caller waits.
 not-evaluated   ``not_sent``, ``not_evaluated`` and RELEASED imply that the service evaluated nothing.
 kept            A decision that reached a living process was returned, or is stored, or is in an orphan file.
+                It is there if an error names the file.
 truth           A decision that was returned or stored is the service's decision about this customer.
 bounded         Each call ends in its time; afterwards no task, timer, slot or entry in flight is left.
 private         No personal value is printed.
@@ -17,7 +18,7 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING
 
-from loanasync.errors import InFlightError, PayloadMismatchError
+from loanasync.errors import DecisionNotRecordedError, InFlightError, PayloadMismatchError
 from loanasync.ledger import Entry, State
 from loanasync.ledger.model import DECIDED
 from simulation.record import Call, Key, Write
@@ -163,10 +164,15 @@ def _check_kept(world: "World", actors: "Actors", entries: dict[Key, list[Entry]
             continue  # the ledger had it
         outcome = "approved" if write.approved else "refused"
         calls = [each for each in record.calls if (each.guard, each.key) == (write.guard, write.key)]
-        is_returned = any(each.said == outcome for each in calls)
+        is_returned = any(each.said == outcome and not _names_file(each.result) for each in calls)
         is_stored = any(each.state in DECIDED for each in entries.get(write.key, []))
         if not (is_returned or is_stored or write.key in orphans):
             record.violate("kept", f"the decision about {write.key} is lost")
+
+
+def _names_file(result: object) -> bool:
+    """Return True for an error that says which orphan file has its decision."""
+    return isinstance(result, DecisionNotRecordedError) and result.file is not None
 
 
 def _check_truth(world: "World", entries: dict[Key, list[Entry]]) -> None:

@@ -222,7 +222,7 @@ async def test_response_of_other_types_of_a_users_transport_is_read(kind: Any, h
     assert decision.redirect_url == "https://loans.example.com/Niccol\u00f2"
 
 
-async def test_slot_released_to_a_call_that_is_cancelled_then_is_free() -> None:
+async def test_slot_released_to_a_call_that_is_cancelled_then_is_of_this_call() -> None:
     slots = Slots(1)
     slots.take("holder")
     call = asyncio.create_task(slots.wait("call"))
@@ -230,4 +230,6 @@ async def test_slot_released_to_a_call_that_is_cancelled_then_is_free() -> None:
     slots.release("holder")
     call.cancel()
     await asyncio.wait({call})
-    assert (call.cancelled(), slots.free) == (True, 1)
+    assert (call.cancelled(), slots.has("call")) == (True, True)
+    slots.release("call")
+    assert slots.free == 1
