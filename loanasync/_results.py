@@ -391,6 +391,7 @@ class Refused(_Echo):
 
 
 Decision: TypeAlias = Approved | Refused
+"""Result of an approval, either `Approved` or `Refused` (spec §3)."""
 
 KnownState: TypeAlias = Literal[
     "none", "released", "inflight", "unknown", "lost", "held", "approved", "refused", "erased"

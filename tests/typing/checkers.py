@@ -162,7 +162,7 @@ def test_editor_shows_docstrings() -> None:
         "ApprovalRequest(amount=1)": "Loan amount, euro cents",
         "Timeout(total=1)": "Seconds that a caller waits",
         "client.approve": "A refusal is a result and is final.",
-        "client.approve(code, request, order_id=1)": "An order whose outcome is open stops the customer's next one.",
+        "client.approve(code, request, order_id=1)": "It must not contain personal data.",
         "client.approve(code, request, additional_data_needed=1)": "(spec §2.1)",
         "Decision": "Result of an approval",
         "RejectedError": "Status 400 with messages for fields of the request (spec §7).",
