@@ -383,6 +383,7 @@ class Actors:
     def _resolve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         key = self._key(action.customer, options)
         self.world.record.meet("a person resolves", key)
+        self.world.record.resolved.add(key)
         if (stated := self._truth(key)) is not None:
             self.world.note("person", f"states that {key} is {stated}")
             code, order = CODES[key.customer], _order(key)

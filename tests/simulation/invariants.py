@@ -2,6 +2,8 @@
 
 sent-once       A request is written only if no earlier request for the approval may have been evaluated,
                 unless a caller or a person permitted another one after an unknown outcome.
+one-order       The first request for an order is written only if no other order of the customer is in flight
+                or has an unknown outcome.
 attempts        Within a call, a request follows only a 500, at most as often as the policy says, and only
                 while a caller waits.
 not-evaluated   ``not_sent``, ``not_evaluated`` and RELEASED imply that the service evaluated nothing.
@@ -29,15 +31,28 @@ if TYPE_CHECKING:
     from simulation.actors import Actors
     from simulation.world import World
 
-NAMES = ("sent-once", "attempts", "not-evaluated", "kept", "truth", "bounded", "private", "fresh")
+NAMES = (
+    "sent-once",
+    "one-order",
+    "attempts",
+    "not-evaluated",
+    "kept",
+    "truth",
+    "bounded",
+    "private",
+    "fresh",
+)
 _MEMORY = 3600.0  # seconds for which a client without a ledger remembers
 _MARGIN = 1.0  # seconds
 _FAULT = 500
+_STATUSES_OF_DECISIONS = (201, 422)
 
 
 def check_write(world: "World", write: Write) -> None:
     """Check that the request may be written now."""
     record, setup = world.record, world.plan.setup
+    if (other := _open_order(world, write)) is not None:
+        record.violate("one-order", f"a request for {write.key}, although {other} is open")
     earlier = [each for each in record.writes if each.guard == write.guard and each.key == write.key]
     doubtful = [each for each in earlier if not each.proves]
     if not setup.has_ledger:
@@ -52,6 +67,28 @@ def check_write(world: "World", write: Write) -> None:
     if not (follows_fault and _is_retry(world, write, earlier)) and not _permit(world, write, last):
         name = "attempts" if follows_fault else "sent-once"
         record.violate(name, f"request {len(earlier) + 1} for {write.key}, after {last.behaviour!r}")
+
+
+def _open_order(world: "World", write: Write) -> Key | None:
+    """Return another order of the customer that is open, so that it stops this one (readings.md R6)."""
+    record, setup = world.record, world.plan.setup
+    if any(each.key == write.key for each in record.writes):
+        return None  # a retry, which began before the other order, or was permitted
+    before = world.now - (3 * setup.patience + _MARGIN if setup.has_ledger else 0.0)
+    others = {
+        each.key: each
+        for each in record.writes
+        if each.guard == write.guard and each.key != write.key and each.key.is_of_customer(write.key)
+    }
+    for key, last in others.items():
+        is_old = not setup.has_ledger and world.now - (last.ended or world.now) >= _MEMORY
+        is_closed = last.proves or last.received in _STATUSES_OF_DECISIONS or last.says_decided or is_old
+        is_closed |= key in record.resolved or any(
+            each.key == key and each.said in ("approved", "refused") for each in record.calls
+        )
+        if not is_closed and last.at < before:
+            return key
+    return None
 
 
 def _is_retry(world: "World", write: Write, earlier: list[Write]) -> bool:

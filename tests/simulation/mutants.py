@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import loanasync
 
-LIMIT = 20_000  # schedules in which a mutant must be found
+LIMIT = 50_000  # schedules in which a mutant must be found
 _TESTS = Path(__file__).parents[1]
 _PACKAGE = Path(loanasync.__file__).parent
 

@@ -21,6 +21,10 @@ class Key:
     customer: str
     order: int = 0
 
+    def is_of_customer(self, other: "Key") -> bool:
+        """Return True if both approvals are for the same customer of the same shop."""
+        return (self.shop, self.customer) == (other.shop, other.customer)
+
     def __str__(self) -> str:
         shop = "" if self.shop == "shop-1" else f" of {self.shop}"
         return f"customer {self.customer}{f', order {self.order}' if self.order else ''}{shop}"
@@ -101,6 +105,7 @@ class Record:
     printed: list[str] = field(factory=list)  # log records, spans and errors
     stray: list[str] = field(factory=list)  # errors that only asyncio's handler received
     met: Counter[tuple[str, str]] = field(factory=Counter)  # events, and the state that they met
+    resolved: set[Key] = field(factory=set)  # by a person
     released: list[tuple[Key, float, float]] = field(factory=list)  # nothing was evaluated between the times
 
     def violate(self, invariant: str, text: str) -> None:
@@ -133,10 +138,10 @@ class Record:
             self.met[event, self.state_of(key)] += 1
 
     def is_in_flight(self, call: Call) -> bool:
-        """Return True if another call may be waiting for the same approval, or a program has a ledger."""
+        """Return True if another call may be waiting for the same customer, or a program has a ledger."""
         if self.world.plan.setup.has_ledger or any(each.ended is None for each in self.writes):
             return True
-        others = [each for each in self.calls if each is not call and each.key == call.key]
+        others = [each for each in self.calls if each is not call and each.key.is_of_customer(call.key)]
         return any(each.ended is None or each.ended == self.world.now for each in others)
 
     def show(self, *values: Any) -> None:
