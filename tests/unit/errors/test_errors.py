@@ -68,6 +68,7 @@ TABLE: dict[Outcome, list[LoanError]] = {
         unexpected("unknown", PROBLEMS),
         *(kind("approve", "ServerDisconnectedError", "unknown", 1) for kind in WITHOUT_RESPONSE),
         errors.InFlightError(*ENTRY),
+        errors.DecisionForgottenError(*ENTRY, "unknown"),
         *(errors.OutcomeUnknownError(*ENTRY, state, "by mail") for state in get_args(errors.UnresolvedState)),
         *(errors.PayloadMismatchError(*ENTRY, state) for state in ("inflight", "unknown", "lost", "held")),
         *(
@@ -131,7 +132,8 @@ ADVICE: dict[Outcome, str] = {
     ),
     "unknown": (
         "ask (it|the service) for (it|its decision|the outcome)|call again later$|see the problems|"
-        "check the fiscal code|pass the order_id|wait for that request, then repeat the call with its data$"
+        "check the fiscal code|pass the order_id|customer --as released$|"
+        "wait for that request, then repeat the call with its data$"
     ),
     "done": "do not repeat it$",
     "approved": DECIDED,
