@@ -107,7 +107,7 @@ class Breaker(ForkSafe):
             circuit = self._open_circuit()
             return None if circuit is None else Refusal("unknown", circuit.wait(now))
 
-    def admit(self, _shop: str, now: float, until: float) -> Refusal | int:
+    def admit(self, now: float, until: float) -> Refusal | int:
         """Return the number of a trial, 0 if the call needs none, or a refusal.
 
         Args:
@@ -124,9 +124,7 @@ class Breaker(ForkSafe):
             circuit.start_trial(number, until)
             return number
 
-    def record(
-        self, _shop: str, customer: str, verdict: Verdict, trial: int, now: float
-    ) -> tuple[CircuitChange, ...]:
+    def record(self, customer: str, verdict: Verdict, trial: int, now: float) -> tuple[CircuitChange, ...]:
         """Record the verdict about a call; return what it opens or closes.
 
         Args:

@@ -233,7 +233,7 @@ class Pipeline:
         """The calls in progress, in all event loops."""
         return [call for each in self._per_loop.values() for call in tuple(each.calls)]
 
-    def open_circuit(self, _shop: object = None) -> CircuitOpenError | None:
+    def open_circuit(self) -> CircuitOpenError | None:
         """Return the error of the circuit breaker if it is open, else None."""
         if self.breaker is None or not self.breaker.circuits:
             return None

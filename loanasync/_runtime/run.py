@@ -182,7 +182,7 @@ class Run:
     @property
     def cannot_send_now(self) -> bool:
         """True if no slot is free, or the circuit breaker is open."""
-        return not self.resources.slots.free or self._pipeline.open_circuit(self.call.shop) is not None
+        return not self.resources.slots.free or self._pipeline.open_circuit() is not None
 
     def take_slot_now(self) -> bool:
         """Take a slot if one is free, and the circuit breaker need not be asked."""
@@ -229,7 +229,7 @@ class Run:
         if breaker is None or not breaker.circuits or call.endpoint is not APPROVE or self._trial:
             return None
         until = self.deadline + self.timeout.attempt
-        admitted = breaker.admit(call.shop.shop_id, self._pipeline.now(), until)
+        admitted = breaker.admit(self._pipeline.now(), until)
         if isinstance(admitted, Refusal):
             return CircuitOpenError(call.endpoint.operation, *admitted, self.entry)
         self._trial = admitted
@@ -240,7 +240,7 @@ class Run:
         call, breaker = self.call, self._pipeline.breaker
         if breaker is not None and call.endpoint is APPROVE:
             self._circuit_changes = breaker.record(
-                call.shop.shop_id, call.fiscal_code or "", verdict, self._trial, self._pipeline.now()
+                call.fiscal_code or "", verdict, self._trial, self._pipeline.now()
             )
             self._trial = 0
 

@@ -10,7 +10,6 @@ from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
 from support.builders import FISCAL_CODE
 from support.response_reader import APPROVE
 
-SHOP, OTHER_SHOP = "shop-1", "shop-2"
 LATER = 1e6
 OPENED = (CircuitChange("unknown", 30.0),)
 
@@ -23,14 +22,12 @@ class Machine:
         self.now = 100.0
         self.customers = 0
 
-    def admit(self, shop: str = SHOP, until: float = LATER) -> Refusal | int:
-        return self.breaker.admit(shop, self.now, until)
+    def admit(self, until: float = LATER) -> Refusal | int:
+        return self.breaker.admit(self.now, until)
 
-    def end(
-        self, verdict: Verdict, trial: int = 0, shop: str = SHOP, customer: str = ""
-    ) -> tuple[CircuitChange, ...]:
+    def end(self, verdict: Verdict, trial: int = 0, customer: str = "") -> tuple[CircuitChange, ...]:
         self.customers += 1
-        return self.breaker.record(shop, customer or str(self.customers), verdict, trial, self.now)
+        return self.breaker.record(customer or str(self.customers), verdict, trial, self.now)
 
     def open(self, verdict: Verdict = "unknown") -> None:
         while not self.end(verdict):
@@ -56,7 +53,7 @@ def test_breaker_opens_after_failures_of_five_customers() -> None:
     assert [machine.end("unknown") for _ in range(5)] == [(), (), (), (), OPENED]
     assert machine.admit() == Refusal("unknown", 30.0)
     machine.now += 12
-    assert machine.admit(OTHER_SHOP) == Refusal("unknown", 18.0)
+    assert machine.admit() == Refusal("unknown", 18.0)
 
 
 def test_breaker_counts_each_customer_once() -> None:
