@@ -11,7 +11,7 @@ from contextvars import Token
 from functools import lru_cache
 from operator import methodcaller
 from time import perf_counter
-from typing import TypeAlias, TypeVar, get_args
+from typing import TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
@@ -22,11 +22,11 @@ from opentelemetry.util.types import AttributeValue
 
 from loanasync._forks import ForkSafe
 from loanasync._log import is_logged, log, log_event, log_failure
-from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call, CircuitChange
+from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
 from loanasync._version import __version__
-from loanasync.errors import CIRCUIT_CAUSES, CircuitReason, ConfigurationError, LoanError, Outcome
+from loanasync.errors import CIRCUIT_CAUSE, ConfigurationError, LoanError, Outcome
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -129,12 +129,12 @@ class Metrics:
         self.calls: Histogram = calls
         self.attempts: Histogram = attempts
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
-        self.openings: AttributeCounts = AttributeCounts("loanasync.reason", get_args(CircuitReason))
+        self.openings: int = 0  # from the start, so that a rate query sees the first one
         meter.create_observable_counter(
             "loanasync.circuit.openings",
-            [self.openings.observe],
+            [lambda _: [Observation(self.openings)]],
             unit="{opening}",
-            description="Pauses of approvals by the circuit breaker, by reason.",
+            description="Pauses of approvals by the circuit breaker.",
         )
         meter.create_observable_up_down_counter(
             "loanasync.inflight",
@@ -239,17 +239,15 @@ class Instruments:
         _safe(self.metrics.calls.record, 0.0, labels, default=None)
         return error
 
-    def report_circuits(self, changes: Iterable[CircuitChange], span: Span) -> None:
-        """Report the circuits that a call has opened and closed: by a metric, a span event and a log line."""
-        for reason, pause in changes:
-            self.metrics.openings.counts[reason] += pause > 0
-            event = "opened" if pause else "closed"
-            attributes = {"loanasync.reason": reason}
-            _safe(span.add_event, f"loanasync.circuit.{event}", attributes, default=None)
-            if pause:
-                log(logging.WARNING, _OPENED, CIRCUIT_CAUSES[reason], pause)
-            else:
-                log(logging.WARNING, "circuit breaker: closed, because the service has decided")
+    def report_pause(self, pause: float, span: Span) -> None:
+        """Report that a call has opened the circuit breaker for a pause, or closed it (0)."""
+        event = "opened" if pause else "closed"
+        _safe(span.add_event, f"loanasync.circuit.{event}", default=None)
+        if pause:
+            self.metrics.openings += 1
+            log(logging.WARNING, _OPENED, CIRCUIT_CAUSE, pause)
+        else:
+            log(logging.WARNING, "circuit breaker: closed, because the service has decided")
 
     def attributes(self, call: Call, status: int | None, error_type: str | None) -> Attributes:
         """Return the attributes of an attempt by the semantic conventions, without those that are None.
@@ -386,7 +384,7 @@ class CallTelemetry:
         self,
         error: BaseException | None,
         entry: str | None = None,
-        changes: Iterable[CircuitChange] = (),
+        pause: float | None = None,
         *,
         may_be_evaluated: bool = False,
     ) -> None:
@@ -395,7 +393,7 @@ class CallTelemetry:
         Args:
             error: The error that it raises.
             entry: The key of its ledger entry.
-            changes: The circuits that it has opened and closed.
+            pause: The change of the circuit breaker by the call, see `Breaker.record`.
             may_be_evaluated: A request may have reached the service.
         """
         instruments, operation = self.instruments, self.call.endpoint.operation
@@ -422,8 +420,8 @@ class CallTelemetry:
                 if failure is not None:
                     self.span.set_status(_ERROR)
                 self.span.set_attributes(attributes)
-            if changes:
-                instruments.report_circuits(changes, self.span)
+            if pause is not None:
+                instruments.report_pause(pause, self.span)
         except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt

@@ -57,10 +57,7 @@ from loanasync._public import name_by_package
 from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, problems_table
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
-CircuitReason: TypeAlias = Literal["unknown"]
-CIRCUIT_CAUSES: dict[CircuitReason, str] = {
-    "unknown": "recent approvals ended without a response or with a 5xx",
-}
+CIRCUIT_CAUSE = "recent approvals ended without a response or with a 5xx"
 
 
 class LoanError(Exception):
@@ -164,17 +161,15 @@ class CircuitOpenError(LoanError):
 
     Args:
         operation: Name of the call, ``approve``.
-        reason: ``unknown``: recent approvals ended with a 5xx or without a response.
         retry_after: Seconds until a call may try again, 0 or more.
         entry: Key of the call's entry in the ledger, None without a ledger.
 
     Example:
-        >>> print(CircuitOpenError("approve", "unknown", 12.5))
+        >>> print(CircuitOpenError("approve", 12.5))
         approve: request not sent; the circuit breaker is open, because recent approvals ended witho...
     """
 
     operation: str
-    reason: CircuitReason
     retry_after: float
     entry: str | None = None
 
@@ -183,8 +178,7 @@ class CircuitOpenError(LoanError):
     def __str__(self) -> str:
         return (
             f"{self.operation}: request not sent; the circuit breaker is open, because "
-            f"{CIRCUIT_CAUSES[self.reason]}; "
-            f"after {math.ceil(self.retry_after)} s the call may be repeated"
+            f"{CIRCUIT_CAUSE}; after {math.ceil(self.retry_after)} s the call may be repeated"
         )
 
 

@@ -68,7 +68,7 @@ GROUPS: dict[str, list[Row]] = {
         Row("the request breaks rules of the specification", errors.InvalidRequestError(())),
         Row("a setting of the client is invalid", errors.ConfigurationError("shop_id", "must be given")),
         Row("the client was closed before the call", errors.ClientClosedError()),
-        Row("the circuit breaker is open", errors.CircuitOpenError("approve", "unknown", 30.0)),
+        Row("the circuit breaker is open", errors.CircuitOpenError("approve", 30.0)),
     ],
     "the service responded": [
         responded(errors.RejectedError, "400 with messages for fields of the request, and no `domain`"),

@@ -6,7 +6,7 @@ method to `LoanClient`.
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from attrs import evolve, field, frozen
 
@@ -25,7 +25,6 @@ from loanasync.errors import (
     AccessDeniedError,
     AlreadyEvaluatedError,
     CannotCompleteError,
-    CircuitReason,
     InvalidRequestError,
     LoanError,
     RejectedError,
@@ -124,13 +123,6 @@ def _parts_of_url(base_url: str, template: str, shop_id: str) -> tuple[str, str]
 
 # Not a decorator, because mutation testing skips decorated functions.
 _around_code = lru_cache(maxsize=256)(_parts_of_url)
-
-
-class CircuitChange(NamedTuple):
-    """The opening of a circuit for a pause in seconds, or its closing: then the pause is 0."""
-
-    reason: CircuitReason
-    pause: float = 0.0
 
 
 # Created for each call, in half the time without slots.

@@ -3,16 +3,14 @@
 from hashlib import blake2b
 from itertools import count
 from secrets import token_bytes
-from typing import Literal, NamedTuple, TypeAlias
-
-from attrs import define, field
+from typing import Literal, TypeAlias
 
 from loanasync._forks import ForkSafe
-from loanasync._protocol.endpoints import SYSTEM_FAULT, CircuitChange, Outcome
+from loanasync._protocol.endpoints import SYSTEM_FAULT, Outcome
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Approved, Refused
 from loanasync._settings import CircuitBreaker
-from loanasync.errors import AlreadyEvaluatedError, CircuitReason, LoanError
+from loanasync.errors import AlreadyEvaluatedError, LoanError
 
 # ``decided`` proves that the service works. ``other`` is neither a proof nor a failure: during an outage, a
 # service may still reject wrong fields and recognize customers that it has evaluated. A 403 evaluates nobody.
@@ -21,77 +19,18 @@ Verdict: TypeAlias = Literal["decided", "unknown", "other"]
 _TRIAL_WAIT = 1.0  # seconds after which to ask again while another call tries; most trials are shorter
 
 
-class Refusal(NamedTuple):
-    """The reason for refusing a call, and the seconds until a call may try again."""
-
-    reason: CircuitReason
-    seconds: float
-
-
-@define
-class Circuit:
+class Breaker(ForkSafe):
     """A state machine: closed, open for a pause, then half-open, when one call at a time tries.
 
-    Times are seconds of any clock that does not go back.
-
-    Args:
-        settings: The settings of the client.
-    """
-
-    _settings: CircuitBreaker
-    open_until: float | None = field(init=False, default=None)  # None: closed
-    _failed: dict[bytes, float] = field(init=False, factory=dict)  # last failure of each customer, in order
-    _trial: int = field(init=False, default=0)  # number of the call that tries, 0 for none
-    _trial_until: float = field(init=False, default=0.0)
-
-    def wait(self, now: float) -> float:
-        """Return the seconds until a call may try; 0 if it may try now."""
-        if self.open_until is None:
-            return 0.0
-        if self._trial and now < self._trial_until:
-            return min(self._trial_until - now, _TRIAL_WAIT)
-        return max(self.open_until - now, 0.0)
-
-    def start_trial(self, number: int, until: float) -> None:
-        """Begin the trial of a call. It ends at `until`, even if it never reports a result."""
-        self._trial, self._trial_until = number, until
-
-    def end_trial(self, number: int) -> bool:
-        """End the trial of a call. Return False if the call does not try."""
-        if not number or number != self._trial:
-            return False
-        self._trial = 0
-        return True
-
-    def fail(self, customer: bytes, trial: int, now: float) -> bool:
-        """Count a failure; return True if it opens the circuit."""
-        if self.open_until is not None:
-            # Ignore a call that was in flight when the circuit opened.
-            if not self.end_trial(trial):
-                return False
-        else:
-            self._failed.pop(customer, None)
-            self._failed[customer] = now
-            while next(iter(self._failed.values())) < now - self._settings.within:
-                del self._failed[next(iter(self._failed))]
-            if len(self._failed) < self._settings.unknown:
-                return False
-            self._failed.clear()
-        self.open_until = now + self._settings.pause
-        return True
-
-
-class Breaker(ForkSafe):
-    """The circuit of a client and its copies.
-
-    All methods may be called from several event loops and threads.
+    A client and its copies share it. All methods may be called from several event loops and threads. Times
+    are seconds of any clock that does not go back.
 
     Args:
         settings: The settings of the client.
 
     Attributes:
-        circuits: The circuit, while it is open or has counted failures. Empty while all is well, so that an
-            approval need not call this object.
+        is_quiet: True while it is closed and has counted no failure, so that an approval need not call it.
+        open_until: The end of the pause, None while it is closed.
     """
 
     def __init__(self, settings: CircuitBreaker) -> None:
@@ -99,60 +38,75 @@ class Breaker(ForkSafe):
         self._settings = settings
         self._secret = token_bytes(16)  # so that a digest cannot be guessed from a fiscal code
         self._numbers = count(1)
-        self.circuits: list[Circuit] = []
+        self.is_quiet: bool = True
+        self.open_until: float | None = None
+        self._failed: dict[bytes, float] = {}  # last failure of each customer, in order
+        self._trial = 0  # number of the call that tries, 0 for none
+        self._trial_until = 0.0
 
-    def refusal(self, now: float) -> Refusal | None:
-        """Return a refusal if the circuit is open, else None. Its `seconds` may be 0."""
+    def wait(self, now: float) -> float | None:
+        """Return the seconds until a call may try, None if all calls may be sent."""
         with self.lock:
-            circuit = self._open_circuit()
-            return None if circuit is None else Refusal("unknown", circuit.wait(now))
+            if self.open_until is None:
+                return None
+            if self._trial and now < self._trial_until:
+                return min(self._trial_until - now, _TRIAL_WAIT)
+            return max(self.open_until - now, 0.0)
 
-    def admit(self, now: float, until: float) -> Refusal | int:
-        """Return the number of a trial, 0 if the call needs none, or a refusal.
+    def admit(self, now: float, until: float) -> int | None:
+        """Return the number of a trial, 0 if the call needs none, or None if it may not be sent.
 
         Args:
             now: The present time.
-            until: The deadline of the call.
+            until: The deadline of the call, at which its trial ends even if it never reports a result.
         """
         with self.lock:
-            refusal, circuit = self.refusal(now), self._open_circuit()
-            if refusal is None or circuit is None:
+            seconds = self.wait(now)
+            if seconds is None:
                 return 0
-            if refusal.seconds:
-                return refusal
-            number = next(self._numbers)
-            circuit.start_trial(number, until)
-            return number
+            if seconds:
+                return None
+            self._trial, self._trial_until = next(self._numbers), until
+            return self._trial
 
-    def record(self, customer: str, verdict: Verdict, trial: int, now: float) -> tuple[CircuitChange, ...]:
-        """Record the verdict about a call; return what it opens or closes.
+    def record(self, customer: str, verdict: Verdict, trial: int, now: float) -> float | None:
+        """Record the verdict about a call.
 
         Args:
             customer: The fiscal code, of which only a digest is kept.
             verdict: The verdict.
             trial: The number of the call's trial, or 0.
             now: The present time.
+
+        Returns:
+            The pause that begins, 0 if the breaker closes, None if neither happens.
         """
         with self.lock:
-            circuit = self._open_circuit()
+            was_open = self.open_until is not None
             if verdict == "decided":
-                self.circuits.clear()
-                return () if circuit is None else (CircuitChange("unknown"),)
-            changes: tuple[CircuitChange, ...] = ()
-            if verdict == "unknown" and self._fail(customer, trial, now):
-                changes = (CircuitChange("unknown", self._settings.pause),)
-            if circuit is not None:
-                circuit.end_trial(trial)
-        return changes
+                self.is_quiet, self.open_until, self._trial = True, None, 0
+                self._failed.clear()
+                return 0.0 if was_open else None
+            is_trial = trial != 0 and trial == self._trial
+            if is_trial:
+                self._trial = 0
+            # Ignore the failure of a call that was in flight when the breaker opened.
+            if verdict != "unknown" or not (is_trial if was_open else self._is_one_too_many(customer, now)):
+                return None
+            self.open_until = now + self._settings.pause
+            return self._settings.pause
 
-    def _fail(self, customer: str, trial: int, now: float) -> bool:
-        if not self.circuits:
-            self.circuits.append(Circuit(self._settings))
+    def _is_one_too_many(self, customer: str, now: float) -> bool:
+        self.is_quiet = False
         digest = blake2b(customer.encode(), key=self._secret, digest_size=16).digest()
-        return self.circuits[0].fail(digest, trial, now)
-
-    def _open_circuit(self) -> Circuit | None:
-        return next((each for each in self.circuits if each.open_until is not None), None)
+        self._failed.pop(digest, None)
+        self._failed[digest] = now
+        while next(iter(self._failed.values())) < now - self._settings.within:
+            del self._failed[next(iter(self._failed))]
+        if len(self._failed) < self._settings.unknown:
+            return False
+        self._failed.clear()
+        return True
 
 
 def verdict_of(last: Response | NoResponse, result: Outcome | LoanError, *, was_written: bool) -> Verdict:

@@ -235,10 +235,10 @@ class Pipeline:
 
     def open_circuit(self) -> CircuitOpenError | None:
         """Return the error of the circuit breaker if it is open, else None."""
-        if self.breaker is None or not self.breaker.circuits:
+        if self.breaker is None or self.breaker.is_quiet:
             return None
-        refusal = self.breaker.refusal(self.now())
-        return None if refusal is None else CircuitOpenError(APPROVE.operation, *refusal)
+        wait = self.breaker.wait(self.now())
+        return None if wait is None else CircuitOpenError(APPROVE.operation, wait)
 
     @asynccontextmanager
     async def closing(self, drain: float) -> AsyncIterator[None]:

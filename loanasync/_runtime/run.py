@@ -10,12 +10,11 @@ from loanasync._protocol.endpoints import (
     APPROVE,
     SYSTEM_FAULT,
     Call,
-    CircuitChange,
     Outcome,
 )
 from loanasync._protocol.messages import Judgement, NoResponse, Request, Response, correlation
 from loanasync._results import Approved, Decision, Meta, Refused
-from loanasync._runtime.breaker import Refusal, Verdict, verdict_of
+from loanasync._runtime.breaker import Verdict, verdict_of
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
 from loanasync._runtime.token import obtain_token
@@ -102,7 +101,7 @@ class Run:
     _is_written: bool = False  # an earlier request of this call was written
     _is_recorded: bool = True  # False from `begin` until the end of the call is recorded
     _trial: int = 0  # number of its trial while the circuit breaker is open, else 0
-    _circuit_changes: tuple[CircuitChange, ...] = ()
+    _pause: float | None = None  # the change of the circuit breaker, see `Breaker.record`
 
     def __init__(self, pipeline: Pipeline, call: Call, timeout: Timeout, retry: RetryPolicy) -> None:
         self._pipeline = pipeline
@@ -165,7 +164,7 @@ class Run:
         elif self.call.endpoint is not APPROVE and error is None:
             telemetry.outcome = "done"
         may_be_evaluated = error is not None and self.may_be_evaluated
-        telemetry.end(error, self.entry, self._circuit_changes, may_be_evaluated=may_be_evaluated)
+        telemetry.end(error, self.entry, self._pause, may_be_evaluated=may_be_evaluated)
 
     @property
     def is_dead(self) -> bool:
@@ -187,7 +186,7 @@ class Run:
     def take_slot_now(self) -> bool:
         """Take a slot if one is free, and the circuit breaker need not be asked."""
         breaker = self._pipeline.breaker
-        if breaker is not None and breaker.circuits:
+        if breaker is not None and not breaker.is_quiet:
             return False
         return self.resources.slots.take(self)
 
@@ -225,23 +224,22 @@ class Run:
     def _refusal(self) -> CircuitOpenError | None:
         """Return an error if the circuit breaker refuses this call. If not, the call may become its trial."""
         breaker, call = self._pipeline.breaker, self.call
-        # Most calls find no circuits, and then need not ask.
-        if breaker is None or not breaker.circuits or call.endpoint is not APPROVE or self._trial:
+        # Most calls find it quiet, and then need not ask.
+        if breaker is None or breaker.is_quiet or call.endpoint is not APPROVE or self._trial:
             return None
         until = self.deadline + self.timeout.attempt
-        admitted = breaker.admit(self._pipeline.now(), until)
-        if isinstance(admitted, Refusal):
-            return CircuitOpenError(call.endpoint.operation, *admitted, self.entry)
-        self._trial = admitted
+        trial = breaker.admit(self._pipeline.now(), until)
+        if trial is None:
+            wait = breaker.wait(self._pipeline.now()) or 0.0
+            return CircuitOpenError(call.endpoint.operation, wait, self.entry)
+        self._trial = trial
         return None
 
     def _record_verdict(self, verdict: Verdict) -> None:
         """Inform the circuit breaker of the end of an approval. Its changes are reported later."""
         call, breaker = self.call, self._pipeline.breaker
         if breaker is not None and call.endpoint is APPROVE:
-            self._circuit_changes = breaker.record(
-                call.fiscal_code or "", verdict, self._trial, self._pipeline.now()
-            )
+            self._pause = breaker.record(call.fiscal_code or "", verdict, self._trial, self._pipeline.now())
             self._trial = 0
 
     # --- attempts
@@ -375,7 +373,7 @@ class Run:
         self.telemetry.stopped_by = stopped_by
         result = self._read(last, stopped_by)
         # While all is well, a decision does not concern the breaker.
-        if pipeline.breaker is not None and (pipeline.breaker.circuits or isinstance(result, LoanError)):
+        if pipeline.breaker is not None and (not pipeline.breaker.is_quiet or isinstance(result, LoanError)):
             self._record_verdict(verdict_of(last, result, was_written=self.was_written))
         return result
 

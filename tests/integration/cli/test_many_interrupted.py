@@ -39,8 +39,7 @@ def test_command_prints_when_it_pauses_and_continues(
 
     def end_pause() -> None:
         calls.append(bulk.calls)
-        for circuit in breaker.circuits:
-            circuit.open_until = 0.0
+        breaker.open_until = 0.0
 
     when_paused(monkeypatch, end_pause)
     code, output = bulk.run("--concurrency", "1")

@@ -174,7 +174,7 @@ async def test_message_not_processed_five_times_is_a_dead_letter(url: str, tmp_p
 
 
 UNSENT: list[LoanError] = [
-    CircuitOpenError("approve", "unknown", 0.1),
+    CircuitOpenError("approve", 0.1),
     InFlightError("approve", "key"),
     LedgerUnavailableError("approve", "key", "OSError"),
     ConfigurationError("ledger", "has entries of a later version"),

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from loanasync import CircuitBreaker, ConnectError, Meta, NoResponse, Response
-from loanasync._protocol.endpoints import CircuitChange
-from loanasync._runtime.breaker import Breaker, Refusal, Verdict, verdict_of
+from loanasync._runtime.breaker import Breaker, Verdict, verdict_of
 from support.builders import FISCAL_CODE
 from support.response_reader import APPROVE
 
 LATER = 1e6
-OPENED = (CircuitChange("unknown", 30.0),)
+OPENED, CLOSED = 30.0, 0.0
 
 
 class Machine:
@@ -22,15 +21,18 @@ class Machine:
         self.now = 100.0
         self.customers = 0
 
-    def admit(self, until: float = LATER) -> Refusal | int:
-        return self.breaker.admit(self.now, until)
+    def wait(self) -> float | None:
+        """Return the seconds for which a call is refused, None if it may be sent."""
+        if self.breaker.admit(self.now, LATER) is not None:
+            return None
+        return self.breaker.wait(self.now)
 
-    def end(self, verdict: Verdict, trial: int = 0, customer: str = "") -> tuple[CircuitChange, ...]:
+    def end(self, verdict: Verdict, trial: int = 0, customer: str = "") -> float | None:
         self.customers += 1
         return self.breaker.record(customer or str(self.customers), verdict, trial, self.now)
 
     def open(self, verdict: Verdict = "unknown") -> None:
-        while not self.end(verdict):
+        while self.end(verdict) is None:
             pass
 
     @classmethod
@@ -42,24 +44,23 @@ class Machine:
         return machine
 
     def trial(self, until: float = LATER) -> int:
-        trial = self.admit(until=until)
-        assert isinstance(trial, int)
+        trial = self.breaker.admit(self.now, until)
         assert trial
         return trial
 
 
 def test_breaker_opens_after_failures_of_five_customers() -> None:
     machine = Machine()
-    assert [machine.end("unknown") for _ in range(5)] == [(), (), (), (), OPENED]
-    assert machine.admit() == Refusal("unknown", 30.0)
+    assert [machine.end("unknown") for _ in range(5)] == [*[None] * 4, OPENED]
+    assert machine.wait() == 30.0
     machine.now += 12
-    assert machine.admit() == Refusal("unknown", 18.0)
+    assert machine.wait() == 18.0
 
 
 def test_breaker_counts_each_customer_once() -> None:
     machine = Machine()
-    assert [machine.end("unknown", customer="A") for _ in range(20)] == [()] * 20
-    assert [machine.end("unknown") for _ in range(4)] == [(), (), (), OPENED]
+    assert [machine.end("unknown", customer="A") for _ in range(20)] == [None] * 20
+    assert [machine.end("unknown") for _ in range(4)] == [*[None] * 3, OPENED]
 
 
 def test_breaker_ignores_failures_that_are_too_old() -> None:
@@ -67,13 +68,13 @@ def test_breaker_ignores_failures_that_are_too_old() -> None:
     for _ in range(4):
         machine.end("unknown")
     machine.now += 60.1
-    assert [machine.end("unknown") for _ in range(5)] == [(), (), (), (), OPENED]
+    assert [machine.end("unknown") for _ in range(5)] == [*[None] * 4, OPENED]
 
 
 def test_failure_of_a_customer_counts_from_its_last_time() -> None:
     machine = Machine(unknown=3, within=60.0)
     for customer, seconds in (("A", 10), ("B", 40), ("A", 25), ("C", 0)):
-        assert machine.end("unknown", customer=customer) == ()
+        assert machine.end("unknown", customer=customer) is None
         machine.now += seconds
     assert machine.end("unknown", customer="D") == OPENED  # the third one: B is too old, and A is not
 
@@ -82,9 +83,9 @@ def test_decision_resets_the_count_of_failures() -> None:
     machine = Machine()
     for _ in range(4):
         machine.end("unknown")
-    assert machine.end("decided") == ()
-    assert machine.breaker.circuits == []
-    assert [machine.end("unknown") for _ in range(4)] == [()] * 4
+    assert machine.end("decided") is None
+    assert machine.breaker.is_quiet
+    assert [machine.end("unknown") for _ in range(4)] == [None] * 4
 
 
 def test_other_results_neither_count_nor_reset_the_count() -> None:
@@ -98,11 +99,11 @@ def test_other_results_neither_count_nor_reset_the_count() -> None:
 def test_after_the_pause_one_call_at_a_time_tries() -> None:
     machine = Machine.opened(ago=30)
     first = machine.trial(until=machine.now + 20)
-    assert machine.admit() == Refusal("unknown", 1.0)
+    assert machine.wait() == 1.0
     machine.now += 19.5
-    assert machine.admit() == Refusal("unknown", 0.5)
-    assert machine.end("decided", first) == (CircuitChange("unknown"),)
-    assert machine.admit() == 0
+    assert machine.wait() == 0.5
+    assert machine.end("decided", first) == CLOSED
+    assert machine.breaker.admit(machine.now, LATER) == 0
 
 
 def test_failed_trial_opens_the_breaker_for_another_pause() -> None:
@@ -110,13 +111,13 @@ def test_failed_trial_opens_the_breaker_for_another_pause() -> None:
     trial = machine.trial()
     machine.now += 3
     assert machine.end("unknown", trial) == OPENED
-    assert machine.admit() == Refusal("unknown", 30.0)
+    assert machine.wait() == 30.0
 
 
 def test_trial_that_proves_nothing_lets_the_next_call_try() -> None:
     machine = Machine.opened(ago=30)
     first = machine.trial()
-    assert machine.end("other", first) == ()
+    assert machine.end("other", first) is None
     assert machine.trial() != first
 
 
@@ -125,30 +126,30 @@ def test_trial_without_a_result_ends_at_its_deadline() -> None:
     lost = machine.trial(until=machine.now + 60)
     machine.now += 60
     second = machine.trial(until=machine.now + 60)
-    assert machine.end("other", lost) == machine.end("unknown", lost) == ()
-    assert machine.admit() == Refusal("unknown", 1.0)  # the second one still tries
-    assert machine.end("decided", second) == (CircuitChange("unknown"),)
+    assert machine.end("other", lost) == machine.end("unknown", lost) is None
+    assert machine.wait() == 1.0  # the second one still tries
+    assert machine.end("decided", second) == CLOSED
 
 
 def test_calls_in_flight_when_it_opened_do_not_prolong_the_pause() -> None:
     machine = Machine.opened(ago=29)
-    assert [machine.end("unknown") for _ in range(10)] == [()] * 10
-    assert machine.admit() == Refusal("unknown", 1.0)
+    assert [machine.end("unknown") for _ in range(10)] == [None] * 10
+    assert machine.wait() == 1.0
     machine.now += 1
     machine.trial()
-    assert machine.end("unknown") == ()
+    assert machine.end("unknown") is None
 
 
 def test_decision_of_a_call_in_flight_closes_the_breaker() -> None:
     machine = Machine.opened()
-    assert machine.end("decided") == (CircuitChange("unknown"),)
-    assert machine.admit() == 0
+    assert machine.end("decided") == CLOSED
+    assert machine.breaker.admit(machine.now, LATER) == 0
 
 
 def test_breaker_keeps_no_fiscal_code() -> None:
     machine = Machine()
     machine.end("unknown", customer=FISCAL_CODE)
-    assert FISCAL_CODE not in repr(machine.breaker.circuits)
+    assert FISCAL_CODE not in repr(vars(machine.breaker))
 
 
 EVALUATED = b"User already evaluated for approval"

@@ -84,8 +84,8 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
     "loanasync.circuit.openings": (
         "{opening}",
         Sum,
-        {"loanasync.reason"},
-        "Pauses of approvals by the circuit breaker, by reason.",
+        set(),
+        "Pauses of approvals by the circuit breaker.",
     ),
     "loanasync.inflight": (
         "{call}",

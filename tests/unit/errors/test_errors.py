@@ -50,8 +50,8 @@ TABLE: dict[Outcome, list[LoanError]] = {
         errors.InvalidRequestError(PROBLEMS, "approve"),
         errors.ConfigurationError("shop_id", "must be given"),
         errors.ClientClosedError(),
-        errors.CircuitOpenError("approve", "unknown", 12.5),
-        errors.CircuitOpenError("approve", "unknown", 0, "c0ffee"),
+        errors.CircuitOpenError("approve", 12.5),
+        errors.CircuitOpenError("approve", 0, "c0ffee"),
         *(kind("approve", "TimeoutError", "not_sent", 1, "0" * 32, "c0ffee") for kind in WITHOUT_RESPONSE),
         errors.LedgerError(*ENTRY),
         errors.LedgerUnavailableError(*ENTRY, "OSError"),
@@ -182,7 +182,7 @@ ASK_BEFORE = "for the outcome before repeating the call"
     ("error", "ending"),
     [
         (errors.ConnectError("approve", "x", "not_sent", 1), NOT_SENT),
-        (errors.CircuitOpenError("approve", "unknown", 12.1), "after 13 s the call may be repeated"),
+        (errors.CircuitOpenError("approve", 12.1), "after 13 s the call may be repeated"),
         (
             errors.ReadTimeoutError("approve", "program: ZeroDivisionError", "unknown", 1),
             f"(program: ZeroDivisionError): the service may have received the request; ask it {ASK_BEFORE}",
