@@ -81,7 +81,8 @@ _LOCKS = Path("/proc/locks")
 _LOCK = re.compile(r"POSIX +ADVISORY +WRITE +(\d+) +\S+:(\d+) ")  # the process and the inode
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+)", re.MULTILINE)  # the mount point and the file system
-_REMOTE = re.compile(r"nfs4?|cifs|smbfs|smb[23]|fuse(\..*)?|9p|ceph")  # of a network or of another process
+# File systems of a network or of another process.
+_REMOTE = re.compile(r"nfs4?|cifs|smbfs|smb[23]|fuse(\..*)?|9p|afs|beegfs|ceph|gpfs|lustre")
 _BOOT_SPACING = 4e9  # seconds by which a boot advances the lease clock; more than any uptime or time of day
 
 _FULL = "the disk is full: free some space"

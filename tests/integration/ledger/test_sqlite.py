@@ -287,7 +287,7 @@ async def test_file_mounted_without_its_folder_is_refused(
 
 
 LOCAL = ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "zfs", "fuseblk", "virtiofs"]
-REMOTE = ["nfs", "nfs4", "cifs", "smb3", "smb2", "smbfs", "fuse", "fuse.sshfs", "9p", "ceph"]
+REMOTE = ["nfs", "nfs4", "cifs", "smb3", "smb2", "smbfs", "fuse", "fuse.sshfs", "9p", "ceph", "lustre"]
 
 
 @pytest.fixture
