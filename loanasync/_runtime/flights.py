@@ -374,7 +374,8 @@ class Memory(ForkSafe):
     def _ended(self, flight: Flight) -> bool:
         """End a dead flight, or give up an overdue one of another event loop; return False for others."""
         if flight.is_dead:
-            flight.resources.slots.forget_waiting()
+            if not flight.is_here:  # the event loop was closed
+                flight.resources.slots.forget_waiting()
             flight.end(CancelledError())
         elif flight.is_overdue and not flight.is_here:
             flight.guard.give_up(flight)
