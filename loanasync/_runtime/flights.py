@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import blake2b
 from logging import ERROR, INFO, WARNING
 from secrets import token_bytes
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from attrs import evolve
@@ -37,6 +37,8 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
+
+Own = TypeVar("Own", bound="Flight | None")
 
 _MOMENT = 0.001  # seconds: a time limit cannot be 0
 _POLL_INTERVAL = 0.02  # seconds between two looks at a flight of another event loop
@@ -354,16 +356,17 @@ class Memory(ForkSafe):
         request.update(sort_members(body) if call.has_extra else body)
         return approval, request.digest()
 
-    def find_or_add(self, own: Flight) -> Flight:
-        """Return the flight of the same approval in progress, or else add this one."""
+    def find(self, approval: bytes, own: Own) -> "Flight | Own":
+        """Return the flight of an approval in progress, or else add `own`. End flights that nobody ends."""
         while True:
             with self.lock:
-                flight = self._in_flight.get(own.customer)
+                flight = self._in_flight.get(approval)
                 if flight is not None and flight.is_inherited:
                     self._drop_inherited()
                     flight = None
                 if flight is None:
-                    self._in_flight[own.customer] = own
+                    if own is not None:
+                        self._in_flight[approval] = own
                     return own
             if not self._ended(flight):
                 return flight
@@ -371,7 +374,8 @@ class Memory(ForkSafe):
     def _ended(self, flight: Flight) -> bool:
         """End a dead flight, or give up an overdue one of another event loop; return False for others."""
         if flight.is_dead:
-            flight.resources.slots.forget_waiting()
+            if not flight.is_here:  # the event loop was closed
+                flight.resources.slots.forget_waiting()
             flight.end(CancelledError())
         elif flight.is_overdue and not flight.is_here:
             flight.guard.give_up(flight)
@@ -479,7 +483,7 @@ class Flights:
         while True:
             memory = self.memory
             own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
-            flight = memory.find_or_add(own)
+            flight = memory.find(own.customer, own)
             within = None if waits_for_response else timeout.total
             result: Outcome | BaseException | None
             if flight is own:
@@ -527,6 +531,7 @@ class Flights:
         """
         memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
         run.customer, run.payload = memory.digests_of(call)
+        memory.find(run.customer, None)  # its record becomes unknown if its flight never ends
         run.begin()
         try:
             result = await (self.guard or memory.guard).known(run)

@@ -216,8 +216,7 @@ class ProcessGuard(ForkSafe, Guard):
 
     async def known(self, run: Run) -> Known | LoanError:
         """See `Guard.known`."""
-        claim = self._claims.get(run.customer)
-        if claim is not None and claim.is_in_flight:
+        if run.customer in self._claims:
             return Known(state="inflight")
         state, seconds, _ = self._find(run.customer)
         age = monotonic() - seconds

@@ -77,8 +77,8 @@ class Slots:
     async def wait(self, owner: object) -> None:
         """Wait until a slot is given to a call. It may have one after a cancellation, too."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, owner))
         try:
+            self._waiters.append((waiter, owner))
             await waiter
         except BaseException:
             with suppress(ValueError):  # `release` has removed it
@@ -90,16 +90,20 @@ class Slots:
         self._waiters.clear()
 
     def release(self, owner: object) -> None:
-        """Give the slot of a call, if it has one, to the first waiting call, or make it free."""
+        """Give the slot of a call, if it has one, to the first waiting call, or make it free.
+
+        This method may be called again, after an interrupt in the first call.
+        """
         if owner not in self._owners:
             return
-        self._owners.discard(owner)
-        while self._waiters:
-            waiter, next_owner = self._waiters.popleft()
-            if not waiter.done():  # not cancelled
+        is_given = False
+        while self._waiters and not is_given:
+            waiter, next_owner = self._waiters[0]
+            if is_given := not waiter.done():  # not cancelled
                 self._owners.add(next_owner)
                 waiter.set_result(None)
-                return
+            self._waiters.popleft()
+        self._owners.discard(owner)
 
 
 class LoopResources:

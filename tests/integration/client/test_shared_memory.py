@@ -385,9 +385,11 @@ def end(tasks: "set[asyncio.Task[Any]]") -> None:
 def test_approval_of_a_closed_loop_is_unknown_for_a_new_client() -> None:
     """The late end of the first request does not replace the decision of the second one."""
     shared = Shared(computed(never), approved())
+    other = shared.client()  # made before: a new one ends dead flights
     loop, _ = leave_in_flight(shared)
     tasks = asyncio.all_tasks(loop)
     loop.close()
+    assert asyncio.run(other.known(FISCAL_CODE)).state == "unknown"
     blocked = OutcomeUnknownError("approve", "", "unknown", "GeneratorExit")
     assert asyncio.run(request(shared.client())) == blocked
     assert isinstance(asyncio.run(request(shared.client(), repeat_unknown=True)), Approved)
@@ -425,8 +427,11 @@ def test_approval_of_a_stopped_loop_is_unknown_when_it_is_overdue(seconds: float
 def test_late_end_of_an_overdue_approval_does_not_replace_a_decision() -> None:
     step, _, go = held_response(timed_out())
     shared = Shared(step, approved())
+    other = shared.client()
     loop, call = leave_in_flight(shared)
+    assert asyncio.run(other.known(FISCAL_CODE)).state == "inflight"
     shared.script.clock.time += Timeout().longest + 6
+    assert asyncio.run(other.known(FISCAL_CODE)).state == "unknown"
     assert isinstance(asyncio.run(request(shared.client())), OutcomeUnknownError)
     assert isinstance(asyncio.run(request(shared.client(), repeat_unknown=True)), Approved)
     loop.call_soon(go.set)

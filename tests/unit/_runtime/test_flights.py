@@ -243,3 +243,21 @@ async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(ledger: 
     error = await second
     assert isinstance(error, LoanError)
     assert error == OutcomeUnknownError("approve", error.entry or "", "unknown", "ProgramEnd")
+
+
+def test_approval_without_an_owner_leaves_its_slot_to_the_calls_that_wait() -> None:
+    async def approve() -> None:
+        step, arrived, _ = held_response(timed_out())
+        script = ScriptedTransport(step, approved())
+        client = script.client(max_concurrency=1)
+        first = asyncio.create_task(request(client))
+        await arrived.wait()
+        waiting = asyncio.create_task(request(client, "TSTXYZ00A00A000B"))
+        await turns()
+        [flight] = [each for each in client._flights.memory._in_flight.values() if each.is_reading]
+        flight._task = None  # an interrupt may leave it so
+        assert isinstance(await request(client), OutcomeUnknownError)
+        assert isinstance(await waiting, Approved)
+        assert isinstance(await first, OutcomeUnknownError)
+
+    VirtualTime().run(approve())

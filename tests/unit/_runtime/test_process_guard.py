@@ -319,6 +319,7 @@ async def test_memory_of_a_forked_child_knows_the_requests_of_its_parent(
     await arrived.wait()
     with monkeypatch.context() as child:
         child.setattr("os.getpid", lambda: -1)
+        assert (await shop.client.known(FISCAL_CODE)).state == "unknown"
         assert await shop.approve() == OutcomeUnknownError("approve", "", "unknown", "fork")
     go.set()
     assert isinstance(await first, Approved)

@@ -1,4 +1,5 @@
 import asyncio
+from collections import deque
 from typing import Any
 from unittest import mock
 
@@ -232,4 +233,47 @@ async def test_slot_released_to_a_call_that_is_cancelled_then_is_of_this_call() 
     await asyncio.wait({call})
     assert (call.cancelled(), slots.has("call")) == (True, True)
     slots.release("call")
+    assert slots.free == 1
+
+
+class InterruptedQueue(deque[Any]):
+    """A queue whose methods are interrupted, once each."""
+
+    def append(self, waiting: Any) -> None:
+        super().append(waiting)
+        if len(self) == 1:
+            raise KeyboardInterrupt
+
+    def popleft(self) -> Any:
+        waiting = super().popleft()
+        if len(self) == 2:
+            raise KeyboardInterrupt
+        return waiting
+
+
+async def test_interrupted_call_does_not_get_a_slot() -> None:
+    slots = Slots(1)
+    slots.take("holder")
+    slots._waiters = InterruptedQueue()
+    with pytest.raises(KeyboardInterrupt):
+        await slots.wait("call")
+    slots.release("holder")
+    assert (slots.has("call"), slots.free) == (False, 1)
+
+
+async def test_slot_whose_release_was_interrupted_is_given_to_a_waiting_call() -> None:
+    slots = Slots(1)
+    slots.take("holder")
+    calls = [asyncio.create_task(slots.wait(name)) for name in ("cancelled", "first", "second")]
+    await asyncio.sleep(0)
+    slots._waiters = InterruptedQueue(slots._waiters)
+    calls[0].cancel()
+    with pytest.raises(KeyboardInterrupt):
+        slots.release("holder")
+    slots.release("holder")
+    await asyncio.wait_for(calls[1], 1)
+    assert (slots.has("first"), slots.has("second")) == (True, False)
+    slots.release("first")
+    await asyncio.wait_for(calls[2], 1)
+    slots.release("second")
     assert slots.free == 1
