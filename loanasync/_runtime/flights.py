@@ -96,7 +96,7 @@ class Flight(Run):
         self.guard: Guard = guard or (_UNGUARDED if memory is None else memory.guard)
         self._process = os.getpid()
         if memory is not None:
-            self.customer, self.payload = memory.digests_of(call)
+            self.approval, self.payload = memory.digests_of(call)
 
     @property
     def is_dead(self) -> bool:
@@ -386,16 +386,16 @@ class Memory(ForkSafe):
 
     def _drop_inherited(self) -> None:
         """Note the approvals that the parent process is requesting, and forget its flights."""
-        for customer, flight in tuple(self._in_flight.items()):
+        for approval, flight in tuple(self._in_flight.items()):
             if flight.is_inherited:
                 flight.guard.inherit(flight)
-                del self._in_flight[customer]
+                del self._in_flight[approval]
 
     def remove(self, flight: Flight) -> None:
         """Remove a flight that is over or given up."""
         with self.lock:
-            if self._in_flight.get(flight.customer) is flight:
-                del self._in_flight[flight.customer]
+            if self._in_flight.get(flight.approval) is flight:
+                del self._in_flight[flight.approval]
 
     def finish_dead(self) -> None:
         """End the oldest flights whose event loop was closed or has stopped, as they keep their clients."""
@@ -483,7 +483,7 @@ class Flights:
         while True:
             memory = self.memory
             own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
-            flight = memory.find(own.customer, own)
+            flight = memory.find(own.approval, own)
             within = None if waits_for_response else timeout.total
             result: Outcome | BaseException | None
             if flight is own:
@@ -530,8 +530,8 @@ class Flights:
             LoanError: The ledger cannot be used.
         """
         memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
-        run.customer, run.payload = memory.digests_of(call)
-        memory.find(run.customer, None)  # its record becomes unknown if its flight never ends
+        run.approval, run.payload = memory.digests_of(call)
+        memory.find(run.approval, None)  # its record becomes unknown if its flight never ends
         run.begin()
         try:
             result = await (self.guard or memory.guard).known(run)

@@ -37,7 +37,7 @@ _MAX_BYTES = 64 * 1024**2  # of their bodies: 6 kB for each; a usual one has 1 o
 _MAX_UNREADABLE = 16_384  # bytes of a body without a decision
 _MANY = 200_000  # approvals in the last hour: a ledger is the better memory
 _RECORD = Struct("<BI16s")  # state, time in seconds, digest of the request
-_CUSTOMER = 16  # bytes of `Run.customer` before those of the order
+_CUSTOMER = 16  # bytes of `Run.approval` before those of the order
 _POLL_INTERVAL = 0.02  # seconds between two looks at a claim for another order of the customer
 _DECIDED = ("approved", "refused")
 # "final" is "lost" with the note `OTHER_ORDER`.
@@ -185,9 +185,9 @@ class ProcessGuard(ForkSafe, Guard):
     def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
         with self.lock:
-            self._claims.pop(run.customer, None)
-            if self._find(run.customer)[0] in (None, "unknown"):
-                self._index(run.customer)
+            self._claims.pop(run.approval, None)
+            if self._find(run.approval)[0] in (None, "unknown"):
+                self._index(run.approval)
                 self._write(run, "inflight", int(monotonic()))
 
     def give_up(self, run: Run) -> None:
@@ -197,13 +197,13 @@ class ProcessGuard(ForkSafe, Guard):
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
         with self.lock:
-            is_decided = self._find(run.customer)[0] in _DECIDED
-            if is_decided and (kept := self._drop(run.customer)) is not None:
-                self._unread[run.customer] = kept
+            is_decided = self._find(run.approval)[0] in _DECIDED
+            if is_decided and (kept := self._drop(run.approval)) is not None:
+                self._unread[run.approval] = kept
 
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
-        approval = run.customer
+        approval = run.approval
         customer = approval[:_CUSTOMER]
         with self.lock:
             is_known = approval in self._records or customer in self._records
@@ -216,13 +216,13 @@ class ProcessGuard(ForkSafe, Guard):
 
     async def known(self, run: Run) -> Known | LoanError:
         """See `Guard.known`."""
-        if run.customer in self._claims:
+        if run.approval in self._claims:
             return Known(state="inflight")
-        state, seconds, _ = self._find(run.customer)
+        state, seconds, _ = self._find(run.approval)
         age = monotonic() - seconds
         if state is None or age >= _MAX_AGE:
             return Known(state="none")
-        kept = self._unread.get(run.customer) or self._kept.get(run.customer)
+        kept = self._unread.get(run.approval) or self._kept.get(run.approval)
         is_decided = state in _DECIDED and kept is not None
         stated: KnownState = "lost" if state == "final" else "unknown" if state == "inflight" else state
         return Known(
@@ -251,12 +251,12 @@ class ProcessGuard(ForkSafe, Guard):
 
     def _look_up(self, run: Run) -> Decision | LoanError | None:
         """Return the decision or the error that forbids sending, if the customer was requested before."""
-        state, seconds, payload = self._find(run.customer)
+        state, seconds, payload = self._find(run.approval)
         if state is not None:
             is_same = payload == run.payload
             with self.lock:
                 if int(monotonic()) - seconds >= _MAX_AGE:
-                    self._forget(run.customer)
+                    self._forget(run.approval)
                 else:
                     run.after_unknown = run.call.repeat_unknown and state == "unknown" and is_same
                     if not run.after_unknown:
@@ -267,8 +267,8 @@ class ProcessGuard(ForkSafe, Guard):
         with self.lock:
             if (error := self._stopped_by_other(run)) is not None:
                 return error
-            self._index(run.customer)
-            claim = self._claims[run.customer] = _ProcessClaim(self, run)
+            self._index(run.approval)
+            claim = self._claims[run.approval] = _ProcessClaim(self, run)
             return claim
 
     def _others(self, approval: bytes) -> list[bytes]:
@@ -279,7 +279,7 @@ class ProcessGuard(ForkSafe, Guard):
     def _stopped_by_other(self, run: Run) -> LoanError | None:
         """Return the error of an approval of the customer that stops this order (readings.md R6)."""
         waiting: LoanError | None = None
-        for other in self._others(run.customer):
+        for other in self._others(run.approval):
             if (claim := self._claims.get(other)) is not None:
                 if claim.is_in_flight:
                     waiting = InFlightError("approve", "")
@@ -308,14 +308,14 @@ class ProcessGuard(ForkSafe, Guard):
         run.telemetry.set_ledger_result("blocked")
         if not is_same:
             return PayloadMismatchError("approve", "", state)
-        kept = self._unread.get(run.customer) or self._kept.get(run.customer)
+        kept = self._unread.get(run.approval) or self._kept.get(run.approval)
         if state not in ("approved", "refused"):
-            return self._error(run.customer, state)
+            return self._error(run.approval, state)
         if kept is None:
             return DecisionForgottenError("approve", "", state)
         run.telemetry.set_ledger_result("remembered")
-        self._unread.pop(run.customer, None)
-        self._keep(run.customer, kept)
+        self._unread.pop(run.approval, None)
+        self._keep(run.approval, kept)
         return kept.decision(run)
 
     def _error(self, approval: bytes, state: EntryState) -> OutcomeUnknownError:
@@ -330,7 +330,7 @@ class ProcessGuard(ForkSafe, Guard):
     def settle(self, run: Run, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of a claim that has no decision."""
         is_elsewhere = state == "lost" and any(
-            self._find(each)[0] in _DECIDED for each in self._others(run.customer)
+            self._find(each)[0] in _DECIDED for each in self._others(run.approval)
         )
         if is_elsewhere:
             state, kept = "final", kept._replace(note=OTHER_ORDER)
@@ -340,12 +340,12 @@ class ProcessGuard(ForkSafe, Guard):
         """Record the outcome of an approval. A decision stays, whatever a request before it ends with."""
         is_first_time, now = False, int(monotonic())
         with self.lock:
-            if state not in _DECIDED and self._find(run.customer)[0] in _DECIDED:
-                self._claims.pop(run.customer, None)
+            if state not in _DECIDED and self._find(run.approval)[0] in _DECIDED:
+                self._claims.pop(run.approval, None)
                 return
             self._write(run, state, now)
-            self._claims.pop(run.customer, None)
-            self._keep(run.customer, kept)
+            self._claims.pop(run.approval, None)
+            self._keep(run.approval, kept)
             if now != self._checked:
                 self._checked = now
                 self._drop_expired(now)
@@ -357,9 +357,9 @@ class ProcessGuard(ForkSafe, Guard):
     def release(self, run: Run) -> None:
         """Forget the claim of a request that was not evaluated."""
         with self.lock:
-            self._claims.pop(run.customer, None)
-            if run.customer not in self._records:
-                self._forget(run.customer)
+            self._claims.pop(run.approval, None)
+            if run.approval not in self._records:
+                self._forget(run.approval)
 
     def _index(self, approval: bytes) -> None:
         customer = approval[:_CUSTOMER]
@@ -368,29 +368,29 @@ class ProcessGuard(ForkSafe, Guard):
             self._orders[customer] = (*orders, approval)
 
     def _write(self, run: Run, state: EntryState, now: int) -> None:
-        self._records[run.customer] = _RECORD.pack(_STATES.index(state), now, run.payload)
-        self._records.move_to_end(run.customer)
+        self._records[run.approval] = _RECORD.pack(_STATES.index(state), now, run.payload)
+        self._records.move_to_end(run.approval)
 
-    def _keep(self, customer: bytes, kept: _Kept) -> None:
-        if customer in self._kept:
-            self._drop(customer)
-        self._kept[customer] = kept
+    def _keep(self, approval: bytes, kept: _Kept) -> None:
+        if approval in self._kept:
+            self._drop(approval)
+        self._kept[approval] = kept
         self._kept_bytes += len(kept.body)
         while len(self._kept) > _MAX_RESPONSES or self._kept_bytes > _MAX_BYTES:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, customer: bytes) -> _Kept | None:
-        kept = self._kept.pop(customer, None)
+    def _drop(self, approval: bytes) -> _Kept | None:
+        kept = self._kept.pop(approval, None)
         self._kept_bytes -= 0 if kept is None else len(kept.body)
         return kept
 
     def _drop_expired(self, now: int) -> None:
         oldest = now - _MAX_AGE
         while self._records:
-            customer = next(iter(self._records))
-            if _RECORD.unpack(self._records[customer])[1] > oldest:
+            approval = next(iter(self._records))
+            if _RECORD.unpack(self._records[approval])[1] > oldest:
                 break
-            self._forget(customer)
+            self._forget(approval)
 
     def _forget(self, approval: bytes) -> None:
         self._records.pop(approval, None)

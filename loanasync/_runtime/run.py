@@ -65,7 +65,7 @@ class Run:
 
     Attributes:
         started: Time of the start, by the client's clock.
-        customer: Digest of shop and customer of an approval, followed by that of its order.
+        approval: Digest of shop and customer, followed by that of its order.
         payload: Digest of the members of its body.
         callers: The futures in which callers wait for the end.
         guests: The number of callers of other clients.
@@ -83,7 +83,7 @@ class Run:
     """
 
     # Class attributes for what is set later, if at all.
-    customer: bytes = b""
+    approval: bytes = b""
     payload: bytes = b""
     guests: int = 0
     entry: str | None = None
