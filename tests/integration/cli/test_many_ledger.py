@@ -161,7 +161,7 @@ def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
     # Their leases expire while the next run waits.
     longer = "UPDATE entries SET lease_end = lease_end - 66 WHERE state = 'inflight'"
     change(bulk.ledger, longer)
-    part = tmp_path / "out.jsonl.abc.part"
+    part = tmp_path / "out.jsonl.abcd_123.part"
     part.touch()
     code, output = bulk.run()
     assert "waiting for 2 rows in flight in another run, which may have been killed: at most 70 s" in output
