@@ -96,6 +96,10 @@ def test_each_row_needs_its_order_unless_customers_have_one_approval(tmp_path: P
     write(bulk.file, [{**row, "order_id": "A-1"} for row in rows])
     code, output = bulk.run("--one-per-customer")
     assert (code, "the rows have orders: leave it out" in output) == (2, True)
+    write(bulk.file, [{**rows[0], "order_id": "A-1"}, rows[1]])
+    code, output = bulk.run()
+    assert (code, "order_id: is required" in output) == (2, True)
+    assert "pass --one-per-customer" not in output, "which refuses the other row"
 
 
 def test_results_of_another_ledger_are_refused(
