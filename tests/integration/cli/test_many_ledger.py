@@ -177,6 +177,19 @@ def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
     }
 
 
+def test_orders_of_one_customer_are_requested_one_after_the_other(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("slow300")
+    bulk = Bulk(tmp_path, served, row)
+    write(bulk.file, [row, *({**row, "order_id": order} for order in ("second", "third"))])
+    code, output = bulk.run()
+    assert (code, sorted(bulk.statuses)) == (3, ["approved", "unknown", "unknown"])
+    assert "in another run" not in output
+    # Beside an order in progress, "already evaluated" would have to be resolved.
+    assert [entry["note"] for entry in listed(bulk.ledger) if entry["state"] == "lost"] == [
+        "evaluated for another order"
+    ] * 2
+
+
 # Kills its own process before or after one call of a function, to simulate a crash at that point.
 KILLER = """
 import importlib, os, signal, sys
