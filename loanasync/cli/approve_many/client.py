@@ -22,8 +22,8 @@ from loanasync.bulk.rows import arguments_of, result_of
 from loanasync.ledger import Entry, Settlement, State
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval, places_of_call
+from loanasync.ledger.model import CREATED
 
-CREATED = "created"  # note of an entry whose loan request may have been created
 _CREATED = Settlement(state=State.RELEASED, note=CREATED)
 _LEASE = 60.0  # seconds
 
