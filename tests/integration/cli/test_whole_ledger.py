@@ -12,13 +12,19 @@ import pytest
 from attrs import evolve
 from cryptography.fernet import Fernet
 
-from loanasync import Approved, DecisionForgottenError, LedgerMismatchError, OutcomeUnknownError
+from loanasync import (
+    AccessDeniedError,
+    Approved,
+    DecisionForgottenError,
+    LedgerMismatchError,
+    OutcomeUnknownError,
+)
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, Settlement, SqliteLedger, State
 from loanasync.ledger.address import ledger_at
 from loanasync.ledger.administration import confirm, copy_ledger, forget, rotate_key
 from loanasync.ledger.keys import Approval, places_of
 from loanasync.ledger.orphans import Orphan, orphan_files, write_orphan
-from loanasync.testing import approved, connection_lost, refused
+from loanasync.testing import approved, connection_lost, denied, refused
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, Shop, held_response
 from support.ledger_file import run_ledger
@@ -216,6 +222,27 @@ async def test_move_waits_for_requests_in_progress_and_stops_the_source(
         assert isinstance(await moved.approve(), Approved)
         assert isinstance(await moved.approve(code=OTHER), Approved)
         assert len(moved.script.sent) == 1
+
+
+async def test_move_copies_a_request_that_ended_without_evaluation_as_released(
+    addresses: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = await opened(addresses("source")), ledger_at(addresses("target"))
+    step, arrived, go = held_response(denied())
+    async with source, target:
+        call = asyncio.create_task(Shop(step, ledger=source).result())
+        await arrived.wait()
+        wait = source.wait
+
+        async def end_and_wait(key: str, within: float) -> Entry | None:
+            go.set()
+            return await wait(key, within)
+
+        monkeypatch.setattr(source, "wait", end_and_wait)
+        copied = await copy_ledger(source, target, POLICY, moves=True)
+        assert isinstance(await call, AccessDeniedError)
+        assert copied.counts == {"inflight": 0, "released": 1}
+        assert await states_of(target) == ["released"]
 
 
 # Forget
