@@ -1,5 +1,6 @@
 """Files that a command writes, each as a whole."""
 
+import glob
 import os
 import shutil
 import tempfile
@@ -50,6 +51,14 @@ def _replace(target: Path, content: Iterable[bytes]) -> None:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def remove_drafts(path: str) -> None:
+    """Remove what a killed process has left of a file that it wrote with `write_whole`."""
+    target = Path(os.path.realpath(path))
+    # Eight characters, as `tempfile` chooses them: the drafts of "out.csv" are not those of "out".
+    for draft in target.parent.glob(f"{glob.escape(target.name)}.{'?' * 8}.part"):
+        draft.unlink(missing_ok=True)
 
 
 def check_distinct_files(written: Sequence[str | None], read: Iterable[str | None]) -> None:

@@ -131,8 +131,9 @@ async def copy_ledger(source: Ledger, target: Ledger, policy: LedgerPolicy, *, m
     waiting: list[Entry] = []
     async for entry in source.scan():
         copied.counts[entry.state.value] += 1
-        if entry.state is State.INFLIGHT:
+        if entry.state is State.INFLIGHT:  # copied as unknown now, it would stay so if it is released
             in_flight.append(entry)
+            continue
         waiting.append(entry)
         if len(waiting) == _AT_ONCE:
             await asyncio.gather(*map(copy, waiting))

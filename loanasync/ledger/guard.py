@@ -37,7 +37,7 @@ from loanasync.ledger.keys import Approval, Place, find_entry, places_of, places
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
 from loanasync.ledger.memory import MemoryLedger
-from loanasync.ledger.model import NO_SUBJECT, Entry, Settlement, State
+from loanasync.ledger.model import NO_SUBJECT, NOT_SENT, Entry, Settlement, State
 from loanasync.ledger.orphans import Orphan, has_unstored_response, import_from_folders, write_orphan
 from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.replay import replay, settlement_of
@@ -625,7 +625,7 @@ class LedgerClaim(Claim):
     async def _undo_claim(self, until: float) -> None:
         """Undo a claim whose request was not sent: release the entry, or set it back to UNKNOWN."""
         state = State.UNKNOWN if self._run.after_unknown else State.RELEASED
-        make = partial(Settlement, state=state, note="not sent")
+        make = partial(Settlement, state=state, note=NOT_SENT)
         self._guard.remember(self._token, Unwritten(self._at, state, make, until))
         undone = await self._attempt(partial(self._guard.write, self._token), self._policy.patience)
         if isinstance(undone, LoanError):

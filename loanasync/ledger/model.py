@@ -52,6 +52,8 @@ SERVICE = "service"  # source of a settlement that a client wrote from the servi
 PERSON = "person"  # source of a settlement that a person wrote
 _COLUMNS = ("key", "state", "revision", "customer", "claimed", "changed", "expires")
 _DOCUMENT = ("order", "order_token", "token", "payload", "takeovers", "note", "status", "fault", "source")
+CREATED = "created"  # note of an entry whose loan request may have been created
+NOT_SENT = "not sent"  # note of an entry whose claim was undone
 NO_REDIRECT = "no redirect"  # note of an approval whose response has no redirect URL
 
 

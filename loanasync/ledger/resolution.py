@@ -20,7 +20,7 @@ from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval, find_entry
 from loanasync.ledger.ledger import Ledger, lacks_redirect
 from loanasync.ledger.maintenance import resolve
-from loanasync.ledger.model import HISTORY_LENGTH, SERVICE, Entry, State
+from loanasync.ledger.model import CREATED, HISTORY_LENGTH, NOT_SENT, SERVICE, Change, Entry, State
 from loanasync.ledger.orphans import import_from_folders
 
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
@@ -145,8 +145,14 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
         return "contradicts"
     # A statement may be delivered again, or late: it releases only the first request of the entry.
     is_first = not entry.takeovers and len(entry.history) < HISTORY_LENGTH
-    is_first = is_first and _NOT_FIRST.isdisjoint(each.state for each in entry.history)
+    is_first = is_first and not any(map(_may_be_requested, entry.history))
     return None if is_first else "requested again"
+
+
+def _may_be_requested(earlier: Change) -> bool:
+    """Return True if an entry may have been requested before an earlier state, or a person decided."""
+    is_unsent = earlier.source == SERVICE and earlier.note in (CREATED, NOT_SENT)
+    return earlier.state in _NOT_FIRST and not is_unsent
 
 
 async def resolve_customer(

@@ -22,8 +22,8 @@ from loanasync.bulk.rows import arguments_of, result_of
 from loanasync.ledger import Entry, Settlement, State
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval, places_of_call
+from loanasync.ledger.model import CREATED
 
-CREATED = "created"  # note of an entry whose loan request may have been created
 _CREATED = Settlement(state=State.RELEASED, note=CREATED)
 _LEASE = 60.0  # seconds
 
@@ -39,6 +39,8 @@ class BulkClient(LoanClient):
     """The bodies of the creations, by customer and order."""
     noted: set[tuple[str, str]]
     """Customers and orders whose creation this run has noted: a long history of an entry forgets the note."""
+    busy: set[str]
+    """Customers with an order in progress. Another one waits: both could be claimed at the same moment."""
 
     @property
     def _guard(self) -> LedgerGuard:
@@ -78,17 +80,26 @@ class BulkClient(LoanClient):
         self, fiscal_code: str, request: ApprovalRequest, *, order_id: str = "", **options: Any
     ) -> Decision:
         code = normalize_fiscal_code(fiscal_code)
+        if code in self.busy:
+            raise InFlightError("approve", "")
+        self.busy.add(code)
+        try:
+            return await self._approve(code, request, order_id, **options)
+        finally:
+            self.busy.discard(code)
+
+    async def _approve(self, code: str, request: ApprovalRequest, order_id: str, **options: Any) -> Decision:
         body = self.bodies.get((code, order_id))
         is_new = body is not None and await self._note(code, order_id)
         if body is not None and is_new:
             await self._create(body)
         try:
-            return await super()._approve_row(fiscal_code, request, order_id=order_id, **options)
+            return await super()._approve_row(code, request, order_id=order_id, **options)
         except UserNotFoundError:
             if body is None or is_new:
                 raise
         await self._create(body)
-        return await super()._approve_row(fiscal_code, request, order_id=order_id, **options)
+        return await super()._approve_row(code, request, order_id=order_id, **options)
 
     async def _note(self, code: str, order_id: str) -> bool:
         """Note the creation of a loan request. Return False if one may have been sent, or nothing is sent."""

@@ -138,17 +138,17 @@ def approve_many(
 
 def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bool) -> tuple[int, int, int]:
     """Print the problems of the rows. Return the number of rows and of invalid ones, and the sum in cents."""
-    problems, total, invalid, cents, lacks_order = ProblemList(), 0, 0, 0, False
+    problems, total, invalid, cents, without_order = ProblemList(), 0, 0, 0, 0
     for order in orders:
         total += 1
         problems.add(order.problems)
-        lacks_order |= any(each.field == "order_id" for each in order.problems)
+        without_order += any(each.field == "order_id" for each in order.problems)
         invalid += bool(order.problems)
         cents += 0 if order.problems else order.request.amount
         if one_per_customer and order.order_id:
             raise typer.BadParameter("the rows have orders: leave it out", param_hint="--one-per-customer")
     problems.print(rejected)
-    if lacks_order:
+    if 0 < without_order == total:  # else a few rows are to be corrected
         print_message(_NO_ORDER, "bold")
     return total, invalid, cents
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from loanasync.cli.files import has_content, is_regular
+from loanasync.cli.files import has_content, is_regular, remove_drafts
 from loanasync.cli.ledger.open import UnusableError
 
 try:
@@ -56,8 +56,7 @@ class Output:
         try:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for part in Path(self.path).parent.glob(f"{Path(self.path).name}.*.part"):  # of a killed run
-                part.unlink(missing_ok=True)
+            remove_drafts(self.path)  # of a killed run
             try:
                 yield
             finally:

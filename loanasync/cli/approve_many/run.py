@@ -96,7 +96,7 @@ class _Session:
         client = BulkClient(
             **self.settings, dialect=options.dialect, ledger=self.use.ledger, ledger_policy=self.use.policy
         )
-        client.bodies, client.noted = {}, set()
+        client.bodies, client.noted, client.busy = {}, set(), set()
         return client
 
 
@@ -303,7 +303,7 @@ class _Loop:
             approval = normalize_fiscal_code(row.fiscal_code), row.order_id
             self.client.bodies.pop(approval, None)
             self.client.noted.discard(approval)
-        if isinstance(result.error, InFlightError) and not self.is_interrupted:
+        if isinstance(result.error, InFlightError):
             self._in_flight[number] = row
             return
         self._keep(number, record_of(row, result))
@@ -318,7 +318,11 @@ class _Loop:
             self.reasons[number] = " ".join(reason_of(record).splitlines())
 
     async def _wait_for_others(self) -> None:
-        """Look up rows again that another run had in flight, until its leases are over."""
+        """Request rows that were in flight again, at last until the leases of another run are over."""
+        before = 0
+        while self._in_flight and not self.stopped and len(self._in_flight) != before:
+            before = len(self._in_flight)  # rows that waited for another order of this run are sent now
+            await self._request([*self._in_flight.items()], wait=0.0, **self.options.limits)
         if not self._in_flight or self.stopped:
             return
         longest = self.client.timeout.longest + 2 * self.client.ledger_policy.patience  # type: ignore[union-attr]  # it has a ledger
@@ -328,8 +332,7 @@ class _Loop:
         )
         until = time.monotonic() + longest
         while self._in_flight and not self.stopped and time.monotonic() < until:
-            rows = dict(self._in_flight)
-            await self._request(rows.items(), **self.options.limits)
+            await self._request([*self._in_flight.items()], **self.options.limits)
 
     async def _look_up_others(self, client: BulkClient) -> None:
         """Add the rows that were not sent, with what the ledger knows of them."""

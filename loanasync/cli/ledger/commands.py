@@ -180,8 +180,8 @@ def _entry_of_customer(use: OpenLedger) -> Entry:
     """
     places = _places_of_customer(use)
     found = [entry for each in places for entry in use.run(use.ledger.entries_of(each.subject.customer))]
-    if len(found) == 1:
-        return found[0]
+    if len(found) == 1 or (found and all(each.state is State.ERASED for each in found)):
+        return found[0]  # a release of one erased entry releases all
     if not found:
         raise NotFoundError("no entry of this customer found: check --ledger and LOANASYNC_SHOP_ID")
     lines = ["the customer has several entries, name one by its key:", *map(entry_line, found)]

@@ -154,6 +154,24 @@ def test_results_through_a_link_are_in_its_target(tmp_path: Path, served: Sandbo
     assert target.stat().st_mode & 0o777 == 0o640, "as its user has chosen"
 
 
+@pytest.mark.parametrize(
+    ("draft", "remains"),
+    [
+        pytest.param("out.abcd_123.part", False, id="own"),
+        pytest.param("out.jsonl.abcd_123.part", True, id="of-another-run"),
+        pytest.param("out.orders.part", True, id="file-of-the-user"),
+        pytest.param("day [1].abcd_123.part", False, id="pattern-in-name"),
+    ],
+)
+def test_run_removes_only_drafts_of_its_own_results(
+    tmp_path: Path, served: Sandbox, draft: str, *, remains: bool
+) -> None:
+    bulk, file = Bulk(tmp_path, served, "approved"), tmp_path / draft
+    file.touch()
+    out = tmp_path / ("day [1]" if "[" in draft else "out")
+    assert (bulk.run(out=out)[0], file.exists()) == (0, remains)
+
+
 def test_results_that_cannot_be_written_are_the_earlier_ones(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,10 @@ def test_each_row_needs_its_order_unless_customers_have_one_approval(tmp_path: P
     write(bulk.file, [{**row, "order_id": "A-1"} for row in rows])
     code, output = bulk.run("--one-per-customer")
     assert (code, "the rows have orders: leave it out" in output) == (2, True)
+    write(bulk.file, [{**rows[0], "order_id": "A-1"}, rows[1]])
+    code, output = bulk.run()
+    assert (code, "order_id: is required" in output) == (2, True)
+    assert "pass --one-per-customer" not in output, "which refuses the other row"
 
 
 def test_results_of_another_ledger_are_refused(
@@ -161,7 +165,7 @@ def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
     # Their leases expire while the next run waits.
     longer = "UPDATE entries SET lease_end = lease_end - 66 WHERE state = 'inflight'"
     change(bulk.ledger, longer)
-    part = tmp_path / "out.jsonl.abc.part"
+    part = tmp_path / "out.jsonl.abcd_123.part"
     part.touch()
     code, output = bulk.run()
     assert "waiting for 2 rows in flight in another run, which may have been killed: at most 70 s" in output
@@ -171,6 +175,19 @@ def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
     assert {each["note"] for each in listed(bulk.ledger) if each["state"] == "unknown"} == {
         "the lease expired"
     }
+
+
+def test_orders_of_one_customer_are_requested_one_after_the_other(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("slow300")
+    bulk = Bulk(tmp_path, served, row)
+    write(bulk.file, [row, *({**row, "order_id": order} for order in ("second", "third"))])
+    code, output = bulk.run()
+    assert (code, sorted(bulk.statuses)) == (3, ["approved", "unknown", "unknown"])
+    assert "in another run" not in output
+    # Beside an order in progress, "already evaluated" would have to be resolved.
+    assert [entry["note"] for entry in listed(bulk.ledger) if entry["state"] == "lost"] == [
+        "evaluated for another order"
+    ] * 2
 
 
 # Kills its own process before or after one call of a function, to simulate a crash at that point.

@@ -12,13 +12,19 @@ import pytest
 from attrs import evolve
 from cryptography.fernet import Fernet
 
-from loanasync import Approved, DecisionForgottenError, LedgerMismatchError, OutcomeUnknownError
+from loanasync import (
+    AccessDeniedError,
+    Approved,
+    DecisionForgottenError,
+    LedgerMismatchError,
+    OutcomeUnknownError,
+)
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, Settlement, SqliteLedger, State
 from loanasync.ledger.address import ledger_at
 from loanasync.ledger.administration import confirm, copy_ledger, forget, rotate_key
 from loanasync.ledger.keys import Approval, places_of
 from loanasync.ledger.orphans import Orphan, orphan_files, write_orphan
-from loanasync.testing import approved, connection_lost, refused
+from loanasync.testing import approved, connection_lost, denied, refused
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, Shop, held_response
 from support.ledger_file import run_ledger
@@ -218,6 +224,27 @@ async def test_move_waits_for_requests_in_progress_and_stops_the_source(
         assert len(moved.script.sent) == 1
 
 
+async def test_move_copies_a_request_that_ended_without_evaluation_as_released(
+    addresses: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = await opened(addresses("source")), ledger_at(addresses("target"))
+    step, arrived, go = held_response(denied())
+    async with source, target:
+        call = asyncio.create_task(Shop(step, ledger=source).result())
+        await arrived.wait()
+        wait = source.wait
+
+        async def end_and_wait(key: str, within: float) -> Entry | None:
+            go.set()
+            return await wait(key, within)
+
+        monkeypatch.setattr(source, "wait", end_and_wait)
+        copied = await copy_ledger(source, target, POLICY, moves=True)
+        assert isinstance(await call, AccessDeniedError)
+        assert copied.counts == {"inflight": 0, "released": 1}
+        assert await states_of(target) == ["released"]
+
+
 # Forget
 
 
@@ -295,11 +322,13 @@ def test_commands_report_what_is_open(tmp_path: Path) -> None:
     assert run_ledger("forget", "ledger.db", stdin=f"{FISCAL_CODE}\n").stderr.startswith(
         "erased: 1 entry or file"
     )
-    [key, *_] = [
+    keys = [
         line.split()[0] for line in run_ledger("ls", "ledger.db", "--state", "erased").stdout.splitlines()
     ]
-    released = run_ledger("resolve", "ledger.db", key, "--as", "released", "--note", "ticket 17")
-    assert (released.exit_code, released.stderr) == (0, f"{key} is released\n")
+    assert len(keys) == 2, "that of the order, and one without an order"
+    options = ("--customer", "--as", "released", "--note", "ticket 17")  # as the error advises
+    released = run_ledger("resolve", "ledger.db", *options, stdin=f"{FISCAL_CODE}\n")
+    assert (released.exit_code, released.stderr in [f"{key} is released\n" for key in keys]) == (0, True)
     assert run_ledger("ls", "ledger.db", "--state", "erased").stdout == ""
     confirmed = run_ledger("confirm", "ledger.db", "--service", f"{BASE_URL}/v2")
     assert (confirmed.exit_code, confirmed.stderr) == (0, f"clients of {BASE_URL}/v2 send again\n")

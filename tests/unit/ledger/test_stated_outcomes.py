@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from loanasync import (
     Approved,
@@ -90,6 +91,12 @@ def entry(state: State, *history: State, source: str = "service", takeovers: int
     return Entry(key="k", state=state, token="t", payload="p", claimed=0.0, changed=0.0, expires=0.0, **given)  # type: ignore[arg-type]
 
 
+def released(source: str, note: str) -> Entry:
+    """Return an unknown entry that was released before."""
+    change = Change(state=State.RELEASED, changed=0.0, note=note, source=source)
+    return evolve(entry(State.UNKNOWN), history=(change,))
+
+
 @pytest.mark.parametrize(
     ("found", "outcome", "result"),
     [
@@ -100,6 +107,10 @@ def entry(state: State, *history: State, source: str = "service", takeovers: int
             (entry(State.UNKNOWN, State.UNKNOWN, each), "not_evaluated", "requested again")
             for each in (State.RELEASED, State.LOST, State.HELD)
         ),
+        # Nothing was sent: the claim was undone, or `approve-many --create` has noted the creation.
+        *((released("service", note), "not_evaluated", None) for note in ("created", "not sent")),
+        (released("service", "RejectedError"), "not_evaluated", "requested again"),
+        (released("person", "not sent"), "not_evaluated", "requested again"),
         (entry(State.UNKNOWN, takeovers=1), "not_evaluated", "requested again"),
         (entry(State.UNKNOWN, *[State.UNKNOWN] * HISTORY_LENGTH), "not_evaluated", "requested again"),
         (entry(State.RELEASED, source="webhook"), "approved", None),
