@@ -491,7 +491,7 @@ class LoanClient(Closing):
             fiscal_code: Fiscal code of the customer, 16 letters and digits in either case. It is trimmed.
             request: Data of the order and the customer. `amount` is in euro cents.
             additional_data_needed: True if the service asked for the additional data (spec §2.1).
-            order_id: Number of the order, never of an attempt: each order is an approval of its own. Without
+            order_id: Number of the order, never of an attempt: each order is a separate approval. Without
                 it the customer has one approval. An order whose outcome is open stops the customer's next
                 one. It must not contain personal data.
             repeat_unknown: Send the request even if an earlier one has an unknown outcome and may have been

@@ -49,7 +49,7 @@ _KNOWN_WITHOUT_SENDING = (
 )
 _CHECK = 1.0  # longest time, in seconds, after which a waiting row notices that the pause is over
 _LONGEST_DELAY = 30.0  # seconds between two attempts while the service or the ledger cannot be reached
-_LONGEST_PAUSE = 3600.0  # seconds of such waits without a success, after which the run stops
+_LONGEST_PAUSE = 3600.0  # seconds of waiting without a success, after which the run stops
 _REFUSALS = 5  # rows in sequence whose shop is refused; the first row of a run stops it alone
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
 # RuntimeError.

@@ -102,7 +102,7 @@ class Output:
         self._written = line
 
     def keep(self, ledger: str) -> None:
-        """Write the id and the name of the ledger to OUT.ledger, if it has none.
+        """Write the id and the name of the ledger to OUT.ledger, unless they are there.
 
         Raises:
             OSError: The file cannot be written.

@@ -306,9 +306,9 @@ def sweep(
 ) -> None:
     """Import orphan files, mark entries with an expired lease as unknown, and list unknown and lost entries.
 
-    Clients import the files of their own folder when they start. Name the folders of clients with
-    LedgerPolicy(orphan_folder=...) with --orphan-folder. Files that contradict the ledger or cannot be read
-    are left in place and listed; files of other ledgers are left in place.
+    Clients import the files of their folder when they start. If clients have a folder by
+    LedgerPolicy(orphan_folder=...), pass it as --orphan-folder. Files that contradict the ledger or cannot
+    be read are left in place and listed; files of other ledgers are left in place.
 
     Run it from cron and alert on the exit code: 3 if a person must resolve entries, else 1 if files are left.
 

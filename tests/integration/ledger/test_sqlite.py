@@ -438,7 +438,9 @@ async def test_copy_without_write_ahead_log_is_switched_back(
         await each.aclose()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who has a lock")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux shows the process that has a lock"
+)
 async def test_file_locked_by_another_process_names_it(file: Path) -> None:
     async with SqliteLedger(file, patience=0.1) as ledger:
         shop = Shop(approved(), ledger=ledger)
