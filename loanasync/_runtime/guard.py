@@ -187,7 +187,6 @@ class ProcessGuard(ForkSafe, Guard):
         with self.lock:
             self._claims.pop(run.approval, None)
             if self._find(run.approval)[0] in (None, "unknown"):
-                self._index(run.approval)
                 self._write(run, "inflight", int(monotonic()))
 
     def give_up(self, run: Run) -> None:
@@ -206,8 +205,9 @@ class ProcessGuard(ForkSafe, Guard):
         approval = run.approval
         customer = approval[:_CUSTOMER]
         with self.lock:
-            is_known = approval in self._records or customer in self._records
-            if is_known or customer in self._claims or customer in self._orders or not run.take_slot_now():
+            # All records and claims with an order are in `_orders`.
+            is_known = customer in self._orders or customer in self._records or customer in self._claims
+            if is_known or not run.take_slot_now():
                 return None
             if len(approval) > _CUSTOMER:
                 self._orders[customer] = (approval,)
@@ -368,6 +368,8 @@ class ProcessGuard(ForkSafe, Guard):
             self._orders[customer] = (*orders, approval)
 
     def _write(self, run: Run, state: EntryState, now: int) -> None:
+        if run.approval not in self._claims:  # a claim is in the index
+            self._index(run.approval)
         self._records[run.approval] = _RECORD.pack(_STATES.index(state), now, run.payload)
         self._records.move_to_end(run.approval)
 
