@@ -26,6 +26,10 @@ def commands(group: typer.Typer = app, prefix: str = "loanasync") -> Iterator[tu
         yield f"{prefix} {each.name or each.callback.__name__.replace('_', '-')}", each.callback
     for each_group in group.registered_groups:
         assert each_group.typer_instance is not None
+        callback = each_group.typer_instance.registered_callback
+        assert callback is not None
+        assert callback.callback is not None
+        yield f"{prefix} {each_group.name}", callback.callback
         yield from commands(each_group.typer_instance, f"{prefix} {each_group.name}")
 
 
@@ -62,6 +66,8 @@ def section(name: str, command: Command) -> str:
     spellings = spellings_of(name)
     groups: dict[str, list[str]] = {}  # in the order of `--help`
     for parameter in inspect.signature(command).parameters.values():
+        if hints[parameter.name] is typer.Context:
+            continue
         kind, info = get_args(hints[parameter.name])
         title = info.rich_help_panel or ""
         groups.setdefault(title, [f"| **{title}** | |"] if title else []).append(

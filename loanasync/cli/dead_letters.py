@@ -1,41 +1,46 @@
 """``loanasync dead-letters``: list the messages that a queue gave up, replay and delete them."""
 
 import asyncio
-import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
-from attrs import asdict
 
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.commands import opened, read_personal
+from loanasync.cli.ledger.commands import LEDGER, opened, read_personal
 from loanasync.cli.ledger.display import utc_time
-from loanasync.cli.ledger.open import LEDGER_HELP, shop_from_environment, short
+from loanasync.cli.ledger.open import shop_from_environment, short
 from loanasync.ledger.keys import Approval, places_of
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
 app: typer.Typer = typer.Typer(
-    help="List, replay and delete dead letters: messages that a queue gave up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
 
-Queue: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        envvar="LOANASYNC_QUEUE",
-        help="The queue: redis://...?name=... or nats://...?name=..., with the name that was passed to"
-        " RedisStreams or JetStream; by default loanasync.",
-    ),
-]
+_QUEUE = (
+    "The queue: redis://...?name=... or nats://...?name=..., with the name passed to RedisStreams or "
+    "JetStream; by default loanasync."
+)
+_IDS = typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all.")
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
 _ALL = "all"
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    queue: Annotated[str, typer.Option(metavar="URL", envvar="LOANASYNC_QUEUE", help=_QUEUE)] = "",
+) -> None:
+    """List, replay and delete dead letters: messages that a queue gave up.
+
+    Example: loanasync dead-letters --queue redis://127.0.0.1:6379 ls
+    """
+    context.obj = queue
 
 
 def _open_dead_letters(queue: str) -> DeadLettersBase:
@@ -83,12 +88,8 @@ def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitab
 
 @app.command()
 def ls(
-    queue: Queue,
-    ledger: Annotated[
-        str, typer.Option(metavar="NAME", envvar="LOANASYNC_LEDGER", help=f"The ledger: {LEDGER_HELP}.")
-    ] = "",
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    context: typer.Context,
+    ledger: Annotated[str, LEDGER] = "",
 ) -> None:
     """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
@@ -96,24 +97,20 @@ def ls(
     the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any, so you can
     run it from cron and alert on the exit code.
 
-    Example: loanasync dead-letters ls --queue redis://127.0.0.1:6379
+    Example: loanasync dead-letters --queue redis://127.0.0.1:6379 ls
     """
     place_of = _places(ledger)
 
     async def work(_: DeadLettersBase, found: list[DeadLetter]) -> Exit:
         for each in found:
             customer, entry = place_of(each)
-            members = asdict(each, filter=lambda field, _: field.name != "fiscal_code")
             columns = (each.id, utc_time(each.since), each.task, each.task_id)
             shown = (short(customer) or "-", short(entry) or "-", each.order_id or "-", each.reason)
-            line = "  ".join((*columns, *shown))
-            as_text = json.dumps({**members, "customer": customer, "entry": entry})
-            print(as_text if as_json else line)  # noqa: T201  (the output)
-        if not as_json:
-            print_message(counted(len(found), "dead letter") if found else "no dead letters")
+            typer.echo("  ".join((*columns, *shown)))
+        print_message(counted(len(found), "dead letter") if found else "no dead letters")
         return Exit.UNKNOWN if found else Exit.DECIDED
 
-    _run(queue, work)
+    _run(context.obj, work)
 
 
 def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
@@ -132,44 +129,49 @@ def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
     return place_of
 
 
+async def _change(
+    found: Sequence[DeadLetter],
+    is_chosen: Callable[[DeadLetter], bool],
+    change: Callable[[DeadLetter], Awaitable[bool]],
+    done: str,
+    ids: Sequence[str] = (),
+) -> Exit:
+    """Change the chosen dead letters, and print their number and the ids that no dead letter has."""
+    chosen, changed = [each for each in found if is_chosen(each)], 0
+    try:
+        for each in chosen:
+            changed += await change(each)
+    finally:  # also if the queue cannot be used any more
+        print_message(f"{counted(changed, 'dead letter')} {done}")
+    if missing := sorted({*ids} - {each.id for each in chosen} - {_ALL}):
+        print_message(f"no dead letter has the id {', '.join(missing)}")
+    return Exit.FAILED if missing else Exit.DECIDED
+
+
+def _with_id(ids: Sequence[str]) -> Callable[[DeadLetter], bool]:
+    return lambda letter: letter.id in ids or [*ids] == [_ALL]
+
+
 @app.command()
-def replay(
-    queue: Queue,
-    ids: Annotated[
-        list[str], typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all.")
-    ],
-) -> None:
+def replay(context: typer.Context, ids: Annotated[list[str], _IDS]) -> None:
     """Put dead letters back into the queue as new messages.
 
     Correct the cause first, and replay one as a test: when a worker takes a message, it requests the
     approval. For a customer who was requested in the meantime, the ledger sends nothing.
 
-    Example: loanasync dead-letters replay all --queue redis://127.0.0.1:6379
+    Example: loanasync dead-letters --queue redis://127.0.0.1:6379 replay all
     """
 
     async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
-        chosen = [each for each in found if ids == [_ALL] or each.id in ids]
-        missing = sorted(set(ids) - {each.id for each in chosen} - {_ALL})
-        replayed = 0
-        try:
-            for each in chosen:
-                replayed += await letters.replay(each)
-        finally:  # also if the queue cannot be used any more
-            print_message(f"{counted(replayed, 'dead letter')} put back into the queue")
-        if missing:
-            print_message(f"no dead letter has the id {', '.join(missing)}")
-        return Exit.FAILED if missing else Exit.DECIDED
+        return await _change(found, _with_id(ids), letters.replay, "put back into the queue", ids)
 
-    _run(queue, work)
+    _run(context.obj, work)
 
 
 @app.command()
 def delete(
-    queue: Queue,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all."),
-    ] = None,
+    context: typer.Context,
+    ids: Annotated[list[str] | None, _IDS] = None,
     *,
     customer: Annotated[
         bool, typer.Option("--customer", help="Those of a fiscal code, from a prompt or standard input.")
@@ -177,23 +179,17 @@ def delete(
 ) -> None:
     """Delete dead letters for good: their approvals are not requested.
 
-    Example: loanasync dead-letters delete 1792743840123-0 --queue redis://127.0.0.1:6379
+    Example: loanasync dead-letters --queue redis://127.0.0.1:6379 delete 1792743840123-0
     """
     if bool(ids) == customer:
         raise typer.BadParameter("give either ID or --customer")
     code = normalize_fiscal_code(read_personal("Fiscal code")) if customer else ""
 
-    async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
-        chosen = [
-            each
-            for each in found
-            if ids == [_ALL]
-            or each.id in (ids or ())
-            or (code and normalize_fiscal_code(each.fiscal_code) == code)
-        ]
-        deleted = [await letters.delete(each) for each in chosen]
-        print_message(f"{counted(sum(deleted), 'dead letter')} deleted")
-        missing = {*(ids or ())} - {each.id for each in chosen} - {_ALL}
-        return Exit.FAILED if missing else Exit.DECIDED
+    def is_of_customer(letter: DeadLetter) -> bool:
+        return bool(code) and normalize_fiscal_code(letter.fiscal_code) == code
 
-    _run(queue, work)
+    async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
+        is_chosen = is_of_customer if customer else _with_id(ids or ())
+        return await _change(found, is_chosen, letters.delete, "deleted", ids or ())
+
+    _run(context.obj, work)

@@ -196,7 +196,7 @@ class Ledger(Closing):
         if header is None:
             raise mismatch(
                 self._store.name,
-                f"does not exist: check the name, or run loanasync ledger create {self._store.name}",
+                "does not exist: check the name, or run loanasync ledger create",
             )
         if self._id not in ("", header.id):
             raise mismatch(
@@ -439,9 +439,7 @@ class Ledger(Closing):
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def scan(
-        self, *states: State, begins: str = "", without_redirect: bool = False
-    ) -> AsyncIterator[Entry]:
+    async def scan(self, *states: State, begins: str = "") -> AsyncIterator[Entry]:
         """Iterate over the entries in these states, in no particular order.
 
         The entries are read in pages, so they are never all in memory. An entry that changes during the
@@ -451,18 +449,14 @@ class Ledger(Closing):
         Args:
             states: States of the entries; all states if none is given.
             begins: Beginning of the entries' keys, such as the short key that a command prints.
-            without_redirect: Only approvals without a redirect: the service gave none, the response was
-                incomplete, or a person recorded the decision. An encrypted response that a person accepted
-                counts as having a redirect.
 
         Raises:
             Exception: The ledger cannot be used.
         """
-        for column, value in _lists((State.APPROVED,) if without_redirect else states):
+        for column, value in _lists(states):
             async for page in self._pages(column, value, begins):
                 for entry in map(transitions.as_read, page):
-                    is_listed = not without_redirect or lacks_redirect(entry)
-                    if entry.key.startswith(begins) and is_listed and (not states or entry.state in states):
+                    if entry.key.startswith(begins) and (not states or entry.state in states):
                         yield entry
 
     async def _pages(self, column: Column, value: str, begins: str = "") -> AsyncIterator[Sequence[Entry]]:

@@ -531,7 +531,7 @@ def _open_file(path: Path, patience: float, *, local_only: bool) -> _Connection:
     file = Path(os.path.realpath(path))  # absolute, so that SQLite treats no name specially (":memory:")
     # Do not open the file except by SQLite: closing it would drop the locks of all ledgers in this process.
     if not file.exists():
-        reason = f"does not exist: check the name, or run loanasync ledger create {name}"
+        reason = "does not exist: check the name, or run loanasync ledger create"
         raise _MissingFileError("ledger", "", name, reason)
     _check_mount(file, name, local_only=local_only)
     connection = sqlite3.connect(

@@ -31,9 +31,10 @@ def help_of(name: str) -> str:
 def test_command_help_has_an_example(name: str) -> None:
     output = help_of(name)
     example = example_of(COMMANDS[name])
-    assert example.startswith(name)
+    words = [each for each in example.split() if each in name.split()]
+    assert words[: len(name.split())] == name.split()
     assert example.split()[-1] in output
-    options = re.findall("--[a-z-]+", example)
+    options = {*re.findall("--[a-z-]+", example)} - {"--ledger", "--queue"}  # of the group
     assert not [option for option in options if option not in output.replace(example, "")]
 
 
@@ -45,7 +46,8 @@ def test_cli_page_has_the_options_of_each_command(name: str) -> None:
         if line.startswith("| `-")
         for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line.split("|")[1])
     }
-    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", help_of(name).lower().partition("options")[2]))
+    shown = re.split("─ options|\noptions:", help_of(name).lower(), maxsplit=1)[1].partition("─ commands")[0]
+    typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", shown))
     assert on_page == typed - {"-h", "--help"}
 
 
@@ -75,7 +77,6 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger resolve --customer": 2,
         "ledger resolve --from": 2,
         "ledger ls --state": 0,
-        "ledger ls --without-redirect": 0,
         "ledger ls --json": 0,
         "ledger purge --older-than": 0,
     }

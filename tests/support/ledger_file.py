@@ -131,7 +131,7 @@ def change(file: Path, statement: str) -> None:
 
 def run_ledger(command: str, file: object, *arguments: object, stdin: str | None = None) -> Result:
     """Run ``loanasync ledger COMMAND`` in this process, and return its result."""
-    line = ["ledger", command, *map(str, arguments), "--ledger", str(file)]
+    line = ["ledger", "--ledger", str(file), command, *map(str, arguments)]
     done = CliRunner(env=PLAIN).invoke(app, line, input=stdin)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

@@ -19,14 +19,7 @@ from loanasync._config import LEDGER_OLD_KEYS
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.console import counted, discard_output, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.ledger.display import (
-    decrypted,
-    entry_details,
-    entry_line,
-    entry_members,
-    iso_time,
-    response_members,
-)
+from loanasync.cli.ledger.display import decrypted, entry_details, entry_line, entry_members, iso_time
 from loanasync.cli.ledger.file import TO_RESOLVE, resolve_from
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
@@ -39,12 +32,7 @@ from loanasync.cli.ledger.open import (
     shop_from_environment,
     short,
 )
-from loanasync.cli.ledger.resolve import (
-    Resolution,
-    checked_note,
-    resolve_entry,
-    resolve_interactively,
-)
+from loanasync.cli.ledger.resolve import Resolution, resolve_entry
 from loanasync.ledger import Entry, State, create_ledger
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import confirm, copy_ledger, forget, move_service, rotate_key
@@ -54,19 +42,14 @@ from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.model import FORMAT
 from loanasync.ledger.orphans import import_from_folders, orphans_of
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
+from loanasync.ledger.resolution import problem_of_note
 
 app: typer.Typer = typer.Typer(
-    help="Inspect a ledger of decisions, and resolve unknown outcomes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
 
-LEDGER = typer.Option(
-    metavar="NAME",
-    envvar="LOANASYNC_LEDGER",
-    help=f"The ledger: {LEDGER_HELP}.",
-)
-Name: TypeAlias = Annotated[str, LEDGER]
+LEDGER = typer.Option(metavar="NAME", envvar="LOANASYNC_LEDGER", help=f"The ledger: {LEDGER_HELP}.")
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _KEY = typer.Argument(
     metavar="KEY", help="Key of an entry, or its first characters, at least 4.", show_default=False
@@ -81,9 +64,24 @@ _KEY_BYTES = 32
 _PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
+@app.callback()
+def _options(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
+    """Inspect a ledger of decisions, and resolve unknown outcomes.
+
+    Example: loanasync ledger --ledger decisions.db status
+    """
+    context.obj = ledger
+
+
 @contextmanager
-def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_SENT) -> Iterator[OpenLedger]:
+def opened(
+    name: str | None, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_SENT
+) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
+    if not name:
+        raise typer.BadParameter(
+            "name the ledger before the command, or in LOANASYNC_LEDGER", param_hint="--ledger"
+        )
     try:
         with open_ledger(name, must_exist=must_exist) as use:
             yield use
@@ -103,35 +101,25 @@ def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_S
 
 @app.command()
 def ls(
-    ledger: Name,
+    context: typer.Context,
     state: Annotated[
         list[State] | None, typer.Option(help="Only entries in this state. Can be repeated.")
     ] = None,
     *,
-    without_redirect: Annotated[
-        bool,
-        typer.Option("--without-redirect", help="Only approvals whose redirect is missing in the ledger."),
-    ] = False,
     as_json: Json = False,
-    responses: Annotated[
-        bool, typer.Option("--responses", help="With --json: include stored responses, with personal data.")
-    ] = False,
 ) -> None:
     """List entries, one per line: key, state, time of the last change, how long ago that was, and note.
 
     The number of entries in each state is printed at the end. For a report or an audit, write all entries to
     a file with --json.
 
-    Example: loanasync ledger ls --ledger decisions.db --state unknown --state lost
+    Example: loanasync ledger --ledger decisions.db ls --state unknown --state lost
     """
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         counts: Counter[str] = Counter()
-        for entry in use.entries(*(state or ()), without_redirect=without_redirect):
+        for entry in use.entries(*(state or ())):
             counts[entry.state.value] += 1
-            clear = decrypted(entry, use.policy.encrypt) if responses else entry
-            stored = {"response": response_members(clear, reveal=True)} if responses else {}
-            line = json.dumps(entry_members(entry) | stored) if as_json else entry_line(entry)
-            print(line)  # noqa: T201  (the output)
+            print(json.dumps(entry_members(entry)) if as_json else entry_line(entry))  # noqa: T201  (the output)
         if not as_json:
             numbers = ", ".join(f"{number:,} {each}" for each, number in sorted(counts.items()))
             print_message(numbers or "no entries")
@@ -139,7 +127,7 @@ def ls(
 
 @app.command()
 def show(
-    ledger: Name,
+    context: typer.Context,
     key: Annotated[str | None, _KEY] = None,
     *,
     customer: Customer = False,
@@ -147,7 +135,6 @@ def show(
         bool,
         typer.Option("--reveal", help="Show the masked values of the stored response, such as its redirect."),
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Show everything about one entry, found by its key or, with --customer, by a fiscal code.
 
@@ -155,20 +142,16 @@ def show(
     LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. If
     the customer has several entries, they are listed, to be named by their keys.
 
-    Example: loanasync ledger show 3f2a9c17d0b4 --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db show 3f2a9c17d0b4
     """
     if (key is None) != customer:
         raise typer.BadParameter("give either KEY or --customer")
 
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         entry = _entry_of_customer(use) if key is None else use.entry(key)
         entry = decrypted(entry, use.policy.encrypt)
-        if as_json:
-            members = {**entry_members(entry), "response": response_members(entry, reveal=reveal)}
-            typer.echo(json.dumps(members, indent=2))
-        else:
-            for label, text in entry_details(entry, ledger_option(ledger), reveal=reveal):
-                typer.echo(f"{label:<20}{text}")
+        for label, text in entry_details(entry, ledger_option(context.obj), reveal=reveal):
+            typer.echo(f"{label:<20}{text}")
 
 
 def _entry_of_customer(use: OpenLedger) -> Entry:
@@ -210,7 +193,7 @@ def read_personal(label: str) -> str:
 
 @app.command("resolve")
 def resolve_entries(
-    ledger: Name,
+    context: typer.Context,
     keys: Annotated[list[str] | None, _KEY] = None,
     resolution: Annotated[
         Resolution | None,
@@ -234,13 +217,12 @@ def resolve_entries(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --from: print the results, and write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --from: print the results as JSON.")] = False,
 ) -> None:
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
-    Run `loanasync ledger sweep` on every machine first: a response may be in a file. Without KEY,
-    --customer and --from, prompts for each entry that is unknown or lost. A decision of the service is never
-    overwritten. A correction keeps the earlier state in the history.
+    Run `loanasync ledger sweep` on every machine first: a response may be in a file, and it lists the entries
+    to resolve. A decision of the service is never overwritten. A correction keeps the earlier state in the
+    history.
 
     --customer needs the same settings as `loanasync ledger show --customer`.
 
@@ -250,41 +232,29 @@ def resolve_entries(
     ledger are not used. The outcome held also blocks a customer without entry. Running it again changes
     nothing.
 
-    Ends with 1 if an entry could not be resolved or a row was not used, and with 3 if entries are still
-    unknown or lost, or were skipped.
+    Ends with 1 if an entry could not be resolved or a row was not used. With --from, ends with 3 if entries
+    are still unknown or lost.
 
-    Example: loanasync ledger resolve 3f2a9c17d0b4 --as refused --note "ticket 17" --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db resolve 3f2a9c17d0b4 --as refused --note "ticket 17"
     """
-    try:
-        safe_note = checked_note(note)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--note") from None
-    if sum(map(bool, (keys, customer, from_file))) > 1:
-        raise typer.BadParameter("give only one of KEY, --customer and --from")
+    if (wrong := problem_of_note(note)) is not None:
+        raise typer.BadParameter(wrong, param_hint="--note")
+    if sum(map(bool, (keys, customer, from_file))) != 1:
+        raise typer.BadParameter("give KEY, --customer or --from, and only one of them")
     if from_file is not None and resolution is not None:
         raise typer.BadParameter("the file of --from has the outcomes", param_hint="--as")
-    if from_file is None and (dry_run or as_json):
-        raise typer.BadParameter("needs --from", param_hint="--dry-run" if dry_run else "--json")
-    if resolution is not None and not ((keys or customer) and safe_note):
-        given = " ".join(keys or ["--customer" if customer else "KEY"])
-        raise typer.BadParameter(
-            "needs KEY or --customer, and --note, for example: "
-            f'loanasync ledger resolve {given} --as {resolution.value} --note "ticket 17"',
-            param_hint="--as",
-        )
+    if from_file is None and dry_run:
+        raise typer.BadParameter("needs --from", param_hint="--dry-run")
 
-    with opened(ledger) as use:
-        if from_file is not None:
-            raise typer.Exit(resolve_from(use, from_file, safe_note, dry_run=dry_run, as_json=as_json))
-        if customer:
-            entries = [_entry_of_customer(use)]
-        else:
-            entries = [use.entry(key) for key in keys] if keys else _entries_to_resolve(use)
-        if not entries:
-            print_message("no entry is unknown or lost")
-        if resolution is None:
-            raise typer.Exit(resolve_interactively(use, entries, safe_note))
-        raise typer.Exit(max([resolve_entry(use, entry, resolution, safe_note) for entry in entries]))
+    if from_file is not None:
+        with opened(context.obj) as use:
+            raise typer.Exit(resolve_from(use, from_file, note.strip(), dry_run=dry_run))
+    if resolution is None or not note.strip():
+        example = f'{" ".join(keys or ["--customer"])} --as refused --note "ticket 17"'
+        raise typer.BadParameter(f"--as and --note are needed: loanasync ledger resolve {example}")
+    with opened(context.obj) as use:
+        entries = [use.entry(key) for key in keys] if keys else [_entry_of_customer(use)]
+        raise typer.Exit(max([resolve_entry(use, each, resolution, note.strip()) for each in entries]))
 
 
 def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
@@ -294,7 +264,7 @@ def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
 
 @app.command()
 def sweep(
-    ledger: Name,
+    context: typer.Context,
     orphan_folder: Annotated[
         list[Path] | None,
         typer.Option(
@@ -312,9 +282,9 @@ def sweep(
 
     Run it from cron and alert on the exit code: 3 if a person must resolve entries, else 1 if files are left.
 
-    Example: loanasync ledger sweep --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db sweep
     """
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         folders = orphan_folder or default_orphan_folders()
         number, left = use.run(import_from_folders(use.ledger, folders))
         if not orphan_folder:
@@ -330,7 +300,7 @@ def sweep(
             typer.echo(entry_line(entry))
         print_message("orphan folders: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
         done = f"{counted(number, 'response')} imported; {counted(len(swept), 'lease')} expired"
-        command = f", run: loanasync ledger resolve{ledger_option(ledger)}" if entries else ""
+        command = f", run: loanasync ledger {ledger_option(context.obj)}resolve KEY" if entries else ""
         print_message(f"{done}; {counted(len(entries), 'entry', 'entries')} to resolve{command}")
         if entries or left:
             raise typer.Exit(Exit.UNKNOWN if entries else Exit.FAILED)
@@ -341,15 +311,15 @@ def _missing_note(folder: Path) -> str:
 
 
 @app.command()
-def status(ledger: Name, *, as_json: Json = False) -> None:
+def status(context: typer.Context, *, as_json: Json = False) -> None:
     """Print the state of a ledger, also as a probe: its header, its entries by state, and what is open.
 
     Ends with 1 if clients send nothing, because the ledger is marked or cannot be used. Ends with 3 if a
     person must act: entries are unknown or lost, leases have expired, or orphan files are left.
 
-    Example: loanasync ledger status --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db status
     """
-    with opened(ledger, failure=Exit.FAILED) as use:
+    with opened(context.obj, failure=Exit.FAILED) as use:
         header, counts = use.run(use.ledger.refresh()), Counter[str]()
         unresolved, expired = [], 0
         for entry in use.entries():
@@ -384,11 +354,11 @@ def status(ledger: Name, *, as_json: Json = False) -> None:
 
 @app.command()
 def copy(
+    context: typer.Context,
     to: Annotated[str, typer.Argument(metavar="TO", help=f"The ledger to write: {LEDGER_HELP}.")],
-    ledger: Name,
     *,
     move: Annotated[
-        bool, typer.Option("--move", help="Mark --ledger first: its clients send nothing from then on.")
+        bool, typer.Option("--move", help="Mark the ledger first: its clients send nothing from then on.")
     ] = False,
 ) -> None:
     """Copy a ledger to another one: a backup, a move to another server, a merge after a restore.
@@ -400,11 +370,11 @@ def copy(
 
     Ends with 3 if both have different decisions about an approval, which are listed.
 
-    Example: loanasync ledger copy backup.db --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db copy backup.db
     """
-    if name_without_password(to) == name_without_password(ledger):
+    if name_without_password(to) == name_without_password(context.obj or ""):
         raise typer.BadParameter("must be another ledger than --ledger", param_hint="TO")
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         target = settings_of(to).ledger
         try:
             copied = use.run(copy_ledger(use.ledger, target, use.policy, moves=move))
@@ -419,7 +389,7 @@ def copy(
 
 
 @app.command("forget")
-def forget_customer(ledger: Name) -> None:
+def forget_customer(context: typer.Context) -> None:
     """Erase a customer, whose fiscal code comes from a prompt or standard input, and send no order any more.
 
     Erases the data of all orders in the ledger and the orphan files of this user on this machine. The keys of
@@ -429,9 +399,9 @@ def forget_customer(ledger: Name) -> None:
 
     Ends with 1 if a request is in progress: then nothing is erased.
 
-    Example: loanasync ledger forget --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db forget
     """
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         number = use.run(forget(use.ledger, _places_of_customer(use), use.policy.orphan_folders))
         if number is None:
             print_message(
@@ -443,19 +413,18 @@ def forget_customer(ledger: Name) -> None:
 
 @app.command()
 def purge(
-    ledger: Name,
+    context: typer.Context,
     older_than: Annotated[
         str, typer.Option(metavar="AGE", help="Minimum age since the last change, such as 104w, 400d.")
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without a confirmation prompt.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the number, and delete nothing.")] = False,
 ) -> None:
     """Delete old approved, refused and released entries. Their approvals can then be requested again.
 
     Entries that are unknown, lost, held, erased or in flight are kept. The age is at least a day.
 
-    Example: loanasync ledger purge --older-than 104w --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db purge --older-than 104w
     """
     age = _AGE.fullmatch(older_than)
     seconds = 0 if age is None else int(age[1]) * _SECONDS[age[2]]
@@ -464,39 +433,26 @@ def purge(
             "must be an age of at least a day, such as 104w, 400d", param_hint="--older-than"
         )
 
-    with opened(ledger) as use:
-        if dry_run or not yes:
+    with opened(context.obj) as use:
+        if dry_run:
             before = use.run(use.ledger.time_of_day()) - seconds
             number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
             print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
-            if dry_run or not number:
-                return
-            if not typer.confirm("Delete? These approvals can then be requested again", err=True):
-                raise typer.Exit(Exit.NOTHING_SENT)
+            return
         print_message(f"deleted: {counted(use.run(use.ledger.purge(float(seconds))), 'entry', 'entries')}")
 
 
 @app.command("create")
-def create(
-    ledger: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            envvar="LOANASYNC_LEDGER",
-            help=f"The ledger: {LEDGER_HELP}.",
-            show_default=False,
-        ),
-    ],
-) -> None:
+def create(context: typer.Context) -> None:
     """Create an empty ledger for the clients of the service LOANASYNC_BASE_URL.
 
     Its key is LOANASYNC_LEDGER_KEY. Without that variable, a new key for a ledger on a server is printed to
     standard output: store it with your secrets, and set the variable for all clients. A ledger file without a
     key makes its own secret.
 
-    Example: loanasync ledger create decisions.db
+    Example: loanasync ledger --ledger decisions.db create
     """
-    with opened(ledger, must_exist=False) as use:
+    with opened(context.obj, must_exist=False) as use:
         base_url = os.environ.get(_BASE_URL, "")
         if not base_url:
             raise ConfigurationError(_BASE_URL, "must be set in the environment")
@@ -512,7 +468,7 @@ def create(
 
 
 @app.command("rotate-key")
-def rotate(ledger: Name) -> None:
+def rotate(context: typer.Context) -> None:
     """Give new entries the key LOANASYNC_LEDGER_KEY, or a new secret of the ledger's own.
 
     First give all clients the new key in LOANASYNC_LEDGER_KEY and the present one in
@@ -521,9 +477,9 @@ def rotate(ledger: Name) -> None:
     Run it also after a change of the cipher's keys: it writes the check value of the cipher again. The key of
     the entries may then stay.
 
-    Example: loanasync ledger rotate-key --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db rotate-key
     """
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         before = use.run(use.ledger.header())
         use.run(rotate_key(use.ledger, use.policy))
         if use.run(use.ledger.header()).keys == before.keys:
@@ -537,7 +493,7 @@ def rotate(ledger: Name) -> None:
 
 @app.command("confirm")
 def confirm_ledger(
-    ledger: Name,
+    context: typer.Context,
     service: Annotated[
         str, typer.Option(metavar="URL", help="New base URL of the service, if the service has moved.")
     ] = "",
@@ -547,9 +503,9 @@ def confirm_ledger(
     First run `loanasync ledger sweep` on each machine, and block the customers that the ledger lacks, as the
     page "Back up, move, restore" shows.
 
-    Example: loanasync ledger confirm --ledger decisions.db
+    Example: loanasync ledger --ledger decisions.db confirm
     """
-    with opened(ledger) as use:
+    with opened(context.obj) as use:
         if service:
             use.run(move_service(use.ledger, service))
         use.run(confirm(use.ledger))

@@ -25,18 +25,18 @@ _WITHOUT_DECISION = frozenset({State.RELEASED, State.INFLIGHT, State.UNKNOWN})
 _NEXT_STEP = {
     State.RELEASED: "none: not evaluated, so the next call requests the approval",
     State.INFLIGHT: "wait: a request is in progress; if its lease expires, the outcome is unknown",
-    State.UNKNOWN: "ask the service for its decision, then run: loanasync ledger resolve {key}{option}",
+    State.UNKNOWN: "ask the service for its decision, then run: loanasync ledger {option}resolve {key}",
     State.LOST: "the service has decided: ask it for the decision, then run: "
-    "loanasync ledger resolve {key}{option}",
-    State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger resolve {key}{option}",
+    "loanasync ledger {option}resolve {key}",
+    State.HELD: "on hold, so no request is sent; to end that, run: loanasync ledger {option}resolve {key}",
     State.APPROVED: "none: the decision is final",
     State.REFUSED: "none: the decision is final",
-    State.ERASED: "none: the customer was erased; for another loan, run: loanasync ledger resolve {key}"
-    ' --as released --note "ticket 17"{option}',
+    State.ERASED: "none: the customer was erased; for another loan, run: "
+    'loanasync ledger {option}resolve {key} --as released --note "ticket 17"',
 }
 _CORRECTION = (
-    "none; to correct this state, which a person entered, run: loanasync ledger resolve {key}"
-    ' --as approved|refused|released|held|unknown --note "ticket 17"{option}'
+    "none; to correct this state, which a person entered, run: loanasync ledger {option}resolve {key} "
+    '--as approved|refused|released|held|unknown --note "ticket 17"'
 )
 
 

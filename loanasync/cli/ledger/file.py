@@ -1,7 +1,6 @@
 """``loanasync ledger resolve --from``: resolve entries with a file of outcomes from the service."""
 
 import asyncio
-import json
 import os
 import re
 from collections import defaultdict
@@ -120,7 +119,6 @@ class _Results:
 
     lines: dict[str, list[int]] = field(factory=lambda: defaultdict(list))
     problems: dict[str, list[int]] = field(factory=lambda: defaultdict(list))  # lines by message
-    pairs: list[list[int]] = field(factory=list)  # lines that contradict each other, by customer
     not_in_file: dict[str, list[str]] = field(factory=lambda: defaultdict(list))  # keys by state
     left: int = 0  # entries that are unknown or lost
 
@@ -136,20 +134,8 @@ class _Results:
             return Exit.UNKNOWN
         return Exit.DECIDED if set(self.lines) <= {*_DONE} else Exit.FAILED
 
-    def members(self, *, dry_run: bool) -> dict[str, Any]:
-        """Return the JSON members of the results. They contain no value of the file."""
-        return {
-            "dry_run": dry_run,
-            "results": {result: len(lines) for result, lines in self.lines.items()},
-            "lines": {result: sorted(lines) for result, lines in self.lines.items() if result not in _DONE},
-            "disagreeing": sorted(self.pairs),
-            "problems": self.problems,
-            "not_in_file": self.not_in_file,
-            "still_unknown": self.left,
-        }
 
-
-def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool, as_json: bool) -> Exit:
+def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool) -> Exit:
     """Resolve the entries of a file's customers, print the results, and return the exit code.
 
     Args:
@@ -157,7 +143,6 @@ def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool, as_jso
         file: Path of the file; ``-`` is standard input.
         note: Note for rows without one, in front of the line.
         dry_run: Write nothing.
-        as_json: Print the results as JSON, too.
     """
     shop = shop_from_environment(os.environ)
     secrets, results = use.secrets(shop), _Results()
@@ -169,8 +154,6 @@ def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool, as_jso
 
     use.run(_Run(use, shop.shop_id, secrets, results, dry_run).run(rows))
     _print(results, dry_run=dry_run)
-    if as_json:
-        print(json.dumps(results.members(dry_run=dry_run), indent=2))  # noqa: T201  (the output)
     return results.exit_code
 
 
@@ -225,13 +208,11 @@ class _Run:
     def _without_contradictions(self, rows_by_key: Mapping[str, Sequence[_Row]]) -> Iterator[_Row]:
         """Yield one row of each entry, in the order of the lines."""
         for first, *others in rows_by_key.values():
-            lines = [row.line for row in others]
             if any(row.statement.state is not first.statement.state for row in others):
-                self.results.pairs.append([first.line, *lines])
-                self.results.lines["disagrees"] += self.results.pairs[-1]
+                self.results.lines["disagrees"] += [row.line for row in (first, *others)]
                 continue
-            if lines:
-                self.results.lines["repeats"] += lines
+            if others:
+                self.results.lines["repeats"] += [row.line for row in others]
             yield first
 
     async def _settle(self, row: _Row) -> None:

@@ -46,13 +46,13 @@ def short(key: str) -> str:
 
 
 def ledger_option(name: str) -> str:
-    """Return the option that names a ledger in an advised command, without its address.
+    """Return the option that names a ledger in an advised command, without its address, and a space.
 
     It is empty if the variable LOANASYNC_LEDGER names the ledger.
     """
     if os.environ.get(LEDGER) == name:
         return ""
-    return " (with the same --ledger)" if "://" in name else f" --ledger {shlex.quote(name)}"
+    return "(with the same --ledger) " if "://" in name else f"--ledger {shlex.quote(name)} "
 
 
 def settings_of(name: str) -> LedgerSettings:
@@ -125,18 +125,17 @@ class OpenLedger:
         policy = evolve(self.policy, key=None, old_keys=()) if header.secrets else self.policy
         return keys_of(header, policy)
 
-    def entries(self, *states: State, begins: str = "", without_redirect: bool = False) -> Iterator[Entry]:
+    def entries(self, *states: State, begins: str = "") -> Iterator[Entry]:
         """Yield entries, reading one page at a time.
 
         Args:
             states: Only entries in these states. No states: all entries.
             begins: Only entries whose key begins with this text.
-            without_redirect: Only approvals without a redirect.
 
         Raises:
             UnusableError: The ledger cannot be read.
         """
-        scan = self.ledger.scan(*states, begins=begins, without_redirect=without_redirect)
+        scan = self.ledger.scan(*states, begins=begins)
         while page := self.run(_page(scan)):
             yield from page
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +16,22 @@ from typing import Any
 
 import pytest
 
+from loanasync.cli.ledger.open import OpenLedger
 from loanasync.ledger import Entry, SqliteLedger, State, Subject
 from loanasync.ledger.model import Settlement
 from loanasync.ledger.sqlite import _entry
 from support.cli import environment
-from support.ledger_file import entries, key, left_orphan, one_of_each, put, run_ledger, states, using
+from support.ledger_file import (
+    entries,
+    key,
+    left_orphan,
+    listed,
+    one_of_each,
+    put,
+    run_ledger,
+    states,
+    using,
+)
 
 SECRETS = ("SECRET", "PERSONAL", "UNKNOWN-TO-US", "TOKEN", "PAYLOAD")
 CORRECTED = "corrected; the earlier state is kept in the history"
@@ -32,16 +44,6 @@ def file(tmp_path: Path) -> Path:
     made = tmp_path / "decisions.db"
     one_of_each(made)
     return made
-
-
-@pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], str]], None]:
-    """Return a function that answers the questions of the command."""
-
-    def use(answer: Callable[[], str]) -> None:
-        monkeypatch.setattr("loanasync.cli.ledger.resolve.typer.prompt", lambda *_, **__: answer())
-
-    return use
 
 
 def resolve(file: Path, name: str, state: str, note: str = "ticket 17") -> tuple[int, str]:
@@ -93,8 +95,8 @@ def test_ls_with_states_and_json_prints_json_lines(file: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        *(("ls", arguments) for arguments in ((), ("--json",), ("--responses",))),
-        *(("show", (key("approved"), *arguments)) for arguments in ((), ("--json",))),
+        *(("ls", arguments) for arguments in ((), ("--json",))),
+        ("show", (key("approved"),)),
         ("sweep", ()),
         ("resolve", (key("approved"), "--as", "refused", "--note", "x")),
     ],
@@ -114,8 +116,8 @@ def test_show_prints_everything_about_an_entry(file: Path) -> None:
     assert (output["response"], output["amount"], output["netAmount"]) == ("HTTP 201", "45000", "43650")
     assert (output["redirectUrl"], output["firstname"], output["newMember"]) == ("***", "***", "***")
     assert output["next"] == "none: the decision is final"
-    step = f"ask the service for its decision, then run: loanasync ledger resolve {key('unknown')[:12]}"
-    step += f" --ledger {file}"
+    step = f"ask the service for its decision, then run: loanasync ledger --ledger {file} "
+    step += f"resolve {key('unknown')[:12]}"
     unknown = dict(shown(file, "unknown"))
     assert (unknown["next"], unknown["response stored"], "body" in unknown) == (step, "no", False)
     assert dict(shown(file, "refused"))["response"] == "HTTP 422, not whole"
@@ -123,16 +125,11 @@ def test_show_prints_everything_about_an_entry(file: Path) -> None:
     assert dict(shown(file, "private"))["body"] == "encrypted or not JSON"
 
 
-def test_reveal_and_responses_print_masked_values_as_json(file: Path) -> None:
-    revealed = run_ledger("show", file, key("approved").upper(), "--json", "--reveal").stdout
-    [listed] = [
-        line for line in run_ledger("ls", file, "--json", "--responses").stdout.splitlines() if "SEC" in line
-    ]
-    for text in (revealed, listed):
-        response = json.loads(text)["response"]
-        assert response["redirectUrl"] == "https://loans.example.com/SECRET"
-        assert response["newMember"] == "UNKNOWN-TO-US"
-        assert "TOKEN" not in text
+def test_show_with_reveal_prints_masked_values(file: Path) -> None:
+    revealed = run_ledger("show", file, key("approved").upper(), "--reveal").stdout
+    assert "https://loans.example.com/SECRET" in revealed
+    assert "UNKNOWN-TO-US" in revealed
+    assert "TOKEN" not in revealed
 
 
 def test_show_prints_order_source_response_and_history(file: Path) -> None:
@@ -153,10 +150,10 @@ def test_show_prints_order_source_response_and_history(file: Path) -> None:
     history = [text.split("  ", 1)[1].split() for name, text in output if name == "history"]
     assert history == [["unknown", "client", "n"], ["approved", "person", "ticket", "17"]]
     assert output[-1][1] == (
-        "none; to correct this state, which a person entered, run: loanasync ledger resolve "
-        f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17" --ledger {file}'
+        f"none; to correct this state, which a person entered, run: loanasync ledger --ledger {file} resolve "
+        f'{key("scoped")[:12]} --as approved|refused|released|held|unknown --note "ticket 17"'
     )
-    facts = json.loads(run_ledger("show", file, key("scoped"), "--json").stdout)
+    [facts] = [each for each in listed(file) if each["key"] == key("scoped")]
     assert (facts["order"], facts["source"], facts["has_response"]) == ("spring", "person", False)
     changed = datetime.fromisoformat(facts["changed"])
     assert changed.isoformat(timespec="milliseconds") == facts["changed"]
@@ -180,8 +177,7 @@ def test_show_says_how_often_an_entry_was_taken_over(file: Path) -> None:
 def test_ls_and_show_name_a_missing_redirect(file: Path) -> None:
     cut = {"status": 201, "body": b'{"approved": true, "amount": 45000}', "note": "no redirect"}
     using(file, lambda ledger: put(ledger, "cut off", State.APPROVED, **cut))
-    done = run_ledger("ls", file, "--without-redirect")
-    assert (done.stdout[:12], done.stderr) == (key("cut off")[:12], "1 approved\n")
+    assert [each["key"] for each in listed(file) if each["lacks_redirect"]] == [key("cut off")]
     assert dict(shown(file, "cut off"))["redirect"] == "missing: ask the service where to send the customer"
     assert "redirect" not in dict(shown(file, "approved"))
 
@@ -209,7 +205,7 @@ def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
         await asyncio.gather(*(put(ledger, f"{n}", State.INFLIGHT, lease=0.0) for n in range(1500)))
 
     using(file, fill)
-    command = [sys.executable, "-m", "loanasync", "ledger", "ls", "--ledger", str(file)]
+    command = [sys.executable, "-m", "loanasync", "ledger", "--ledger", str(file), "ls"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
     ) as process:
@@ -237,8 +233,6 @@ def test_commands_read_only_the_entries_that_they_list(file: Path, monkeypatch: 
     monkeypatch.setattr("loanasync.ledger.sqlite._entry", counted)
     assert run_ledger("sweep", file).exit_code == 3
     assert key("lost")[:12] in run_ledger("ls", file, "--state", "lost").stdout
-    assert run_ledger("ls", file, "--without-redirect").stdout.startswith(key("stated")[:12])
-    assert run_ledger("resolve", file, stdin="s\ns\ns\n").exit_code == 3
     assert len(read) < 30
     assert run_ledger("show", file, key("stated")[:6]).exit_code == 0
     assert len(read) < 540, "a page for a short key"
@@ -287,91 +281,40 @@ def test_resolve_corrects_an_earlier_resolution(file: Path, wrong: str) -> None:
         assert entry.history[: len(before.history)] == before.history
 
 
-def test_resolve_without_key_prompts_for_unknown_and_lost_entries(file: Path) -> None:
-    then = entries(file)
-    done = run_ledger("resolve", file, stdin="?\nr\nanna@example.com\n \nticket 17\nn\nticket 18\ns\n")
-    assert done.exit_code == 3, "one was skipped"
-    for text in ("1 of 3: ", "must not contain personal data", "must not be empty"):
-        assert text in done.stderr
-    now = entries(file)
-    oldest, second, third = sorted(
-        ("unknown", "lost", "expired"), key=lambda name: (then[name].changed, key(name))
-    )
-    assert (now[oldest].state.value, now[oldest].note) == ("refused", "ticket 17")
-    assert (now[second].state.value, now[second].note) == ("released", "ticket 18")
-    assert not now[third].state.is_decided
-
-
-def test_resolve_prompts_only_for_entries_that_can_be_changed(file: Path) -> None:
-    using(file, lambda ledger: put(ledger, "stated", State.REFUSED, note="ticket 5", source="person"))
-    names = (*FIXED, "stated", "held")
-    done = run_ledger("resolve", file, *map(key, names), stdin="a\nticket 17\nr\nticket 18\n")
-    assert (done.exit_code, done.stderr.count("What did the service decide")) == (1, 2)
-    for name, why in FIXED.items():
-        assert f"{key(name)[:12]} stays {name}: {why}" in done.stderr
-    assert (states(file)["stated"], states(file)["held"]) == ("approved", "refused")
-
-
-def test_resolve_that_ends_early_keeps_earlier_resolutions(
-    file: Path, answers: Callable[[Callable[[], str]], None]
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        (lambda file: decide(file, "lost"), "stays approved: a decision of the service is never overwritten"),
+        (
+            lambda file: resolve(file, "lost", "refused", "ticket 19"),
+            "stays refused: another person changed it",
+        ),
+    ],
+)
+def test_resolve_of_an_entry_changed_meanwhile_fails(
+    file: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Path], object], message: str
 ) -> None:
-    assert run_ledger("resolve", file, "--note", "ticket 17", stdin="a\nq\n").exit_code == 3
-    cut = run_ledger("resolve", file, stdin="a\n")
-    assert (cut.exit_code, cut.stderr.splitlines()[-1][-11:]) == (130, "interrupted")
-    assert sorted(states(file).values()).count("approved") == 2
-    given = iter("r")
+    entry = OpenLedger.entry
 
-    def interrupted() -> str:
-        for answer in given:
-            return answer
-        raise KeyboardInterrupt
+    def changed(*arguments: Any) -> Entry:
+        found = entry(*arguments)
+        monkeypatch.undo()
+        with ThreadPoolExecutor(1) as pool:  # an event loop of its own
+            pool.submit(meanwhile, file).result()
+        return found
 
-    answers(interrupted)
-    done = run_ledger("resolve", file, "--note", "x")
-    assert (done.exit_code, done.stderr.splitlines()[-1].strip()) == (130, "interrupted")
-    assert sorted(states(file).values()).count("refused") == 2
-
-
-def test_resolve_keeps_decisions_that_arrive_during_the_prompt(
-    file: Path, answers: Callable[[Callable[[], str]], None]
-) -> None:
-    given = iter("ra")
-
-    def decided() -> str:
-        """Decide all entries while the first prompt is open."""
-        decide(file, "unknown", "lost", "expired")
-        return next(given)
-
-    answers(decided)
-    done = run_ledger("resolve", file, "--note", "ticket 17")
-    kept = "stays approved: a decision of the service is never overwritten"
-    assert (done.exit_code, done.stderr.count(kept), [*given]) == (1, 3, ["a"]), "one prompt"
-    assert sorted(states(file).values()).count("approved") == 4
-
-
-def test_resolve_of_an_entry_changed_by_another_person_fails(
-    file: Path, answers: Callable[[Callable[[], str]], None]
-) -> None:
-    def changed() -> str:
-        resolve(file, "lost", "held", "ticket 18")
-        resolve(file, "lost", "released", "ticket 19")
-        return "r"
-
-    resolve(file, "lost", "approved")
-    answers(changed)
-    done = run_ledger("resolve", file, key("lost"), "--note", "ticket 20")
-    message = "stays released: another person changed it in the meantime"
-    assert (done.exit_code, message in done.stderr, states(file)["lost"]) == (1, True, "released")
+    monkeypatch.setattr(OpenLedger, "entry", changed)
+    code, text = resolve(file, "lost", "released")
+    assert (code, message in text) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("--as", "held"),
-            "needs KEY or --customer, and --note, for example: loanasync ledger resolve KEY --as held",
-        ),
-        ((key("lost")[:12], "--as", "held"), f"ledger resolve {key('lost')[:12]} --as held --note"),
+        ((), "give KEY, --customer or --from"),
+        (("--as", "held"), "give KEY, --customer or --from"),
+        ((key("lost")[:12], "--as", "held"), f"resolve {key('lost')[:12]} --as refused --note"),
+        ((key("lost")[:12], "--note", "x"), f"resolve {key('lost')[:12]} --as refused --note"),
         ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),
         ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
         ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
@@ -388,8 +331,6 @@ def test_resolve_with_invalid_options_changes_nothing(
 def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     using(file, lambda ledger: ledger.get("x"))
-    done = run_ledger("resolve", file)
-    assert (done.exit_code, done.stderr) == (0, "no entry is unknown or lost\n")
     assert run_ledger("ls", file).stderr == "no entries\n"
     assert run_ledger("sweep", file).exit_code == 0
 
@@ -400,7 +341,7 @@ def test_commands_without_unresolved_entries_say_so(tmp_path: Path) -> None:
 def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path) -> None:
     before = entries(file)
     done = run_ledger("sweep", file)
-    message = f"lease{{}} expired; 3 entries to resolve, run: loanasync ledger resolve --ledger {file}\n"
+    message = f"lease{{}} expired; 3 entries to resolve, run: loanasync ledger --ledger {file} resolve KEY\n"
     assert (done.exit_code, done.stderr.endswith("; 1 " + message.format(""))) == (3, True)
     listed_keys = {line[:12] for line in done.stdout.splitlines()}
     assert listed_keys == {key(name)[:12] for name in ("expired", "unknown", "lost")}
@@ -415,26 +356,22 @@ def test_sweep_marks_expired_leases_once_and_lists_unresolved_entries(file: Path
     assert states(file)["expired"] == "approved", "a late decision is recorded"
 
 
-def test_purge_deletes_old_entries_after_confirmation(file: Path) -> None:
-    before = states(file)
-    assert "older than 1d: 0 entries" in run_ledger("purge", file, "--older-than", "1d", stdin="").stderr
+def test_purge_deletes_old_entries(file: Path) -> None:
+    before, purge = states(file), ("purge", file, "--older-than", "1d")
+    assert "older than 1d: 0 entries" in run_ledger(*purge, "--dry-run").stderr
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE entries SET changed = changed - 90000")
-    for options, code in ((("--dry-run",), 0), ((), 2)):
-        done = run_ledger("purge", file, "--older-than", "1d", *options, stdin="n\n")
-        assert (done.exit_code, "older than 1d: 3 entries" in done.stderr) == (code, True)
-        assert ("Delete?" in done.stderr) is (not options)
-    assert states(file) == before
-    done = run_ledger("purge", file, "--older-than", "1d", stdin="y\n")
-    assert (done.exit_code, done.stderr.endswith("deleted: 3 entries\n")) == (0, True)
+    done = run_ledger(*purge, "--dry-run")
+    assert (done.exit_code, done.stderr, states(file)) == (0, "older than 1d: 3 entries\n", before)
+    assert run_ledger(*purge).stderr == "deleted: 3 entries\n"
     settled = {"approved", "refused", "released"}
     assert states(file) == {name: state for name, state in before.items() if name not in settled}
-    assert "deleted: 0 entries" in run_ledger("purge", file, "--older-than", "1d", "--yes").stderr
+    assert run_ledger(*purge).stderr == "deleted: 0 entries\n"
 
 
 @pytest.mark.parametrize("age", ["0d", "-1d", "1", "d", "1y", "1.5d", "23h"])
 def test_purge_with_an_invalid_age_is_refused(file: Path, age: str) -> None:
-    done = run_ledger("purge", file, f"--older-than={age}", "--yes")
+    done = run_ledger("purge", file, f"--older-than={age}")
     message = "must be an age of at least a day, such as 104w, 400d"
     assert (done.exit_code, message in done.stderr, len(states(file))) == (2, True, 8)
 
@@ -532,13 +469,9 @@ def test_import_stops_when_the_ledger_fails(
 @pytest.mark.parametrize("resolution", ["approved", "refused", "released"])
 def test_resolve_is_refused_while_a_response_is_in_a_file(file: Path, folder: Path, resolution: str) -> None:
     written = orphan(folder, file, "unknown")
-    for done in (
-        run_ledger("resolve", file, key("unknown"), "--as", resolution, "--note", "ticket 17"),
-        run_ledger("resolve", file, key("unknown"), stdin=f"{resolution[0]}\nticket 17\n"),
-    ):
-        reason = f"its response may be in {written}. Run: loanasync ledger sweep"
-        assert (done.exit_code, f"stays unknown: {reason}" in done.stderr) == (1, True)
-        assert "What did the service decide" not in done.stderr
+    code, text = resolve(file, "unknown", resolution)
+    assert code == 1
+    assert f"stays unknown: its response may be in {written}. Run: loanasync ledger sweep" in text
     assert states(file)["unknown"] == "unknown"
     assert resolve(file, "unknown", "held")[0] == 0
     run_ledger("sweep", file)

@@ -62,7 +62,7 @@ def header_of(name: str, change: Callable[[Header], Header] | None = None) -> He
 
 
 def create(name: str) -> tuple[int, str, str]:
-    done = run(None, "ledger", "create", name)
+    done = run(None, "ledger", "--ledger", name, "create")
     return done.returncode, done.stdout, done.stderr
 
 
@@ -278,7 +278,6 @@ def test_cipher_encrypts_the_responses_of_the_default_ledger(
     ledger = bulk.ledger
     assert b"/apply/" not in b"".join(path.read_bytes() for path in ledger.parent.glob("*"))
     [entry] = listed(ledger)
-    assert "/apply/" in run_ledger("ls", ledger, "--json", "--responses").stdout
     assert "/apply/" in run_ledger("show", ledger, entry["key"], "--reveal").stdout
     using(ledger, lambda ledger: put(ledger, "clear", State.APPROVED, body=b'{"amount": 45000}'))
     assert "amount            45000" in run_ledger("show", ledger, key("clear")).stdout
@@ -311,8 +310,8 @@ COMMANDS = {
     "ls": (),
     "show": ("0123abcd",),
     "sweep": (),
-    "resolve": (),
-    "purge": ("--older-than", "1d", "--yes"),
+    "resolve": ("0123abcd", "--as", "held", "--note", "x"),
+    "purge": ("--older-than", "1d"),
     "confirm": (),
     "copy": ("other.db",),
     "forget": (),

@@ -220,7 +220,7 @@ def test_ledger_on_a_full_disk_loses_no_decision(
         rows = [json.loads(line) for line in printed if line.startswith('{"line"')]
         rows += read(bulk.out) if bulk.out.exists() else []
         shown = {row["fiscal_code"] for row in rows if row["status"] == "approved"}
-        run(served, "ledger", "sweep", "--ledger", bulk.ledger)
+        run(served, "ledger", "--ledger", bulk.ledger, "sweep")
         assert bulk.run("--concurrency", "2")[0] in (0, 3)
         kept = {code for code, status in statuses(bulk.out).items() if status == "approved"}
         assert shown | kept >= calls

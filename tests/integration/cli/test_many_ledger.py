@@ -15,7 +15,7 @@ from loanasync import LedgerUnavailableError, LoanClient
 from loanasync.ledger import Settlement, State
 from loanasync.sandbox import Sandbox
 from support.cli import Bulk, create, environment, make_row, read, run, start, table, wait_for, write
-from support.ledger_file import change, create_at, listed
+from support.ledger_file import change, create_at, listed, run_ledger
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -344,18 +344,8 @@ def test_resolution_of_a_person_is_in_the_next_results(tmp_path: Path, served: S
     bulk = Bulk(tmp_path, served, "resetafter")
     assert bulk.run()[0] == 3
     [entry] = listed(bulk.ledger)
-    resolve = (
-        "ledger",
-        "resolve",
-        entry["key"],
-        "--as",
-        "approved",
-        "--note",
-        "ticket 1",
-        "--ledger",
-        bulk.ledger,
-    )
-    assert run(served, *resolve).returncode == 0
+    resolved = run_ledger("resolve", bulk.ledger, entry["key"], "--as", "approved", "--note", "ticket 1")
+    assert resolved.exit_code == 0
     assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"], 1)
 
 

@@ -318,7 +318,7 @@ def test_commands_report_what_is_open(tmp_path: Path) -> None:
     assert [*orphan_files(folder)], "that of another ledger is left"
     dry = run_ledger("purge", "ledger.db", "--older-than", "1d", "--dry-run")
     assert (dry.exit_code, dry.stderr) == (0, "older than 1d: 0 entries\n")
-    assert "at least a day" in run_ledger("purge", "ledger.db", "--older-than", "12h", "--yes").stderr
+    assert "at least a day" in run_ledger("purge", "ledger.db", "--older-than", "12h").stderr
     assert run_ledger("forget", "ledger.db", stdin=f"{FISCAL_CODE}\n").stderr.startswith(
         "erased: 1 entry or file"
     )
