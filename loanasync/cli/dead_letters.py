@@ -87,10 +87,7 @@ def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitab
 
 
 @app.command()
-def ls(
-    context: typer.Context,
-    ledger: Annotated[str, LEDGER] = "",
-) -> None:
+def ls(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
     """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
     With --ledger, the customer is the digest and the entry the key that the ledger has for them. This needs
@@ -130,14 +127,13 @@ def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
 
 
 async def _change(
-    found: Sequence[DeadLetter],
-    is_chosen: Callable[[DeadLetter], bool],
+    chosen: Sequence[DeadLetter],
     change: Callable[[DeadLetter], Awaitable[bool]],
     done: str,
-    ids: Sequence[str] = (),
+    ids: Sequence[str],
 ) -> Exit:
     """Change the chosen dead letters, and print their number and the ids that no dead letter has."""
-    chosen, changed = [each for each in found if is_chosen(each)], 0
+    changed = 0
     try:
         for each in chosen:
             changed += await change(each)
@@ -148,8 +144,8 @@ async def _change(
     return Exit.FAILED if missing else Exit.DECIDED
 
 
-def _with_id(ids: Sequence[str]) -> Callable[[DeadLetter], bool]:
-    return lambda letter: letter.id in ids or [*ids] == [_ALL]
+def _with_ids(found: Sequence[DeadLetter], ids: Sequence[str]) -> Sequence[DeadLetter]:
+    return [each for each in found if [*ids] == [_ALL] or each.id in ids]
 
 
 @app.command()
@@ -163,7 +159,7 @@ def replay(context: typer.Context, ids: Annotated[list[str], _IDS]) -> None:
     """
 
     async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
-        return await _change(found, _with_id(ids), letters.replay, "put back into the queue", ids)
+        return await _change(_with_ids(found, ids), letters.replay, "put back into the queue", ids)
 
     _run(context.obj, work)
 
@@ -185,11 +181,10 @@ def delete(
         raise typer.BadParameter("give either ID or --customer")
     code = normalize_fiscal_code(read_personal("Fiscal code")) if customer else ""
 
-    def is_of_customer(letter: DeadLetter) -> bool:
-        return bool(code) and normalize_fiscal_code(letter.fiscal_code) == code
-
     async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
-        is_chosen = is_of_customer if customer else _with_id(ids or ())
-        return await _change(found, is_chosen, letters.delete, "deleted", ids or ())
+        chosen = _with_ids(found, ids or ())
+        if code:
+            chosen = [each for each in found if normalize_fiscal_code(each.fiscal_code) == code]
+        return await _change(chosen, letters.delete, "deleted", ids or ())
 
     _run(context.obj, work)

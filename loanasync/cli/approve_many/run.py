@@ -416,6 +416,6 @@ def _final_messages(loop: _Loop, options: RunOptions, session: _Session) -> Iter
         )
     if unknown := loop.counts.rows["unknown"]:
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
-        resolve = f", then run: loanasync ledger {ledger_option(options.ledger or session.name)}sweep"
+        resolve = f", then run: loanasync ledger {ledger_option(options.ledger or session.name)}resolve KEY"
         resolve = "" if options.sandbox else resolve
         yield f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again"

@@ -74,9 +74,7 @@ def _options(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> Non
 
 
 @contextmanager
-def opened(
-    name: str | None, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_SENT
-) -> Iterator[OpenLedger]:
+def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_SENT) -> Iterator[OpenLedger]:
     """Open a ledger for a command. Errors are printed, and end the command with an exit code."""
     if not name:
         raise typer.BadParameter(
@@ -94,8 +92,8 @@ def opened(
     except OSError as error:
         print_message(f"{error.filename or 'the ledger'}: {error.strerror}")
         raise typer.Exit(Exit.FAILED) from None
-    except (typer.Abort, KeyboardInterrupt):  # resolutions that were entered before are recorded
-        print_message("\ninterrupted")  # on a new line below the question
+    except (typer.Abort, KeyboardInterrupt):  # a prompt for a fiscal code was interrupted, or the command
+        print_message("\ninterrupted")  # on a new line below the prompt
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
@@ -245,7 +243,6 @@ def resolve_entries(
         raise typer.BadParameter("the file of --from has the outcomes", param_hint="--as")
     if from_file is None and dry_run:
         raise typer.BadParameter("needs --from", param_hint="--dry-run")
-
     if from_file is not None:
         with opened(context.obj) as use:
             raise typer.Exit(resolve_from(use, from_file, note.strip(), dry_run=dry_run))
@@ -372,7 +369,7 @@ def copy(
 
     Example: loanasync ledger --ledger decisions.db copy backup.db
     """
-    if name_without_password(to) == name_without_password(context.obj or ""):
+    if name_without_password(to) == name_without_password(context.obj):
         raise typer.BadParameter("must be another ledger than --ledger", param_hint="TO")
     with opened(context.obj) as use:
         target = settings_of(to).ledger

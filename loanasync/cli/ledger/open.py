@@ -46,13 +46,13 @@ def short(key: str) -> str:
 
 
 def ledger_option(name: str) -> str:
-    """Return the option that names a ledger in an advised command, without its address, and a space.
+    """Return the option that names a ledger in an advised command, with a space behind it.
 
-    It is empty if the variable LOANASYNC_LEDGER names the ledger.
+    It is empty if the variable LOANASYNC_LEDGER names the ledger. It has no address of a server.
     """
     if os.environ.get(LEDGER) == name:
         return ""
-    return "(with the same --ledger) " if "://" in name else f"--ledger {shlex.quote(name)} "
+    return f"--ledger {'NAME' if '://' in name else shlex.quote(name)} "
 
 
 def settings_of(name: str) -> LedgerSettings:

@@ -13,10 +13,6 @@ from loanasync.ledger.orphans import orphan_files
 _RESOLVABLE = frozenset({State.UNKNOWN, State.LOST, State.HELD})
 _ALLOWED = ((State.RELEASED, State.HELD), (State.ERASED, State.RELEASED))
 _NOT_FINAL = (State.UNKNOWN, State.HELD)  # a response that arrives later is still recorded
-_RESPONSE_IN_FILE = (
-    "its response may be in {file}. Run: loanasync ledger sweep. If the file is left there, move it "
-    "away and run this command again"
-)
 
 
 class Resolution(StrEnum):
@@ -33,7 +29,10 @@ def resolve_entry(use: OpenLedger, entry: Entry, resolution: Resolution, note: s
     """Write a person's resolution of an entry. It replaces an earlier one, but no decision of the service."""
     state = State(resolution.value)
     if state not in _NOT_FINAL and (file := _orphan_file(use, entry)) is not None:
-        print_message(f"{short(entry.key)} stays {entry.state.value}: {_RESPONSE_IN_FILE.format(file=file)}")
+        print_message(
+            f"{short(entry.key)} stays {entry.state.value}: its response may be in {file}. Run: loanasync "
+            "ledger sweep. If the file is left there, move it away and run this command again"
+        )
         return Exit.FAILED
     is_correction = entry.is_correctable and entry.state is not state
     is_written = (entry.state, entry.note) == (state, note)

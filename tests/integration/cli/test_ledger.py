@@ -299,7 +299,7 @@ def test_resolve_of_an_entry_changed_meanwhile_fails(
     def changed(*arguments: Any) -> Entry:
         found = entry(*arguments)
         monkeypatch.undo()
-        with ThreadPoolExecutor(1) as pool:  # an event loop of its own
+        with ThreadPoolExecutor(1) as pool:  # `meanwhile` runs another event loop
             pool.submit(meanwhile, file).result()
         return found
 
@@ -496,4 +496,5 @@ def test_invalid_ledger_name_is_refused_and_creates_nothing(
         done = run_ledger(command, name)
         assert (done.exit_code, done.stdout, "SECRET" in done.output) == (2, "", False)
         assert done.stderr.startswith(message)
+    assert "name the ledger before the command, or in LOANASYNC_LEDGER" in run_ledger(command, "").stderr
     assert list(tmp_path.iterdir()) == [other]

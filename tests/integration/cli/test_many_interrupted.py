@@ -116,7 +116,8 @@ def test_second_signal_makes_calls_in_progress_unknown(tmp_path: Path, served: S
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=60)[1]
     assert (process.returncode, "Traceback" in errors) == (130, False)
-    assert "2 outcomes are unknown: ask the service, then run: loanasync ledger --ledger" in errors
+    advice = f"ask the service, then run: loanasync ledger --ledger {bulk.ledger} resolve KEY."
+    assert f"2 outcomes are unknown: {advice}" in errors
     assert bulk.statuses == ["approved"] * 3 + ["unknown"] * 2 + ["not_sent"] * 2
     entries = sorted((each["state"], each["note"]) for each in listed(bulk.ledger))
     assert entries == [("approved", "")] * 3 + [("unknown", "ConnectionLostError")] * 2, (

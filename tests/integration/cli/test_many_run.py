@@ -112,7 +112,8 @@ def test_rows_without_a_decision_are_grouped_by_cause(
     for name, line in (("unknown: ConnectionLostError", 3), ("rejected: RejectedError", 5)):
         assert re.search(rf"1 × {name}: .* \(line {line}\)\n", output)
     assert re.search(r"1 × failed: UserNotFoundError: .* \(line 6\)\n", output)
-    assert "1 outcome is unknown: ask the service, then run: loanasync ledger --ledger " in output
+    advice = f"ask the service, then run: loanasync ledger --ledger {bulk.ledger} resolve KEY."
+    assert f"1 outcome is unknown: {advice}" in output
     assert not [row for row in bulk.rows if row["fiscal_code"] in output or row["email"] in output]
     monkeypatch.setattr("loanasync.cli.approve_many.report._MOST_GROUPS", 1)
     assert "and 3 other causes in the results\n" in bulk.run("--concurrency", "1")[1]
