@@ -88,7 +88,6 @@ NIGHTLY = [
         "floors",
         "latest",
         "agents",
-        "generators",
         "audit",
     ),
 ]
@@ -257,13 +256,6 @@ def agents(session: nox.Session) -> None:
     install(session, "unit", "zstandard", ".")
     env = {**SUPPORT, "PYTHONPATH": os.pathsep.join(("tests", "docs/_generate"))}
     session.run("python", "-m", "support.agents", session.create_tmp(), *session.posargs, env=env)
-
-
-@nox.session(python=ONE_PYTHON)
-def generators(session: nox.Session) -> None:
-    """Generate clients from the sandbox's OpenAPI document, and use them; needs the network."""
-    install(session, "generators", ".")
-    session.run("python", "-m", "support.generators", session.create_tmp(), env=SUPPORT)
 
 
 @nox.session(python=ONE_PYTHON)

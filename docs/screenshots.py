@@ -10,12 +10,12 @@ from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
 import look
 from loanasync.sandbox import Sandbox, masking
-from loanasync.sandbox.validation import EXAMPLES
+from loanasync.sandbox.validation import EXAMPLE
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures are part of every clone
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-ORDER = {**EXAMPLES["approve"], "orderToken": "order-1042"}
+ORDER = {**EXAMPLE, "orderToken": "order-1042"}
 
 
 def fill(shop: APIRequestContext, requests: str) -> str:

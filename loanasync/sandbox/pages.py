@@ -15,7 +15,7 @@ from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import JournalEntry
 from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
 from loanasync.sandbox.outcomes import TAG_WORDS
-from loanasync.sandbox.validation import EXAMPLES
+from loanasync.sandbox.validation import EXAMPLE
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -80,7 +80,7 @@ def example() -> str | None:
     """Return the form of an approval, filled in with another made-up customer each time."""
     letters, digits = (secrets.choice(ascii_uppercase) for _ in range(3)), f"{secrets.randbelow(1000):03}"
     code = f"TST{''.join(letters)}00A00X{digits}Z"
-    return _render("try.html", fields={"fiscalCode": code, **EXAMPLES["approve"]})
+    return _render("try.html", fields={"fiscalCode": code, **EXAMPLE})
 
 
 def application(

@@ -1,7 +1,4 @@
-"""Fields of the request bodies and their validation (spec §2, §4.3, §7, §8).
-
-The JSON Schema of a field defines its accepted values, here and in the OpenAPI document.
-"""
+"""Fields of the request bodies and their validation (spec §2, §4.3, §7, §8)."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -45,8 +42,6 @@ class Field:
         nullable: Whether null means "not sent".
         also: Accepted values that the schema does not have.
         has_days: Whether values are days, or may be if there is a pattern. Days must exist.
-        assumed: Assumption about the accepted values where the specification is silent.
-        other_name: Spelling in the other description (spec §2.1).
     """
 
     schema: Mapping[str, Any]
@@ -56,8 +51,6 @@ class Field:
     nullable: bool = False
     also: tuple[str, ...] = ()
     has_days: bool = False
-    assumed: str = ""
-    other_name: str = ""
 
     def check(self, value: object) -> str | None:
         """Return the message for a value; None if it is accepted. A missing field has the value None."""
@@ -107,7 +100,7 @@ def _boolean(wrong: str = FORMAT, **more: Any) -> Field:
     return Field(schema={"type": "boolean"}, wrong=wrong, **more)
 
 
-FISCAL_CODE = _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, "", assumed="16 capital letters and digits")
+FISCAL_CODE = _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, "")  # assumed: 16 capital letters and digits
 
 # spec §4.3 does not show the fields of a creation. Spec §7 has messages for three of them, which are in no
 # table of inputs.
@@ -117,13 +110,10 @@ CREATION: Mapping[str, Field] = {
         schema={"type": "boolean", "const": True},
         wrong=PRIVACY,
         required=False,
-        also=("true",),
-        assumed='the text "true" is accepted, too',
+        also=("true",),  # assumed
     ),
     # Both date formats of the specification: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
-    "actualJobEndingDate": _matching(
-        f"({_MONTH}|{_DAY.pattern})", DATE, "", required=False, has_days=True, assumed="a month or a day"
-    ),
+    "actualJobEndingDate": _matching(f"({_MONTH}|{_DAY.pattern})", DATE, "", required=False, has_days=True),
     "additionalDataNeeded": _boolean(required=False),
 }
 
@@ -132,9 +122,9 @@ _OPTIONAL: Any = {"required": False, "nullable": True}
 # spec §2.1 and §8
 APPROVAL: Mapping[str, Field] = {
     "amount": _integer(5_000, 1_500_000, AMOUNT),
-    "instalments": _integer(3, 60, INSTALMENTS, other_name="installments"),
-    "loanFinality": _text(assumed="any purpose, as one description gives no values"),
-    "email": _matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+", assumed="anything around one @ is an address"),
+    "instalments": _integer(3, 60, INSTALMENTS),
+    "loanFinality": _text(),  # assumed: any purpose, as one description gives no values
+    "email": _matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+"),  # assumed: anything around one @ is an address
     "lastname": _text(),
     "firstname": _text(),
     "mobilePhone": _matching(_PHONE),  # spec §2.1: without the international prefix
@@ -143,17 +133,8 @@ APPROVAL: Mapping[str, Field] = {
     "address": _matching(f"[^,]*[^,{_SPACE}][^,]*"),  # spec §2.1: without commas
     "province": _matching("[A-Z]{2}"),
     "postalCode": _matching("[0-9]{5}"),
-    "streetNumber": _text(other_name="civicNumber", assumed="more than the 5 digits of one description"),
-    # Both spellings of `italian`, with names, since client generators would use one name for both.
-    "citizenship": Field(
-        schema={
-            "type": "string",
-            "enum": ["italian", "Italian", "eu", "outside_eu"],
-            "x-enum-varnames": ["ITALIAN", "ITALIAN_CAPITAL", "EU", "OUTSIDE_EU"],
-        },
-        wrong=CHOICE,
-        blank=BLANK,
-    ),
+    "streetNumber": _text(),  # assumed: more than the 5 digits of one description
+    "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # both spellings of `italian`
     "iban": _text(**_OPTIONAL),
     "zeroInterestRate": _boolean(**_OPTIONAL),
     "orderToken": _text(**_OPTIONAL),  # as in one description; the other requires it, whatever its spellings
@@ -167,7 +148,7 @@ ADDITIONAL: Mapping[str, Field] = {
     ),
     "residenceStartDate": _matching(_MONTH),
     "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
-    "children": _choice("0", "1", "2", "3", "4", "5+", assumed="0 is one of the options"),
+    "children": _choice("0", "1", "2", "3", "4", "5+"),  # assumed: 0 is one of the options
     "salaryType": _choice("net-monthly", "gross-yearly"),
     "salary": _integer(0, None, FORMAT, blank=BLANK),
 }
@@ -193,37 +174,21 @@ USER_DATA: Mapping[str, Field] = {
     }.items()
 }
 
-# A made-up customer. Members are valid bodies of the operations.
-EXAMPLE_CODE = "TSTXYZ00A00A000A"
-EXAMPLES: Mapping[str, Mapping[str, Any]] = {
-    "create_request": {"fiscalCode": EXAMPLE_CODE},
-    "approve": {
-        "amount": 45_000,
-        "instalments": 12,
-        "loanFinality": "ecommerce_shop",
-        "email": "anna@example.com",
-        "firstname": "Anna",
-        "lastname": "Prova",
-        "mobilePhone": "3330000000",
-        "city": "Roma",
-        "address": "Via Prova",
-        "province": "RM",
-        "postalCode": "00100",
-        "streetNumber": "12/A",
-        "citizenship": "italian",
-    },
-    "upload_documents": {"front": "...", "back": "..."},
-    "complete": {
-        "documentOfType": "identity_card",
-        "documentCode": "CA00000AA",
-        "documentCity": "Roma",
-        "documentIssueDate": "2024-05-31",
-        "documentExpirationDate": "2034-05-31",
-        "politicallyExposed": False,
-        "usPerson": False,
-        "marketing": False,
-        "paymentDayOfMonth": 15,
-    },
+# A valid approval of a made-up customer.
+EXAMPLE: Mapping[str, Any] = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loanFinality": "ecommerce_shop",
+    "email": "anna@example.com",
+    "firstname": "Anna",
+    "lastname": "Prova",
+    "mobilePhone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "streetNumber": "12/A",
+    "citizenship": "italian",
 }
 
 # By operation; a body of documents has no known fields (spec §4.3).

@@ -14,9 +14,8 @@ from loanasync.sandbox import pages
 from loanasync.sandbox.engine import Call, Engine
 from loanasync.sandbox.forms import read_filters, read_form
 from loanasync.sandbox.masking import pseudonym
-from loanasync.sandbox.openapi import document
 from loanasync.sandbox.service import ROUTES, base_url_of, host_of
-from loanasync.sandbox.validation import EXAMPLES
+from loanasync.sandbox.validation import EXAMPLE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,7 +67,6 @@ class Web:
             "/_sandbox/try": self._example,
             "/_sandbox/events": self._events,
             "/_sandbox/health": self._health,
-            "/_sandbox/openapi.json": self._openapi,
             "/_sandbox/journal.jsonl": self._journal,
             "/_sandbox/findings.json": self._findings,
             "/_sandbox/faults": self._to_inspector,  # a reload after a rule with an error
@@ -153,7 +151,7 @@ class Web:
 
     async def _try_example(self, request: web.Request) -> web.StreamResponse:
         """Create and approve the request of the example form, as if a shop had sent both calls."""
-        fields: dict[str, Any] = await read_form(request, "fiscalCode", *EXAMPLES["approve"])
+        fields: dict[str, Any] = await read_form(request, "fiscalCode", *EXAMPLE)
         code = fields.pop("fiscalCode", "")
         fields |= {
             name: int(text)
@@ -202,9 +200,6 @@ class Web:
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})
-
-    async def _openapi(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(document(base_url_of(request), self._shop_id))
 
     async def _journal(self, request: web.Request) -> web.StreamResponse:
         try:

@@ -17,7 +17,6 @@ from support.processes import credentials
 from support.servers import Postgres
 
 DOCS = Path(__file__).parents[2] / "docs"
-SHOWN = "http://127.0.0.1:8080"
 ORDER = {
     "order_id": "A-1",
     "fiscal_code": FISCAL_CODE,
@@ -81,10 +80,3 @@ def test_commands_of_the_ledger_page_run(postgres: Postgres, tmp_path: Path) -> 
     assert len(page_commands.steps(page)) == 3
     page_commands.run(page, tmp_path, environment, {shown: address})
     assert listed(address) == []
-
-
-def test_curl_page_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
-    page = DOCS / "howto" / "curl.md"
-    assert len(page_commands.steps(page)) > 6
-    with Sandbox.in_thread() as sandbox:
-        page_commands.run(page, tmp_path, {}, {SHOWN: sandbox.base_url})

@@ -58,7 +58,7 @@ async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: st
             assert INSTALL in await send("GET", unknown, 404)
         assert json.loads(await send("GET", "/_sandbox/health", 200)) == {"status": "ok"}
         assert len((await send("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
-        for path in ("/_sandbox/findings.json", "/_sandbox/openapi.json", "/_sandbox/style.css"):
+        for path in ("/_sandbox/findings.json", "/_sandbox/style.css"):
             await send("GET", path, 200)
         assert "did you mean +refused" in await send("POST", "/_sandbox/faults", 400, rule="refuse")
         await send("POST", "/_sandbox/faults", 303, rule="create_request=500")

@@ -40,7 +40,7 @@ def misuse(sandbox):  # breaks two rules, in calls 3 and 4
 
 
 # Plugins of libraries, which would be imported again for each run.
-OTHERS = "-p no:anyio -p no:faker -p no:hypothesispytest -p no:platformdirs -p no:schemathesis -p no:valkey"
+OTHERS = "-p no:anyio -p no:faker -p no:hypothesispytest -p no:platformdirs -p no:valkey"
 
 
 class Run:
