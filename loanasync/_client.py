@@ -569,7 +569,9 @@ class LoanClient(Closing):
                 options = options.with_changes(timeout=timeout)
         finally:
             del fiscal_code  # personal: must not be in a traceback
-        return await self._flights.known(call, options.timeout, options.retry)
+        return await self._flights.read(
+            call, options.timeout, options.retry, lambda guard, run: guard.known(run)
+        )
 
     async def _approve_row(
         self,

@@ -393,6 +393,8 @@ class Refused(_Echo):
 Decision: TypeAlias = Approved | Refused
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
 
+OTHER_ORDER = "evaluated for another order"  # note of an approval that is lost and need not be resolved
+
 KnownState: TypeAlias = Literal[
     "none", "released", "inflight", "unknown", "lost", "held", "approved", "refused", "erased"
 ]

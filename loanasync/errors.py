@@ -54,7 +54,15 @@ from attrs import define, field
 
 from loanasync._display.texts import Advice, advice_text
 from loanasync._public import name_by_package
-from loanasync._results import Decision, Meta, Problem, Problems, RawResponse, problems_table
+from loanasync._results import (
+    OTHER_ORDER,
+    Decision,
+    Meta,
+    Problem,
+    Problems,
+    RawResponse,
+    problems_table,
+)
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 CIRCUIT_CAUSE = "recent approvals ended without a response or with a 5xx"
@@ -434,6 +442,8 @@ class AlreadyEvaluatedError(DomainError):
             evaluated the customer in that attempt, and its decision did not arrive. Ask the service for the
             decision; do not treat the customer as refused.
         response: Status and body as received. Contains personal data, which is masked in `repr()`.
+        note: ``evaluated for another order`` if the ledger, or the memory of this process, has a decision for
+            another order of the customer. Then nothing is unknown: the service does not evaluate this order.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client, system_error
@@ -447,13 +457,16 @@ class AlreadyEvaluatedError(DomainError):
 
     after_retry: bool = False
     response: RawResponse | None = None
+    note: str = ""
 
     def __str__(self) -> str:
         advice = (
             "this customer was evaluated before; ask the service for its decision, "
             "do not request approval again"
         )
-        if self.after_retry and self.operation == "approve":
+        if self.note:
+            advice = f"this customer was {self.note}, whose decision you have; do not request approval again"
+        elif self.after_retry and self.operation == "approve":
             advice = (
                 "an earlier attempt of this call failed with status 500 and may have evaluated the customer; "
                 "its decision did not arrive; ask the service for it, do not request approval again"
@@ -979,6 +992,8 @@ class OutcomeUnknownError(LedgerError):
         self.outcome: Outcome = "unknown"
 
     def __str__(self) -> str:
+        if self.note == OTHER_ORDER:
+            return f"{self._entry}: this customer was {self.note}; request not sent"
         cause = {
             "unknown": "an earlier request has an unknown outcome",
             "lost": "the service has decided, but its decision did not arrive",

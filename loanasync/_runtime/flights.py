@@ -3,7 +3,7 @@
 import asyncio
 import os
 from asyncio import CancelledError
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -20,7 +20,7 @@ from loanasync._log import log
 from loanasync._protocol.endpoints import Call, Outcome, is_system_fault
 from loanasync._protocol.json import sort_members
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._results import Decision, Known
+from loanasync._results import Decision
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error
@@ -39,6 +39,7 @@ from loanasync.errors import (
 )
 
 Own = TypeVar("Own", bound="Flight | None")
+T = TypeVar("T")
 
 _MOMENT = 0.001  # seconds: a time limit cannot be 0
 _POLL_INTERVAL = 0.02  # seconds between two looks at a flight of another event loop
@@ -523,23 +524,29 @@ class Flights:
         finally:
             del flight, result  # breaks the reference cycle of error, traceback and frame
 
-    async def known(self, call: Call, timeout: Timeout, retry: RetryPolicy) -> Known:
-        """Return what the guard knows of an approval; `call` is one of the endpoint `KNOWN`.
+    async def read(
+        self,
+        call: Call,
+        timeout: Timeout,
+        retry: RetryPolicy,
+        ask: Callable[[Guard, Run], Awaitable[T | LoanError]],
+    ) -> T:
+        """Return what the guard answers about an approval; `call` is one of the endpoint `KNOWN`.
 
         Raises:
-            LoanError: The ledger cannot be used.
+            LoanError: The guard answers with this error.
         """
         memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
         run.approval, run.payload = memory.digests_of(call)
         memory.find(run.approval, None)  # its record becomes unknown if its flight never ends
         run.begin()
         try:
-            result = await (self.guard or memory.guard).known(run)
+            result = await ask(self.guard or memory.guard, run)
         except BaseException as error:
             run.record(error)
             raise
         run.record(result)
-        if isinstance(result, Known):
+        if not isinstance(result, LoanError):
             return result
         try:
             raise result

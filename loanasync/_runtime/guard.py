@@ -12,7 +12,16 @@ from loanasync._forks import ForkSafe
 from loanasync._log import log
 from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import End, Response
-from loanasync._results import Approved, Decision, Known, KnownState, Meta, RawResponse, Refused
+from loanasync._results import (
+    OTHER_ORDER,
+    Approved,
+    Decision,
+    Known,
+    KnownState,
+    Meta,
+    RawResponse,
+    Refused,
+)
 from loanasync._runtime.run import Run
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 
 
 EntryState: TypeAlias = Literal["inflight", "approved", "refused", "released", "unknown", "lost", "final"]
-
-OTHER_ORDER = "evaluated for another order"  # note of an approval that is lost and need not be resolved
 
 _MAX_AGE = 3600  # seconds
 _MAX_RESPONSES = 10_000
@@ -327,14 +334,9 @@ class ProcessGuard(ForkSafe, Guard):
         unresolved = "lost" if state == "final" else state
         return OutcomeUnknownError("approve", "", cast("UnresolvedState", unresolved), note, raw)
 
-    def settle(self, run: Run, state: EntryState, kept: _Kept) -> None:
-        """Record the outcome of a claim that has no decision."""
-        is_elsewhere = state == "lost" and any(
-            self._find(each)[0] in _DECIDED for each in self._others(run.approval)
-        )
-        if is_elsewhere:
-            state, kept = "final", kept._replace(note=OTHER_ORDER)
-        self.record(run, state, kept)
+    def has_other_decision(self, run: Run) -> bool:
+        """Return True if another order of the customer is decided."""
+        return any(self._find(each)[0] in _DECIDED for each in self._others(run.approval))
 
     def record(self, run: Run, state: EntryState, kept: _Kept) -> None:
         """Record the outcome of an approval. A decision stays, whatever a request before it ends with."""
@@ -434,9 +436,13 @@ class _ProcessClaim(Claim):
         elif state == "released":
             self._guard.release(run)
         else:
+            note = type(result).__name__
+            if isinstance(result, AlreadyEvaluatedError) and self._guard.has_other_decision(run):
+                result.note = note = OTHER_ORDER
+                state = "final"
             response: RawResponse | None = getattr(result, "response", None)
             status, body = (0, b"") if response is None else (response.status, response.body)
-            self._guard.settle(run, state, _Kept(type(result).__name__, status, body[:_MAX_UNREADABLE]))
+            self._guard.record(run, state, _Kept(note, status, body[:_MAX_UNREADABLE]))
         return True
 
     def interrupt_now(self, error: BaseException) -> bool:

@@ -430,8 +430,7 @@ def copy_error(result: Result) -> Result:
     if not isinstance(result, LoanError):
         return result
     again = type(result)(*result.args)
-    if isinstance(result, LedgerError) and isinstance(again, LedgerError):
-        again.trace_id = result.trace_id
+    again.__dict__.update(result.__dict__)  # what was added later, such as the trace id
     return again
 
 

@@ -8,10 +8,11 @@ from attrs import field, frozen
 
 from loanasync._display.masking import MaskedPairs, mask, masked_unless
 from loanasync._models import ApprovalRequest
-from loanasync._results import Approved, Decision, Problem, Refused
+from loanasync._results import OTHER_ORDER, Approved, Decision, Problem, Refused
 from loanasync.bulk.problems import InputProblem
 from loanasync.errors import (
     AlreadyEvaluatedError,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InvalidRequestError,
     LoanError,
@@ -94,7 +95,8 @@ class RowResult(MaskedPairs):
     ``rejected``  not_sent, not_evaluated         wrong fields: correct `error.problems`
     ``unknown``   unknown                         the service may have evaluated the customer: ask it
     ``failed``    not_evaluated, approved,        the service did not evaluate the customer, or decided an
-                  refused                         earlier request with other data: see `error`
+                  refused, unknown                earlier request with other data or for another order, or the
+                                                  customer was erased: see `error`
     ``not_sent``  not_sent                        no request was sent: see `error` and `repeatable`
     ============  ==============================  ====================================================
 
@@ -320,7 +322,8 @@ def _status_of(decision: Decision) -> Status:
 
 def _status_without_decision(error: LoanError) -> Status:
     if error.outcome == "unknown":
-        return "unknown"
+        is_final = getattr(error, "note", "") == OTHER_ORDER or isinstance(error, DecisionForgottenError)
+        return "failed" if is_final else "unknown"
     if isinstance(error, InvalidRequestError | RejectedError):
         return "rejected"
     return "not_sent" if error.outcome == "not_sent" else "failed"

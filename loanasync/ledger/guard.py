@@ -15,12 +15,13 @@ from attrs import evolve, field, frozen
 from loanasync._display.masking import mask
 from loanasync._log import log
 from loanasync._protocol.endpoints import Outcome
-from loanasync._results import Approved, Decision, Known, Meta, Refused
-from loanasync._runtime.guard import OTHER_ORDER, Claim, Guard, state_of
+from loanasync._results import OTHER_ORDER, Approved, Decision, Known, Meta, Refused
+from loanasync._runtime.guard import Claim, Guard, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry import CLAIMED
 from loanasync._waits import cancellations
 from loanasync.errors import (
+    AlreadyEvaluatedError,
     ConfigurationError,
     DecisionForgottenError,
     DecisionNotRecordedError,
@@ -237,6 +238,10 @@ class LedgerGuard(Guard):
             note=entry.note,
         )
 
+    async def look_up(self, run: Run) -> CallResult | None:
+        """Return what `begin` would return at once, or None if it would claim the entry. Claim nothing."""
+        return await LedgerClaim(self, run).look_up()
+
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
         claim = LedgerClaim(self, run)
@@ -377,17 +382,19 @@ class LedgerClaim(Claim):
             await self._guard.write_unwritten(left)
         return result
 
+    async def look_up(self) -> CallResult | None:
+        """See `LedgerGuard.look_up`."""
+        return self._result_of(await self._wait_for_settlement(await self._look_up()))
+
     async def begin(self) -> "LedgerClaim | CallResult":
         """Derive the keys, look up, take a slot and claim. Return the decision or the error instead."""
         run = self._run
         found = await self._look_up()
         while True:
             found = await self._wait_for_settlement(found)
-            if isinstance(found, LoanError):
-                run.telemetry.set_ledger_result("unavailable")
-                return self._guard.error_of(self._at) or found
             if (result := self._result_of(found)) is not None:
                 return result
+            found = cast("Entry | None", found)  # an error is a result
             try:
                 waits = run.cannot_send_now
                 if (error := await run.acquire_slot()) is not None:
@@ -503,8 +510,11 @@ class LedgerClaim(Claim):
         # A person creates entries without one.
         return entry.key == self._at.key and entry.payload not in ("", self._at.payload)
 
-    def _result_of(self, entry: Entry | None) -> CallResult | None:
+    def _result_of(self, entry: Entry | LoanError | None) -> CallResult | None:
         """Return the decision or the error that follows from an entry; None if the request may be sent."""
+        if isinstance(entry, LoanError):
+            self._run.telemetry.set_ledger_result("unavailable")
+            return self._guard.error_of(self._at) or entry
         if entry is None or entry.state is State.RELEASED:
             return None
         key, is_own = entry.key, entry.key == self._at.key
@@ -597,7 +607,8 @@ class LedgerClaim(Claim):
             failure = type(error).__name__
             settlement = Settlement(state=state, note=type(result).__name__)
         if not isinstance(result, Approved | Refused):
-            if state is State.LOST and self._has_other_decision:
+            if self._has_other_decision and isinstance(result, AlreadyEvaluatedError):
+                result.note = OTHER_ORDER
                 settlement = evolve(settlement, note=OTHER_ORDER)
             result = await self._settle_error(result, settlement)
             if failure:

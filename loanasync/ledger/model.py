@@ -8,7 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from loanasync._display.masking import mask
-from loanasync._runtime.guard import OTHER_ORDER
+from loanasync._results import OTHER_ORDER
 
 
 class State(StrEnum):

@@ -4,24 +4,26 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any, cast
 
+from attrs import evolve
+
 from loanasync import (
     AlreadyEvaluatedError,
     ApprovalRequest,
     InFlightError,
+    LedgerMismatchError,
+    LedgerUnavailableError,
     LoanClient,
     LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
     UserNotFoundError,
 )
-from loanasync._protocol.endpoints import APPROVE, Call
+from loanasync._protocol.endpoints import APPROVE, KNOWN
 from loanasync._results import Decision
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, RowResult
 from loanasync.bulk.rows import arguments_of, result_of
 from loanasync.ledger import Entry, Settlement, State
 from loanasync.ledger.guard import LedgerGuard
-from loanasync.ledger.keys import Approval, places_of_call
+from loanasync.ledger.keys import Approval
 from loanasync.ledger.model import CREATED
 
 _CREATED = Settlement(state=State.RELEASED, note=CREATED)
@@ -52,29 +54,23 @@ class BulkClient(LoanClient):
         Raises:
             LoanError: The ledger cannot be read.
         """
+        options = self._options
         try:
             code, request, needed, order = arguments_of(row)
+            call = APPROVE.prepare(
+                options, code, request, additional_data_needed=needed, order_id=order, wait=0.0
+            )
+            if isinstance(call, LoanError):
+                raise call
+            call = evolve(call, endpoint=KNOWN)
+            found = await self._flights.read(
+                call, options.timeout, options.retry, lambda _, run: self._guard.look_up(run)
+            )
+        except (LedgerUnavailableError, LedgerMismatchError):
+            raise
         except LoanError as error:
             return result_of(index, row, error)
-        known = await self.known(code, order_id=order)
-        key, state = known.entry or "", known.state
-        if state in ("none", "released"):
-            return None
-        if state == "inflight":
-            return result_of(index, row, InFlightError("approve", key))
-        if state in ("unknown", "lost", "held"):
-            return result_of(index, row, OutcomeUnknownError("approve", key, state, known.note))
-        call = APPROVE.prepare(self._options, code, request, additional_data_needed=needed, order_id=order)
-        if known.decision is None or not await self._has_same_data(call, key):
-            return result_of(index, row, PayloadMismatchError("approve", key, state))
-        return result_of(index, row, known.decision)
-
-    async def _has_same_data(self, call: object, key: str) -> bool:
-        entry = await self._guard.ledger.get(key)
-        if not isinstance(call, Call) or entry is None:
-            return False
-        places = places_of_call(call, (await self._guard.keys()).secrets)
-        return entry.payload in ("", *(each.payload for each in places if each.key == key))
+        return None if found is None else result_of(index, row, cast("Decision", found))
 
     async def _approve_row(
         self, fiscal_code: str, request: ApprovalRequest, *, order_id: str = "", **options: Any

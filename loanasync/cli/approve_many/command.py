@@ -15,7 +15,7 @@ from loanasync.bulk import InputError, InputRows
 from loanasync.cli.approve_many.output import LockedError, Output
 from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import rejected_header, rejected_line
-from loanasync.cli.approve_many.run import PLANNED, RunOptions, run
+from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions, run
 from loanasync.cli.approve_many.run import dry_run as plan
 from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
@@ -161,7 +161,7 @@ def _print_plan(options: RunOptions, orders: InputRows, *, can_send: bool) -> Ex
     print_message(f"ledger: {name}")
     if not can_send:
         return Exit.NOTHING_SENT
-    if counts.rows["decided with other data"] or counts.rows["wrong"]:
+    if any(counts.rows[each] for each in PLANNED_FAILURES):
         return Exit.FAILED
     return Exit.UNKNOWN if counts.rows["unknown"] + counts.rows["in flight"] else Exit.DECIDED
 

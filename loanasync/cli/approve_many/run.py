@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 
 from attrs import define, field, frozen
 
-from loanasync import DecisionNotRecordedError, Dialect, InFlightError, LedgerError
+from loanasync import (
+    DecisionForgottenError,
+    DecisionNotRecordedError,
+    Dialect,
+    InFlightError,
+    LedgerError,
+    PayloadMismatchError,
+)
 from loanasync._config import LEDGER_CIPHER, configure, from_environment
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
@@ -100,7 +107,16 @@ class _Session:
         return client
 
 
-PLANNED = ("new", "decided", "decided with other data", "unknown", "in flight", "wrong")
+PLANNED_FAILURES = ("decided with other data", "decided for another order", "erased", "wrong")
+PLANNED = ("new", "decided", "unknown", "in flight", *PLANNED_FAILURES)
+
+
+_PLANS: Mapping[type, str] = {
+    type(None): "decided",
+    InFlightError: "in flight",
+    PayloadMismatchError: "decided with other data",
+    DecisionForgottenError: "erased",
+}
 
 
 def dry_run(options: RunOptions, rows: InputRows) -> tuple[Counts, str]:
@@ -136,11 +152,8 @@ def plan_of(row: FileRow, result: RowResult | None) -> str:
         return "wrong"
     if result is None:
         return "new"
-    if isinstance(result.error, InFlightError):
-        return "in flight"
-    if result.is_decided:
-        return "decided"
-    return "decided with other data" if result.status == "failed" else "unknown"
+    other = "decided for another order" if result.status == "failed" else "unknown"
+    return _PLANS.get(type(result.error), other)
 
 
 def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:

@@ -181,13 +181,39 @@ def test_orders_of_one_customer_are_requested_one_after_the_other(tmp_path: Path
     row = make_row("slow300")
     bulk = Bulk(tmp_path, served, row)
     write(bulk.file, [row, *({**row, "order_id": order} for order in ("second", "third"))])
-    code, output = bulk.run()
-    assert (code, sorted(bulk.statuses)) == (3, ["approved", "unknown", "unknown"])
-    assert "in another run" not in output
+    for _ in range(2):  # the second run sends nothing
+        code, output = bulk.run()
+        assert (code, sorted(bulk.statuses), len(bulk.requests)) == (1, ["approved", "failed", "failed"], 3)
+        assert "in another run" not in output
+    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
+    assert planned == {"decided": 1, "decided for another order": 2, "total": 3}
     # Beside an order in progress, "already evaluated" would have to be resolved.
     assert [entry["note"] for entry in listed(bulk.ledger) if entry["state"] == "lost"] == [
         "evaluated for another order"
     ] * 2
+
+
+def test_plan_and_run_agree_on_an_order_behind_an_open_one(tmp_path: Path, served: Sandbox) -> None:
+    row = make_row("resetafter")
+    bulk = Bulk(tmp_path, served, row)
+    assert bulk.run()[0] == 3
+    write(bulk.file, [row, {**row, "order_id": "second"}])
+    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
+    assert planned == {"unknown": 2, "total": 2}
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (3, ["unknown", "unknown"], 1)
+
+
+def test_order_of_an_erased_customer_is_failed_and_needs_no_answer(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    done = run(served, "ledger", "--ledger", bulk.ledger, "forget", stdin=f"{bulk.rows[0]['fiscal_code']}\n")
+    assert done.returncode == 0, done.stderr
+    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
+    assert planned == {"erased": 1, "total": 1}
+    code, output = bulk.run()
+    assert (code, bulk.statuses, bulk.calls) == (1, ["failed"], 1)
+    assert "the data of this customer were erased" in output
+    assert "ask the service" not in output
 
 
 # Kills its own process before or after one call of a function, to simulate a crash at that point.

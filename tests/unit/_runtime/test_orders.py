@@ -131,6 +131,8 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
     await request(client, order_id="A-1")
     error = await request(client, order_id="A-2")
     assert isinstance(error, AlreadyEvaluatedError)
+    assert error.note == "evaluated for another order"
+    assert "evaluated for another order, whose decision you have" in str(error)
     again = await request(client, order_id="A-2", repeat_unknown=True)
     assert isinstance(again, OutcomeUnknownError)
     assert (again.state, again.note, again.advice) == (
