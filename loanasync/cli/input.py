@@ -1,7 +1,7 @@
 """The options with which commands read rows."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -29,37 +29,35 @@ def offline_client() -> LoanClient:
     return LoanClient("http://localhost", shop_id="none", auth_token="none")  # noqa: S106  (made up)
 
 
-def rows_of(
-    file: str, mapping: str | None, *, ignore: Sequence[str], required: Sequence[str], **options: Any
-) -> InputRows:
-    """Return the rows of a file.
+def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, Mapping[str, str]]:
+    """Return the rows of a file, and the columns by member of the body of a creation.
 
     Args:
         file: Path of the file; ``-`` is standard input.
-        mapping: Path of a mapping file.
-        ignore: Columns that are not read, besides those of the mapping.
-        required: Fields that each row must have.
+        mapping: Path of a mapping file in TOML: ``ignore``, ``columns`` and ``members``.
         options: Other options of `loanasync.bulk.read`.
 
     Raises:
         InputError: The file or the mapping cannot be used.
     """
     tables = {} if mapping is None else _load_mapping(mapping)
-    tables["ignore"] = [*tables.get("ignore", ()), *ignore]
-    return read(file, **tables, required=required, check=offline_client().check, **options)
+    members = tables.pop("members", {})
+    is_valid = isinstance(members, dict) and all(isinstance(each, str) and each for each in members.values())
+    if not is_valid or "fiscalCode" in members:
+        message = "[members] has the columns of other members than fiscalCode, each in quotes"
+        raise input_error(str(mapping), message)
+    ignore = tables.pop("ignore", [])
+    if isinstance(ignore, list):
+        ignore = [*ignore, *members.values()]
+    return read(file, **tables, ignore=ignore, check=offline_client().check, **options), members
 
 
 def _load_mapping(path: str) -> dict[str, Any]:
-    """Return the tables of a mapping file in TOML: ``columns`` and ``ignore``.
-
-    Raises:
-        InputError: The file cannot be used.
-    """
     try:
         tables = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
-        if not (wrong := tables.keys() - {"columns", "ignore"}):
+        if not (wrong := tables.keys() - {"columns", "ignore", "members"}):
             return tables
-        reason = f"unknown {', '.join(sorted(wrong))}; use [columns] and ignore"
+        reason = f"unknown {', '.join(sorted(wrong))}; use [columns], [members] and ignore"
     except OSError as error:
         reason = error.strerror or "cannot be read"
     except (ValueError, RecursionError) as error:

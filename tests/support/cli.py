@@ -101,6 +101,13 @@ def service(sandbox: Sandbox | None) -> dict[str, str]:
     return {} if sandbox is None else credentials(sandbox)
 
 
+def name_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables that name a service, whose address has no server."""
+    monkeypatch.setenv("LOANASYNC_BASE_URL", "http://localhost:9")
+    for name in ("SHOP_ID", "AUTH_TOKEN"):
+        monkeypatch.setenv(f"LOANASYNC_{name}", "shop")
+
+
 def environment(sandbox: Sandbox | None, *, measured: bool = True) -> dict[str, str]:
     """Return the environment of a command. If it cannot write files, it must not measure coverage."""
     inherited = {name: value for name, value in os.environ.items() if measured or not name.startswith("COV")}

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -21,9 +21,10 @@ from loanasync.cli.console import print_message, stderr_console
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, write_whole
 from loanasync.cli.input import DialectName, dialect_of, rows_of
-from loanasync.cli.ledger.open import LEDGER_HELP, SANDBOX_WITHOUT_LEDGER, SERVICE_GROUP, UnusableError
+from loanasync.cli.ledger.open import LEDGER_HELP, UnusableError
 
 # The groups of options in the help.
+_SERVICE = "Service and ledger"
 _INPUT = "Reading of the rows"
 _CHECK = "Checks"
 _OUTPUT = "Output"
@@ -47,15 +48,13 @@ _NAME = (
     f"Ledger of the decisions: {LEDGER_HELP}. Default: a file for each service and shop in"
     " ~/.local/state/loanasync/ledgers, which all runs of a user share."
 )
-_MEMBER = "With --create: send the column COLUMN as the member NAME. Can be repeated."
-_MAPPING = "TOML file with the columns of fields that have other names, and the columns to ignore."
+_MAPPING = "TOML file: columns of fields with other names, columns to ignore, and members of a creation."
 _REJECTED = "File for rejected and failed rows, with the reason, to be corrected."
 _STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
 _RATE = "Maximum number of rows started per second. With --create, a row has two calls."
 _DIALECT = "Which description the service follows, named after its street number field."
 _EURO = "Amounts are in euro (450,50) instead of euro cents (45050)."
-_CREATE = "Create each loan request first, with the member fiscalCode and those of --member."
-_SANDBOX = "Start a sandbox and use it as the service. The requests are created."
+_CREATE = "Create each loan request first, with the member fiscalCode and those of --mapping."
 _DRY_RUN = "Check the rows, read the ledger, and print what would be sent. Send nothing."
 _ONE = "A customer has one approval for ever. Without it, each row needs its order in the column order_id."
 
@@ -63,14 +62,13 @@ _ONE = "A customer has one approval for ever. Without it, each row needs its ord
 def approve_many(
     rows: Annotated[str, typer.Argument(metavar="IN", help=_IN)],
     out: Annotated[str | None, _option(_OUTPUT, _OUT, "-o", "--out", metavar="OUT")] = None,
-    ledger: Annotated[str | None, _option(SERVICE_GROUP, _NAME, **_LEDGER)] = None,
-    member: Annotated[list[str] | None, _option(SERVICE_GROUP, _MEMBER, metavar="NAME=COLUMN")] = None,
+    ledger: Annotated[str | None, _option(_SERVICE, _NAME, **_LEDGER)] = None,
     mapping: Annotated[str | None, _option(_INPUT, _MAPPING, **_FILE)] = None,
     rejected: Annotated[str | None, _option(_OUTPUT, _REJECTED, "--rejected", **_FILE)] = None,
     concurrency: Annotated[int, _option(_LIMITS, "Maximum number of calls in progress.", min=1)] = 64,
     rate: Annotated[float | None, _option(_LIMITS, _RATE)] = None,
     stop_after: Annotated[int, _option(_LIMITS, _STOP_AFTER, min=0, **_COUNT)] = 20,
-    dialect: Annotated[DialectName, _option(SERVICE_GROUP, _DIALECT)] = DialectName.STREET_NUMBER,
+    dialect: Annotated[DialectName, _option(_SERVICE, _DIALECT)] = DialectName.STREET_NUMBER,
     encoding: Annotated[str, _option(_INPUT, "Text encoding of IN.", metavar="NAME")] = "utf-8",
     *,
     euro: Annotated[bool, _option(_INPUT, _EURO, "--euro")] = False,
@@ -79,8 +77,7 @@ def approve_many(
         bool, _option(_CHECK, "Send the valid rows of a file that has invalid ones.", "--skip-invalid")
     ] = False,
     dry_run: Annotated[bool, _option(_CHECK, _DRY_RUN, "--dry-run")] = False,
-    create: Annotated[bool, _option(SERVICE_GROUP, _CREATE, "--create")] = False,
-    sandbox: Annotated[bool, _option(SERVICE_GROUP, _SANDBOX, "--sandbox")] = False,
+    create: Annotated[bool, _option(_SERVICE, _CREATE, "--create")] = False,
 ) -> None:
     """Request the approval of every row of a file, each order of a customer once.
 
@@ -94,7 +91,7 @@ def approve_many(
     Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows or files failed, 2 nothing was sent,
     3 outcomes are unknown, 75 another run writes to OUT, 130 interrupted.
 
-    Example: loanasync approve-many orders.csv -o results.jsonl --euro --one-per-customer --sandbox
+    Example: loanasync approve-many orders.csv -o results.jsonl --euro
     """
     if rate is not None and not (rate > 0 and isfinite(rate)):
         raise typer.BadParameter("must be a number of rows per second greater than 0", param_hint="--rate")
@@ -104,22 +101,16 @@ def approve_many(
         )
     beside = () if out is None else (f"{out}.ledger",)
     check_distinct_files((out, *beside, rejected, ledger), (rows, mapping))
-    if sandbox and ledger is not None:
-        print_message(SANDBOX_WITHOUT_LEDGER, "bold")
-    members = _members(member or ())
-    options = RunOptions(
-        out=Output(out or STANDARD_OUTPUT),
-        ledger=None if sandbox else ledger,
-        sandbox=sandbox,
-        members=members if create or sandbox else None,
-        rejected=rejected,
-        dialect=dialect_of(dialect),
-        limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
-    )
     with _errors(out, rejected):
         required = () if one_per_customer else ("order_id",)
-        orders = rows_of(
-            rows, mapping, encoding=encoding, euro=euro, required=required, ignore=[*members.values()]
+        orders, members = rows_of(rows, mapping, encoding=encoding, euro=euro, required=required)
+        options = RunOptions(
+            out=Output(out or STANDARD_OUTPUT),
+            ledger=ledger,
+            members=members if create else None,
+            rejected=rejected,
+            dialect=dialect_of(dialect),
+            limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
         )
         for each in (out, rejected):
             _check_folder(each)
@@ -179,19 +170,6 @@ def _check_folder(path: str | None) -> None:
     """Raise an error if a file cannot be written, before the rows are checked."""
     if path not in (None, STANDARD_OUTPUT) and (Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)  # the message says which
-
-
-def _members(options: Sequence[str]) -> dict[str, str]:
-    """Return the column by member of the body of a creation, from values such as ``privacy=Consenso``."""
-    members = {}
-    for value in options:
-        name, _, column = value.partition("=")
-        if not name or not column:
-            raise typer.BadParameter(f"'{value}' must be NAME=COLUMN", param_hint="--member")
-        if name == "fiscalCode":
-            raise typer.BadParameter("fiscalCode is always sent; leave it out", param_hint="--member")
-        members[name] = column
-    return members
 
 
 _NO_ORDER = (

@@ -69,11 +69,6 @@ class Output:
         finally:
             os.close(handle)
 
-    @property
-    def has_ledger(self) -> bool:
-        """True if OUT.ledger names a ledger."""
-        return self.ledger_file is not None and has_content(str(self.ledger_file))
-
     def check(self, ledger_id: str | None, name: str) -> None:
         """Refuse results that were written with another ledger.
 

@@ -50,13 +50,12 @@ from loanasync.cli.console import (
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, write_whole
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, ledger_option, settings_of
-from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
+from loanasync.ledger import Ledger, LedgerPolicy, SqliteLedger
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.environment import cipher_of
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.policy import state_folder
 
-_MOST_CUSTOMERS = 10_000_000  # of a sandbox
 _UPDATE_INTERVAL = 0.2  # seconds between two updates of the progress display
 _BATCH = 64  # rows that are looked up together
 _WAITING = (
@@ -72,7 +71,6 @@ class RunOptions:
     Args:
         out: The results.
         ledger: Name of the ledger; None for the default one.
-        sandbox: Start a sandbox and use it as the service.
         members: Columns by member of the body of a creation. None: create no request.
         rejected: Path of the file of rejected rows.
         dialect: The dialect of the requests.
@@ -81,7 +79,6 @@ class RunOptions:
 
     out: Output
     ledger: str | None
-    sandbox: bool
     members: Mapping[str, str] | None
     rejected: str | None
     dialect: Dialect
@@ -160,9 +157,8 @@ def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
     """Request the approvals of the rows, write the results, and report them."""
     console = stderr_console()
     with options.out.locked(), _opened(options, creates=True) as session:
-        if not options.sandbox or options.out.has_ledger:
-            options.out.check(session.ledger_id, session.name)
-            options.out.keep(f"{session.ledger_id} {session.name}")
+        options.out.check(session.ledger_id, session.name)
+        options.out.keep(f"{session.ledger_id} {session.name}")
         rate, concurrency = options.limits["rate"], options.limits["concurrency"]
         limit = "" if rate is None else f", at most {rate:g} per second"
         limit += f"; ledger: {session.name}{' (new)' if session.is_new else ''}"
@@ -187,17 +183,15 @@ def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
 def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
-        settings = from_environment(_start_sandbox(runner, stack) if options.sandbox else os.environ)
+        settings = from_environment(os.environ)
         shop = configure(**settings)
-        policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
         is_new = False
         ledger: Ledger
-        if options.sandbox:
-            ledger, name = MemoryLedger(), "none"
-        elif options.ledger is not None:
+        if options.ledger is not None:
             found = settings_of(options.ledger)
             ledger, policy, name = found.ledger, found.policy, name_without_password(options.ledger)
         else:
+            policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
             file = _default_ledger(shop.base_url, shop.shop_id, creates=creates)
             ledger, name, is_new = SqliteLedger(file), str(file), not file.exists()
             if is_new and options.out.ledger_file is not None and options.out.ledger_file.exists():
@@ -210,7 +204,7 @@ def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
                 guard = LedgerGuard(ledger, policy, shop.base_url)
                 ledger_id = use.run(guard.keys()).header.id
             except UnusableError as error:
-                if options.ledger is not None or options.sandbox:
+                if options.ledger is not None:
                     raise
                 raise UnusableError(f"{name}: {error}; pass --ledger") from None
         yield _Session(runner, use, settings, name, is_new, ledger_id)
@@ -227,20 +221,6 @@ def _default_ledger(base_url: str, shop_id: str, *, creates: bool) -> Path:
         reason = getattr(error, "strerror", None) or "there is no home directory"
         raise UnusableError(f"the default ledger cannot be used ({reason}): pass --ledger") from None
     return folder / f"{urlsplit(base_url).hostname}-{digest}.db"
-
-
-def _start_sandbox(runner: asyncio.Runner, stack: ExitStack) -> dict[str, str]:
-    """Start a sandbox until the stack is closed. Return the variables that name it."""
-    from loanasync.sandbox import Sandbox  # noqa: PLC0415  (its server is slow to import)
-
-    sandbox = Sandbox(customers=_MOST_CUSTOMERS)
-    runner.run(sandbox.start())
-    stack.callback(lambda: runner.run(sandbox.stop()))
-    return {
-        "LOANASYNC_BASE_URL": sandbox.base_url,
-        "LOANASYNC_SHOP_ID": sandbox.shop_id,
-        "LOANASYNC_AUTH_TOKEN": sandbox.auth_token,
-    }
 
 
 @define
@@ -429,6 +409,5 @@ def _final_messages(loop: _Loop, options: RunOptions, session: _Session) -> Iter
         )
     if unknown := loop.counts.rows["unknown"]:
         subject = "1 outcome is" if unknown == 1 else f"{unknown:,} outcomes are"
-        resolve = f", then run: loanasync ledger {ledger_option(options.ledger or session.name)}resolve KEY"
-        resolve = "" if options.sandbox else resolve
-        yield f"{subject} unknown: ask the service{resolve}. Unknown rows are not sent again"
+        command = f"loanasync ledger {ledger_option(options.ledger or session.name)}resolve KEY"
+        yield f"{subject} unknown: ask the service, then run: {command}. Unknown rows are not sent again"

@@ -16,18 +16,12 @@ from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.environment import LedgerSettings, ledger_settings
 from loanasync.ledger.header import check_service, keys_of
 
-SANDBOX_WITHOUT_LEDGER = (
-    "with --sandbox the ledger is not used: the sandbox forgets its customers when the command ends"
-)
 SHORT_KEY_LENGTH = 12  # characters; enough to be unique, and the same as in error messages
 _MIN_KEY_LENGTH = 4  # characters of a key that an argument must have
 _UNKNOWN_CAUSE = "check --ledger, the disk, and that the server can be reached"
 _PAGE_SIZE = 500  # entries
 
 LEDGER_HELP = "a file's path, redis://...?prefix=... or postgresql://...?table=..."
-
-
-SERVICE_GROUP = "Service and ledger"
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import pytest
 
 from loanasync.bulk.columns import NAMES
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk, create, make_row, read, run, write
+from support.cli import Bulk, create, make_row, name_service, read, run, write
 
 POSTAL = "must be five digits; if it is shorter, it may have lost leading zeros"
 
@@ -24,6 +24,12 @@ def rows_with_problems() -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.fixture(autouse=True)
+def _service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name a service, which a dry run does not use."""
+    name_service(monkeypatch)
+
+
 def csv_file(path: Path, rows: list[dict[str, Any]], **renamed: str) -> Path:
     header = ";".join(renamed.get(name, name) for name in rows[0])
     lines = [";".join(map(str, row.values())) for row in rows]
@@ -33,7 +39,7 @@ def csv_file(path: Path, rows: list[dict[str, Any]], **renamed: str) -> Path:
 
 def check(file: Path, *options: object) -> tuple[int, list[str]]:
     """Return the exit code of a dry run, and the messages without the name of the file."""
-    done = run(None, "approve-many", file, "--dry-run", "--sandbox", *options)
+    done = run(None, "approve-many", file, "--dry-run", *options)
     assert done.stdout == ""
     return done.returncode, [line.removeprefix(f"{file}: ") for line in done.stderr.splitlines()]
 
@@ -67,7 +73,11 @@ def test_spoiled_and_unknown_values_name_line_and_column(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[values]", "unknown values; use [columns] and ignore"),
+        ("[values]", "unknown values; use [columns], [members] and ignore"),
+        ("members = 1", "[members] has the columns of other members than fiscalCode"),
+        ("[members]\nprivacy = 1", "[members] has the columns of other members than fiscalCode"),
+        ("[members]\nfiscalCode = 'cf'", "[members] has the columns of other members than fiscalCode"),
+        ("ignore = 'x'", "ignore must be a list of names of columns"),
         ("= 1", "is not valid TOML in UTF-8"),
         ("\ud8ff", "is not valid TOML in UTF-8"),
         ("[columns]\nname = 'x'", "columns: unknown field name"),
@@ -85,8 +95,6 @@ def test_wrong_mapping_is_refused(tmp_path: Path, text: str | None, expected: st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--member", "privacy"), "must be NAME=COLUMN"),
-        (("--member", "fiscalCode=cf"), "fiscalCode is always sent"),
         (("--rate", "0"), "must be a number of rows per second greater than 0"),
         (("--rate", "inf"), "must be a number of rows per second greater than 0"),
         (("--encoding", "x-1"), "unknown text encoding 'x-1'"),
@@ -96,7 +104,7 @@ def test_wrong_mapping_is_refused(tmp_path: Path, text: str | None, expected: st
 def test_invalid_options_are_reported(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     file = write(tmp_path / "rows.jsonl", [make_row("")])
     out = ("-o", "-") if options else ()
-    done = run(None, "approve-many", file, *out, "--sandbox", *options)
+    done = run(None, "approve-many", file, *out, *options)
     assert (done.returncode, message in " ".join(done.stderr.replace("│", "").split())) == (2, True)
 
 

@@ -131,21 +131,6 @@ def test_results_on_standard_output_are_the_only_output_there(
     assert {path.name for path in tmp_path.iterdir()} == {"rows.jsonl", "loanasync"}, "no file is called -"
 
 
-def test_sandbox_option_starts_a_sandbox_and_uses_no_ledger(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ledger, row = tmp_path / "decisions.db", json.dumps(make_row("refused"))
-    command = ("approve-many", "-", "-o", "-", "--sandbox")
-    done = run(None, *command, "--ledger", ledger, stdin=row)
-    printed = json.loads(capfd.readouterr().out)
-    assert (done.returncode, printed["status"], [*tmp_path.iterdir()]) == (0, "refused", [])
-    assert "with --sandbox the ledger is not used" in done.stderr
-    out = tmp_path / "out.jsonl"
-    for _ in range(2):
-        assert run(None, "approve-many", "-", "-o", out, "--sandbox", stdin=row).returncode == 0
-    assert [*tmp_path.iterdir()] == [out]
-
-
 def test_dry_run_reads_the_ledger_and_writes_nothing(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, "approved", "resetafter", "refused")
     code, output = bulk.run("--dry-run")
@@ -164,7 +149,7 @@ def test_dry_run_reads_the_ledger_and_writes_nothing(tmp_path: Path, served: San
     assert bulk.run("--dry-run")[0] == 2, "nothing would be sent"
     write(bulk.file, bulk.rows[:2])
     assert bulk.run("--dry-run")[0] == 3
-    none = run(None, "approve-many", "-", "--dry-run", "--sandbox", stdin=",".join(rows[0]) + "\n")
+    none = run(served, "approve-many", "-", "--dry-run", stdin=",".join(rows[0]) + "\n")
     assert none.returncode == 2, "nothing would be sent from a file without rows"
 
 
@@ -207,9 +192,7 @@ def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, serv
     assert others[0].split() == ["results"]
     again = bulk.run("--concurrency", "1", "--rate", "50")[1].splitlines()[0]
     assert again == f"{begin}1 call at a time, at most 50 per second; ledger: {bulk.ledger}"
-    output = bulk.run("--sandbox", out="-")[1]
-    assert output.splitlines()[0] == f"{begin}64 calls at a time; ledger: none"
-    assert not {"\x1b", "\r"} & {*output}
+    assert not {"\x1b", "\r"} & {*again}
 
 
 def test_progress_is_updated_while_no_result_arrives(
@@ -236,11 +219,11 @@ def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox
     if created:
         create(served, rows)
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text('[members]\nprivacy = "note"\n', encoding="utf-8")
     for _ in range(2):
-        assert (
-            run(served, "approve-many", file, "-o", out, "--create", "--member", "privacy=note").returncode
-            == 0
-        )
+        done = run(served, "approve-many", file, "-o", out, "--create", "--mapping", mapping)
+        assert done.returncode == 0, done.stderr
         assert [*statuses(out).values()] == ["approved"] * 6
         calls = served.journal.calls(operation="create_request")
         assert len(calls) == 6 * (1 + created)
