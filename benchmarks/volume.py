@@ -53,7 +53,7 @@ async def stretches(
 
 
 async def approve_many(call: Call, items: int) -> None:
-    """Use the worker pool of `approve_many`."""
+    """Use the pool of `approve_many`."""
 
     async def approve(*_: object, **__: object) -> Decision:
         assert await call() == APPROVED

@@ -15,10 +15,10 @@ from loanasync._results import Decision
 from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
 from loanasync._validation.validators import type_name
 from loanasync.bulk.frame import frame_of, require_pandas
+from loanasync.bulk.pool import Pool
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
-from loanasync.bulk.worker_pool import WorkerPool
 from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Approvals:
         self._framed: list[RowResult] = []  # results that `to_frame` has read
         self._has_shown_reason = False  # `stopped` was read, or a warning has printed it
         # No callback may be a method of this object: the reference would keep `__del__` from running.
-        self._pool = WorkerPool(
+        self._pool = Pool(
             rows,
             partial(approve, wait=wait, timeout=timeout, retry=retry),
             self._tally,
@@ -257,12 +257,12 @@ class _ProgressBar:
         self._bar = import_module("tqdm.auto").tqdm(total=total, unit=" rows")
         self._updates: asyncio.Task[None] | None = None
 
-    def start(self, pool: WorkerPool) -> None:
+    def start(self, pool: Pool) -> None:
         """Show the calls in progress every second, until the bar is closed."""
         if self._updates is None:
             self._updates = asyncio.create_task(self._update(pool))
 
-    async def _update(self, pool: WorkerPool) -> None:
+    async def _update(self, pool: Pool) -> None:
         while not pool.has_ended:
             self._bar.set_postfix_str(pool.progress_text)
             await asyncio.sleep(_BAR_INTERVAL)

@@ -93,7 +93,7 @@ NOT_LOADED = {
     "loanasync._api": {
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
-        *("loanasync.bulk", "loanasync.bulk.worker_pool", "tqdm", "loanasync._display.notebook"),
+        *("loanasync.bulk", "loanasync.bulk.pool", "tqdm", "loanasync._display.notebook"),
         "loanasync.ledger",
     },
     "loanasync.ledger": {"redis", "asyncpg"},

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -108,7 +108,8 @@ async def test_no_warning_if_no_result_is_left(how: str) -> None:
                 assert len([result async for result in approvals]) == 10
             elif how == "read later":
                 await anext(approvals)
-        assert len([result async for result in approvals]) == (5 if how == "read later" else 0)
+                await let_tasks_run()
+        assert len([result async for result in approvals]) == (6 if how == "read later" else 0)
         del approvals
         gc.collect()
         await let_tasks_run()
@@ -129,6 +130,26 @@ def test_calls_cancelled_with_the_event_loop_are_unknown() -> None:
     assert [result.status for result in seen] == ["unknown"] * 3
     with pytest.warns(RuntimeWarning, match="^3 results were not read"):
         kept.clear()
+
+
+async def test_call_cancelled_before_it_began_is_not_sent() -> None:
+    others = asyncio.all_tasks()
+
+    def cancel_all() -> None:
+        for task in asyncio.all_tasks() - others - {reading}:
+            task.cancel()
+
+    def source() -> Iterator[Row]:
+        for row in rows(2):
+            if row.id == 0:
+                asyncio.get_running_loop().call_soon(cancel_all)
+            yield row
+
+    approvals = approvals_of(approve_at_once, source())
+    reading = asyncio.create_task(anext(approvals))
+    first = await reading
+    assert (first.index, first.status, first.outcome, first.sent) == (0, "not_sent", "not_sent", False)
+    assert [each.status async for each in approvals] == ["approved"], "a new task takes the next row"
 
 
 async def test_stop_lets_calls_finish() -> None:

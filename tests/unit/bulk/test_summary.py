@@ -62,7 +62,8 @@ async def test_progress_bar_counts_rows_and_is_closed(capsys: pytest.CaptureFixt
     shown = [capsys.readouterr().err]
     async with approvals_of(approve_at_once, rows(7), progress=True) as results:
         await anext(results)
-    assert len([each async for each in results]) == 5
+        await let_tasks_run()
+    assert len([each async for each in results]) == 6
     shown.append(capsys.readouterr().err)
     assert ("7/7 [" in shown[0], " rows [" in shown[1]) == (True, True), "the second number is not known"
     assert [text[-1] for text in shown] == ["\n", "\n"]
@@ -74,7 +75,7 @@ async def test_progress_bar_shows_calls_that_continue_after_an_interrupt(
     """They wait for the service, or for another process that requests the same customer."""
     pytest.importorskip("tqdm")
     now = [100.0]
-    monkeypatch.setattr("loanasync.bulk.worker_pool.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("loanasync.bulk.pool.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("loanasync.bulk.approvals._BAR_INTERVAL", 0)
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(3), progress=True)
@@ -101,5 +102,6 @@ async def test_approvals_repr_counts_taken_and_unread_rows() -> None:
     approvals = approvals_of(approve_at_once, rows(3))
     assert repr(approvals) == "<Approvals: 0 rows taken, 0 unread results>"
     await anext(approvals)
+    await let_tasks_run()
     assert repr(approvals) == "<Approvals: 3 rows taken, 2 unread results>"
     assert len([each async for each in approvals]) == 2

@@ -1,12 +1,9 @@
-"""A worker pool with a limit on the calls in progress, and on the results that wait to be read.
+"""A pool with a limit on the calls in progress, and on the results that wait to be read.
 
-The workers are started on demand. Each worker repeats these steps until the rows end or the pool is stopped:
-
-1. Wait until the reader has caught up and the rate allows a call, then take the next row (`_run_worker`).
-2. Start another worker if the limits allow it (`_start_worker`), so that calls overlap.
-3. Request the approval of the row, and store its result for the reader (`_store_result`). While the circuit
-   breaker is open, or the service or the ledger cannot be reached, rows wait for their turn to try
-   (`_wait_for_turn`).
+One task takes the rows (`_take_rows`). When the reader has caught up and the rate allows a call, it takes the
+next row and starts a task for its call (`_run_row`), which stores the result for the reader. While the
+circuit breaker is open, or the service or the ledger cannot be reached, rows wait for their turn to try
+(`_wait_for_turn`).
 
 A run begins slowly: each decision permits one more call in progress. Rows in sequence that end without a
 decision stop the run (`_count`).
@@ -35,6 +32,7 @@ from loanasync.errors import (
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
+    TransportError,
 )
 
 _NO_MORE_ROWS: Any = object()
@@ -56,15 +54,15 @@ _REFUSALS = 5  # rows in sequence whose shop is refused; the first row of a run 
 _CONTROL_FLOW = (asyncio.CancelledError, GeneratorExit, StopIteration, StopAsyncIteration)
 
 
-class WorkerPool:
+class Pool:
     """Requests the approval of each row, and hands the results to one reader.
 
-    At most ``2 * concurrency`` taken rows have a call in progress or a result that was not read yet. A worker
-    takes a row only when its call can start. Every row that was taken produces a result, even if its worker
-    is cancelled.
+    At most ``2 * concurrency`` taken rows have a call in progress or a result that was not read yet. A row is
+    taken only when its call can start. Every row that was taken produces a result, even if its task is
+    cancelled.
 
     Args:
-        rows: An iterable or an asynchronous iterable. Only one worker at a time takes a row from it.
+        rows: An iterable or an asynchronous iterable.
         approve: Requests one approval.
         tally: Counts each result as soon as it arrives.
         progress: Called with each result, after the tally has counted it.
@@ -116,17 +114,12 @@ class WorkerPool:
         self._is_stopped = False  # no more rows are taken
         self._sends_no_more = False  # rows that wait are not sent
         self._failure: BaseException | None = None
-        self._workers: set[asyncio.Task[None]] = set()
-        # Workers that wait for the reader to catch up; each waits for its own future.
-        self._idle: deque[asyncio.Future[None]] = deque()
-        # True from the start or wakeup of a worker until it runs. No other worker is started in that time.
-        self._is_starting = False
-        # Workers that wait for a row. `stop` may cancel them, because they have no row yet.
-        self._taking_row: set[asyncio.Task[None]] = set()
-        self._row_lock = asyncio.Lock()
-        # Workers whose row waits until it may be sent. `stop` may cancel them, too.
-        self._paused: dict[asyncio.Task[None], None] = {}  # in the order in which they began
-        self._turn = asyncio.Lock()  # held by the one worker that tries
+        self._tasks: set[asyncio.Task[None]] = set()  # `_take_rows`, and the calls in progress
+        self._taking: asyncio.Task[None] | None = None  # the one that takes rows
+        self._changed = asyncio.Event()  # another row may be taken
+        # Tasks whose row waits until it may be sent, in the order in which they began. `stop` cancels them.
+        self._paused: dict[asyncio.Task[None], None] = {}
+        self._turn = asyncio.Lock()  # held by the one row that tries
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting_reader: asyncio.Future[None] | None = None
@@ -136,7 +129,7 @@ class WorkerPool:
     @property
     def has_ended(self) -> bool:
         """True if no further result will arrive."""
-        return self._is_stopped and not self._workers
+        return self._is_stopped and not self._tasks
 
     @property
     def progress_text(self) -> str:
@@ -163,16 +156,14 @@ class WorkerPool:
             self._loop = asyncio.get_running_loop()
             # All calls run in the context of the first read, as a later read may happen inside another span.
             self._context = copy_context()
-            self._start_worker()
         while not self.unread:
-            if not self._workers:
-                if self._is_stopped:
-                    raise self._end_of_results()
-                self._start_worker()  # all workers were cancelled from outside
+            if not self._is_stopped and (self._taking is None or self._taking.done()):
+                self._taking = self._start(self._take_rows())  # again, if it was cancelled from outside
+            if self.has_ended:
+                raise self._end_of_results()
             await self._wait_for_result()
         self.number_read += 1
-        if not self._is_starting and self.taken - self.number_read <= self._concurrency:
-            self._start_worker()  # at most `concurrency` results are still to be read: take the next row
+        self._changed.set()
         return self.unread.popleft()
 
     def _end_of_results(self) -> BaseException:
@@ -188,7 +179,7 @@ class WorkerPool:
         Args:
             created_at: File and line that the warning names.
         """
-        if self._loop is None or (self._is_stopped and not self._workers and not self.unread):
+        if self._loop is None or (self.has_ended and not self.unread):
             return
         self._abandoned = created_at
         try:
@@ -200,7 +191,7 @@ class WorkerPool:
     def _finish_abandoned(self) -> None:
         """Stop and, once all calls have ended, warn of results that were not read."""
         self.stop()
-        if self._workers or self._abandoned is None or not self.unread:
+        if self._tasks or self._abandoned is None or not self.unread:
             return
         subject = "1 result was" if len(self.unread) == 1 else f"{len(self.unread)} results were"
         message = f"{subject} not read: use `async with` for approve_many, and read all results"
@@ -208,25 +199,17 @@ class WorkerPool:
 
     async def drain(self) -> None:
         """Wait until no call is in progress. Call `stop` first."""
-        while self._workers:
-            await asyncio.wait(self._workers)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def stop(self) -> None:
         """Take no more rows, and send none that waits. Calls in progress continue."""
-        self._take_no_more()
-        self._sends_no_more = True
-        for task in self._paused:
-            task.cancel()
-
-    def _take_no_more(self) -> None:
-        self._is_stopped = True
-        while self._idle:
-            self._wake_idle_worker()
-        for task in self._taking_row:
+        self._is_stopped = self._sends_no_more = True
+        for task in (*self._paused, *filter(None, (self._taking,))):
             task.cancel()
 
     async def _wait_for_result(self) -> None:
-        """Wait until a result is ready, or the last worker has ended."""
+        """Wait until a result is ready, or the last task has ended."""
         if self._waiting_reader is not None:
             raise RuntimeError("another task is already waiting for the next result")
         self._waiting_reader = asyncio.get_running_loop().create_future()
@@ -235,39 +218,25 @@ class WorkerPool:
         finally:
             self._waiting_reader = None
 
-    def _start_worker(self) -> None:
-        """Wake an idle worker, or start a new one, if the limits allow it.
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, context=cast("Context", self._context).copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
 
-        Each worker that has taken a row starts the next worker. So few rows start few workers.
-        """
-        if self._is_stopped or self._is_full:
-            return
-        if self._idle:
-            self._wake_idle_worker()
-        elif (
-            len(self._workers) < min(self._concurrency, _FIRST_CALLS + self._decided)
-            and self._context is not None
-        ):
-            self._is_starting = True
-            task = asyncio.create_task(self._run_worker(), context=self._context.copy())
-            self._workers.add(task)
-            task.add_done_callback(self._worker_ended)
-
-    def _wake_idle_worker(self) -> None:
-        wakeup = self._idle.popleft()
-        if not wakeup.done():  # its worker may have been cancelled
-            self._is_starting = True
-            wakeup.set_result(None)
-
-    def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        self._workers.discard(task)
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-        if self._workers:
+        if self._tasks:
             return
         if self._abandoned is not None:
             self._finish_abandoned()
-        elif self._waiting_reader is not None and not self._waiting_reader.done():
+        else:
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._waiting_reader is not None and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)
 
     def _fail(self, error: BaseException, source: str = "the rows") -> None:
@@ -278,45 +247,39 @@ class WorkerPool:
         self._failure = self._failure or error
         self.stop()
 
-    async def _run_worker(self) -> None:
-        self._is_starting = False
-        # Without a rate, the next row of a plain iterable can be taken at once, without the lock.
-        needs_lock = self._rate is not None or self._async_rows is not None
-        while not self._is_stopped:
-            if not needs_lock and self._is_full:
-                await self._wait_until_woken()
-                continue
-            try:
-                row = await self._next_row() if needs_lock else next(self._sync_rows, _NO_MORE_ROWS)
-            except BaseException as error:
-                if self._is_own_cancellation(error):
-                    raise
-                self._fail(error)
-                return
-            # The pool may have been stopped while the iterator produced this row: then drop the row.
-            if row is _NO_MORE_ROWS or self._is_stopped:
-                self._take_no_more()
-                return
-            index = self.taken
-            self.taken += 1
-            if not self._is_starting:
-                self._start_worker()
-            self._started[index] = time.monotonic()
-            try:
-                outcome: Decision | Exception = await self._approve_row(index, row)
-            except AssertionError as error:  # of a test
-                self._store_result(result_of(index, row, error))
-                self._fail(error)
-                return
-            except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
-                outcome = error
-            except BaseException as error:  # cancelled: the row still gets a result
-                refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
-                known = refusal if isinstance(refusal, LoanError) else error
-                self._store_result(result_of(index, row, known))
+    async def _take_rows(self) -> None:
+        try:
+            while (row := await self._next_row()) is not _NO_MORE_ROWS and not self._is_stopped:
+                index = self.taken
+                self.taken += 1
+                self._started[index] = time.monotonic()
+                task = self._start(self._run_row(index, row))
+                task.add_done_callback(partial(self._row_ended, index, row))
+                del row, task  # personal data, not needed while the next row is awaited
+                await asyncio.sleep(0)  # the call begins before the next row is taken
+            self._is_stopped = True
+        except BaseException as error:
+            if self._is_own_cancellation(error):
                 raise
-            self._store_result(result_of(index, row, outcome))
-            del row, outcome  # personal data, not needed while this worker waits for its next row
+            self._fail(error)
+
+    async def _run_row(self, index: int, row: RowLike) -> None:
+        outcome: Decision | BaseException
+        try:
+            outcome = await self._approve_row(index, row)
+        except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
+            outcome = error
+        except BaseException as error:  # cancelled: the row still gets a result
+            refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
+            self._store_result(index, row, refusal if isinstance(refusal, LoanError) else error)
+            raise
+        self._store_result(index, row, outcome)
+        if isinstance(outcome, AssertionError):  # of a test
+            self._fail(outcome)
+
+    def _row_ended(self, index: int, row: RowLike, _: asyncio.Task[None]) -> None:
+        if index in self._started:  # its task was cancelled before it began
+            self._store_result(index, row, TransportError("approve", "CancelledError", "not_sent", 0))
 
     def _count(self, result: RowResult) -> None:
         """Count a result, and stop the run after too many rows without a decision.
@@ -409,7 +372,7 @@ class WorkerPool:
 
         Raises:
             LoanError: The pool was stopped.
-            CancelledError: The worker was cancelled. The cause of this error is a `LoanError`.
+            CancelledError: The task was cancelled. The cause of this error is a `LoanError`.
         """
         if self._sends_no_more:
             raise refusal
@@ -444,52 +407,35 @@ class WorkerPool:
 
     @property
     def _is_full(self) -> bool:
-        """True if no further row may be taken until the reader has read a result."""
-        return self.taken - self.number_read >= 2 * self._concurrency
+        """True if no further row may be taken until a call ends or the reader has read a result."""
+        is_busy = len(self._started) >= min(self._concurrency, _FIRST_CALLS + self._decided)
+        return is_busy or self.taken - self.number_read >= 2 * self._concurrency
 
     async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
-        """Return the next row, when the reader has caught up and the rate allows a call.
-
-        One worker at a time does this. `stop` cancels it.
-        """
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._taking_row.add(task)
-        try:
-            async with self._row_lock:
-                while self._is_full and not self._is_stopped:
-                    await self._wait_until_woken()
-                if self._rate is not None:
-                    await self._rate.wait()
-                if self._is_stopped:
-                    return _NO_MORE_ROWS
-                if self._async_rows is None:
-                    return next(self._sync_rows, _NO_MORE_ROWS)
-                return await anext(self._async_rows, _NO_MORE_ROWS)
-        finally:
-            self._taking_row.discard(task)
+        """Return the next row, when the reader has caught up and the rate allows a call."""
+        while self._is_full:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._rate is not None:
+            await self._rate.wait()
+        if self._async_rows is None:
+            return next(self._sync_rows, _NO_MORE_ROWS)
+        return await anext(self._async_rows, _NO_MORE_ROWS)
 
     def _is_own_cancellation(self, error: BaseException) -> bool:
-        """Return True if the worker was cancelled or closed, False if the rows raised the same exception."""
+        """Return True if the task was cancelled or closed, False if the rows raised the same exception."""
         if isinstance(error, GeneratorExit):
             return self._loop is None or self._loop.is_closed()
         task = asyncio.current_task()
         return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
-    async def _wait_until_woken(self) -> None:
-        """Make this worker idle until the reader has caught up (see `read`), or the pool is stopped."""
-        wakeup = asyncio.get_running_loop().create_future()
-        self._idle.append(wakeup)
-        try:
-            await wakeup
-        finally:
-            self._is_starting = False
-
-    def _store_result(self, result: RowResult) -> None:
-        """Pass a result to the reader."""
-        self._started.pop(result.index, None)
+    def _store_result(self, index: int, row: RowLike, outcome: Decision | BaseException) -> None:
+        """Pass the result of a row to the reader."""
+        result = result_of(index, row, outcome)
+        del self._started[index]
         self.unread.append(result)
-        if self._waiting_reader is not None and not self._waiting_reader.done():
-            self._waiting_reader.set_result(None)
+        self._wake_reader()
+        self._changed.set()
         self._count(result)
         try:
             self._tally.add(result)  # before `progress`, which may read the summary

@@ -1,4 +1,4 @@
-"""The worker pool: concurrency, order of results, errors of the rows, and invalid arguments."""
+"""The pool: concurrency, order of results, errors of the rows, and invalid arguments."""
 
 import asyncio
 import weakref
@@ -29,7 +29,8 @@ async def test_calls_and_tasks_reach_the_concurrency_and_no_more(
     approvals = approvals_of(calls.approve, rows(number), concurrency=concurrency)
     reading = asyncio.create_task(anext(approvals))
     await let_tasks_run()
-    assert len(asyncio.all_tasks() - before - {reading}) == len(calls.in_progress) == started
+    assert len(calls.in_progress) == started
+    assert len(asyncio.all_tasks() - before - {reading}) <= started + 1, "one of them takes the rows"
     finishing = asyncio.create_task(calls.keep_finishing())
     assert len([await reading, *[result async for result in approvals]]) == number
     finishing.cancel()
@@ -74,7 +75,7 @@ async def test_results_are_read_as_they_arrive() -> None:
     assert {result.index async for result in approvals} == {0, 1}
 
 
-async def test_async_rows_are_taken_by_one_worker_at_a_time() -> None:
+async def test_async_rows_are_taken_one_at_a_time() -> None:
     takers = 0
 
     async def source() -> AsyncIterator[Row]:
@@ -94,6 +95,7 @@ async def test_progress_is_called_before_the_result_is_read() -> None:
     approvals = approvals_of(approve_at_once, rows(5), progress=seen.append)
     first = await anext(approvals)
     assert seen[0] is first
+    await let_tasks_run()
     assert approvals.summary.rows == len(seen) > 1
     assert [first, *[result async for result in approvals]] == seen
 
@@ -125,7 +127,7 @@ async def test_calls_run_in_the_context_of_the_first_read() -> None:
     async def approve(*_: object, **__: object) -> object:
         found.append(current.get())
         current.set("a call of another row")
-        raise asyncio.CancelledError  # so that `read` starts the next worker
+        raise asyncio.CancelledError  # so that its task ends
 
     current.set("the first read")
     approvals = approvals_of(approve, rows(5), concurrency=1)
