@@ -1,51 +1,15 @@
 """Messages on standard error, and signals that stop a command."""
 
 import asyncio
-import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, cast
-
-from rich.console import Console
+from typing import IO
 
 # After the second Ctrl-C, calls in progress are recorded as `unknown` within this time.
 ABORT_TIMEOUT = 0.9  # seconds
-
-
-class _StandardError(io.TextIOBase):
-    """Standard error without write errors: a closed terminal or a broken pipe must not end the run."""
-
-    def __init__(self) -> None:
-        self._file = sys.stderr  # None if it was closed when the process started
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8" if self._file is None else self._file.encoding
-
-    def fileno(self) -> int:
-        if self._file is None:
-            raise io.UnsupportedOperation("closed")
-        return self._file.fileno()
-
-    def isatty(self) -> bool:
-        return self._file is not None and self._file.isatty()
-
-    def write(self, text: str) -> int:
-        self._try(lambda file: file.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._try(lambda file: file.flush())
-
-    def _try(self, action: Callable[[IO[str]], object]) -> None:
-        if self._file is not None:
-            try:
-                action(self._file)
-            except (OSError, ValueError):
-                discard_output(self._file)
 
 
 def discard_output(file: IO[str]) -> None:
@@ -57,14 +21,14 @@ def discard_output(file: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
-def stderr_console() -> Console:
-    """Return a console on standard error. Standard output is for programs."""
-    return Console(file=cast("IO[str]", _StandardError()))
-
-
-def print_message(message: str, style: str | None = None) -> None:
-    """Print a message to standard error, without highlighting and without line folding."""
-    stderr_console().print(message, style=style, highlight=False, markup=False, soft_wrap=True)
+def print_message(message: str) -> None:
+    """Print a message to standard error. A closed terminal or a broken pipe must not end the run."""
+    if sys.stderr is None:  # it was closed when the process started
+        return
+    try:
+        print(message, file=sys.stderr, flush=True)  # noqa: T201  (the one place that does)
+    except (OSError, ValueError):
+        discard_output(sys.stderr)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

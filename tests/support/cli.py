@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -63,9 +64,9 @@ def statuses(file: Path) -> dict[str, str]:
 
 def table(output: str) -> dict[str, tuple[int, int, str]]:
     """Return the rows, the requests of this run and the euro of each status in a printed table."""
-    lines = [line.strip("│ ").split("│") for line in output.splitlines() if "│" in line]
+    lines = re.findall(r"^([a-z_ ]+?) +([\d,]+) +([\d,]+) +([\d,.]+)$", output, re.MULTILINE)
     return {
-        status.strip(): (int(rows.replace(",", "")), int(sent.replace(",", "")), euro.strip())
+        status: (int(rows.replace(",", "")), int(sent.replace(",", "")), euro)
         for status, rows, sent, euro in lines
     }
 

@@ -17,7 +17,7 @@ from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import rejected_header, rejected_line
 from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions, run
 from loanasync.cli.approve_many.run import dry_run as plan
-from loanasync.cli.console import print_message, stderr_console
+from loanasync.cli.console import print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, write_whole
 from loanasync.cli.input import DialectName, dialect_of, rows_of
@@ -123,7 +123,7 @@ def approve_many(
         if rejected is not None:
             _write_rejected(rejected, orders)
         advice = "correct these rows, or add --skip-invalid to send the valid ones"
-        print_message(f"nothing was sent: {advice if total else 'the file contains no rows'}", "bold")
+        print_message(f"nothing was sent: {advice if total else 'the file contains no rows'}")
         raise typer.Exit(Exit.NOTHING_SENT)
 
 
@@ -140,7 +140,7 @@ def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bo
             raise typer.BadParameter("the rows have orders: leave it out", param_hint="--one-per-customer")
     problems.print(rejected)
     if 0 < without_order == total:  # else a few rows are to be corrected
-        print_message(_NO_ORDER, "bold")
+        print_message(_NO_ORDER)
     return total, invalid, cents
 
 
@@ -148,7 +148,7 @@ def _print_plan(options: RunOptions, orders: InputRows, *, can_send: bool) -> Ex
     counts, name = plan(options, orders)
     if options.rejected is not None:
         _write_rejected(options.rejected, orders)
-    stderr_console().print(counts.table("plan", PLANNED))
+    print_message(counts.table("plan", PLANNED))
     print_message(f"ledger: {name}")
     if not can_send:
         return Exit.NOTHING_SENT
@@ -193,7 +193,7 @@ def _errors(*names: str | None) -> Iterator[None]:
         problems.add(error.problems)
         problems.print()
         if any(each.field == "order_id" for each in error.problems):
-            print_message(_NO_ORDER, "bold")
+            print_message(_NO_ORDER)
         raise typer.Exit(code) from None
     except LockedError as error:
         message, code = str(error), Exit.LOCKED
@@ -207,7 +207,7 @@ def _errors(*names: str | None) -> Iterator[None]:
         message = _file_message(error, *names)
     else:
         return
-    print_message(message, "bold")
+    print_message(message)
     raise typer.Exit(code)
 
 

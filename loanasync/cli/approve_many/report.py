@@ -1,27 +1,23 @@
-"""Progress and summary of `approve-many` as text."""
+"""Progress and summary of `approve-many`."""
 
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from attrs import define, field
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from loanasync.cli.causes import CauseTally
 from loanasync.cli.console import counted, duration, print_message
 from loanasync.cli.exit_codes import Exit
 
 STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
-_LINE_INTERVAL = 10.0  # seconds between two progress lines where there is no terminal
+_LINE_INTERVAL = 10.0  # seconds between two progress lines
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
 _WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals
 _MOST_GROUPS = 10  # groups of rows without a decision that are printed
-
-UpdateProgress: TypeAlias = Callable[[], None]
 
 
 def euro(cents: int) -> str:
@@ -60,17 +56,15 @@ class Counts:
             return Exit.FAILED
         return Exit.UNKNOWN if self.rows["unknown"] else Exit.DECIDED
 
-    def table(self, title: str, statuses: Iterable[str] = STATUSES) -> Table:
-        """Return the counts as a table."""
-        table = Table("status", title=title, title_justify="left")
-        for name in ("rows", "sent now", "euro"):
-            table.add_column(name, justify="right")
-        for each in statuses:
-            if self.rows[each]:
-                table.add_row(each, f"{self.rows[each]:,}", f"{self.sent[each]:,}", euro(self.cents[each]))
-        sums = (f"{each.total():,}" for each in (self.rows, self.sent))
-        table.add_row("total", *sums, euro(self.cents.total()))
-        return table
+    def table(self, title: str, statuses: Iterable[str] = STATUSES) -> str:
+        """Return the counts as lines of text."""
+        shown = [(each, self.rows[each], self.sent[each], self.cents[each]) for each in statuses]
+        total = ("total", self.rows.total(), self.sent.total(), self.cents.total())
+        lines = (
+            f"{name:<24}{rows:>9,}{sent:>10,}{euro(cents):>16}"
+            for name, rows, sent, cents in (*filter(operator.itemgetter(1), shown), total)
+        )
+        return "\n".join((f"{title:<24}{'rows':>9}{'sent now':>10}{'euro':>16}", *lines))
 
     def print_causes(self) -> None:
         """Print the causes of rows without a decision, with the first lines of each."""
@@ -82,29 +76,13 @@ class Counts:
 
 
 @contextmanager
-def progress_display(console: Console, counts: Counts, total: int) -> Iterator[UpdateProgress]:
-    """Yield a function that updates a progress bar; without a terminal it prints a line every 10 seconds.
-
-    Without a terminal, a last line is printed at the end.
+def progress_lines(counts: Counts, total: int) -> Iterator[Callable[[], None]]:
+    """Yield a function that prints a line at most every 10 seconds. A last line is printed at the end.
 
     Args:
-        console: Standard error.
         counts: The counts, which the run changes.
         total: Number of rows.
     """
-    # A setting such as FORCE_COLOR makes rich treat a log as a terminal, and a bar needs control characters.
-    if not console.file.isatty() or console.is_dumb_terminal:
-        with _progress_lines(console, counts, total) as update_line:
-            yield update_line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("requesting", total=total)
-        yield lambda: progress.update(task, completed=counts.rows.total(), description=counts.text)
-
-
-@contextmanager
-def _progress_lines(console: Console, counts: Counts, total: int) -> Iterator[UpdateProgress]:
     started = printed = time.monotonic()
 
     def print_line() -> None:
@@ -112,8 +90,7 @@ def _progress_lines(console: Console, counts: Counts, total: int) -> Iterator[Up
         rate = latest / max(time.monotonic() - started, _MIN_ELAPSED)
         left = f"; about {duration((total - latest) / rate)} left" if 0 < latest < total else ""
         speed = f"{rate:,.0f}" if rate >= _WHOLE_RATE else f"{rate:.1f}"
-        line = f"{latest:,} of {counted(total, 'row')}: {counts.text}; {speed} rows/s{left}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_message(f"{latest:,} of {counted(total, 'row')}: {counts.text}; {speed} rows/s{left}")
 
     def update() -> None:
         nonlocal printed

@@ -28,7 +28,7 @@ from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
 from loanasync.cli.approve_many.client import BulkClient
 from loanasync.cli.approve_many.output import Output
-from loanasync.cli.approve_many.report import Counts, UpdateProgress, euro, progress_display
+from loanasync.cli.approve_many.report import Counts, euro, progress_lines
 from loanasync.cli.approve_many.results import (
     COLUMNS,
     csv_line,
@@ -45,7 +45,6 @@ from loanasync.cli.console import (
     duration,
     interruptible,
     print_message,
-    stderr_console,
 )
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, write_whole
@@ -155,7 +154,6 @@ def plan_of(row: FileRow, result: RowResult | None) -> str:
 
 def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
     """Request the approvals of the rows, write the results, and report them."""
-    console = stderr_console()
     with options.out.locked(), _opened(options, creates=True) as session:
         options.out.check(session.ledger_id, session.name)
         options.out.keep(f"{session.ledger_id} {session.name}")
@@ -167,13 +165,13 @@ def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
             f"{counted(concurrency, 'call')} at a time{limit}"
         )
         loop = _Loop(session.client(options), rows, total, options)
-        with progress_display(console, loop.counts, total) as update:
+        with progress_lines(loop.counts, total) as update:
             session.runner.run(loop.run(update, partial(session.client, options)))
         unwritten = [*_write(options, rows, loop)]
-        console.print(loop.counts.table("results"))
+        print_message(loop.counts.table("results"))
         loop.counts.print_causes()
         for message in (*_final_messages(loop, options, session), *unwritten):
-            print_message(message, "bold")
+            print_message(message)
         if loop.is_interrupted:
             return Exit.INTERRUPTED
         return Exit.FAILED if unwritten else loop.counts.exit_code
@@ -242,7 +240,7 @@ class _Loop:
     _is_paused: bool = field(init=False, default=False)
     _closing: "asyncio.Future[None] | None" = field(init=False, default=None)
 
-    async def run(self, update: UpdateProgress, new_client: Callable[[], BulkClient]) -> None:
+    async def run(self, update: Callable[[], None], new_client: Callable[[], BulkClient]) -> None:
         """Request all rows, then those that another run had claimed, and look up the others."""
         updates = asyncio.create_task(self._update_regularly(update))
         try:
@@ -336,7 +334,7 @@ class _Loop:
             for (number, row), result in zip(numbered, known, strict=True):
                 self._keep(number, record_of(row, result, reason))
 
-    async def _update_regularly(self, update: UpdateProgress) -> None:
+    async def _update_regularly(self, update: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(_UPDATE_INTERVAL)
             update()
@@ -386,7 +384,8 @@ def _write(options: RunOptions, rows: InputRows, loop: _Loop) -> Iterator[str]:
             "free some space, then run the same command again"
         )
         # Personal data on the screen are better than a lost decision.
-        stderr_console().file.writelines(loop.lines[number] for number in loop.unrecorded)
+        for number in loop.unrecorded:
+            print_message(loop.lines[number].rstrip("\n"))
     if options.rejected is None:
         return
     lines = (rejected_line(rows, row, loop.reasons[n]) for n, row in enumerate(rows) if n in loop.reasons)

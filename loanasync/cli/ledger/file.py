@@ -149,7 +149,7 @@ def resolve_from(use: OpenLedger, file: str, note: str, *, dry_run: bool) -> Exi
     try:
         rows = [*_read(Records(file), note, results)]
     except InputError as error:
-        print_message(str(error), "bold")
+        print_message(str(error))
         return Exit.NOTHING_SENT
 
     use.run(_Run(use, shop.shop_id, secrets, results, dry_run).run(rows))

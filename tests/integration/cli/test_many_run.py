@@ -183,13 +183,13 @@ def test_refused_shop_stops_the_run_and_says_check_the_token(
     assert bulk.statuses[-1] == "not_sent"
 
 
-def test_run_without_a_terminal_begins_and_ends_with_a_line(tmp_path: Path, served: Sandbox) -> None:
+def test_run_begins_and_ends_with_a_line(tmp_path: Path, served: Sandbox) -> None:
     bulk = Bulk(tmp_path, served, "approved", "invalid.city", "refused")
     first, second, *others = bulk.run()[1].splitlines()
     begin = f"requesting 3 rows of {bulk.file}: 1,350.00 euro, "
     assert first == f"{begin}64 calls at a time; ledger: {bulk.ledger} (new)"
     assert second.startswith("3 of 3 rows: 1 approved, 1 refused, 1 rejected; ")
-    assert others[0].split() == ["results"]
+    assert others[0].split() == ["results", "rows", "sent", "now", "euro"]
     again = bulk.run("--concurrency", "1", "--rate", "50")[1].splitlines()[0]
     assert again == f"{begin}1 call at a time, at most 50 per second; ledger: {bulk.ledger}"
     assert not {"\x1b", "\r"} & {*again}
