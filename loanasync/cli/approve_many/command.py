@@ -12,12 +12,12 @@ import typer
 
 from loanasync import ConfigurationError, LedgerMismatchError, LoanError
 from loanasync.bulk import InputError, InputRows
+from loanasync.cli.approve_many.causes import Causes
 from loanasync.cli.approve_many.output import LockedError, Output
-from loanasync.cli.approve_many.problems import ProblemList
 from loanasync.cli.approve_many.results import rejected_header, rejected_line
 from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions, run
 from loanasync.cli.approve_many.run import dry_run as plan
-from loanasync.cli.console import print_message
+from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, write_whole
 from loanasync.cli.input import DialectName, dialect_of, rows_of
@@ -129,16 +129,22 @@ def approve_many(
 
 def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bool) -> tuple[int, int, int]:
     """Print the problems of the rows. Return the number of rows and of invalid ones, and the sum in cents."""
-    problems, total, invalid, cents, without_order = ProblemList(), 0, 0, 0, 0
+    problems, total, invalid, cents, without_order = Causes(), 0, 0, 0, 0
     for order in orders:
         total += 1
-        problems.add(order.problems)
+        for each in order.problems:
+            problems.add(", ".join(filter(None, (each.field, each.column))), each.message, each.line)
         without_order += any(each.field == "order_id" for each in order.problems)
         invalid += bool(order.problems)
         cents += 0 if order.problems else order.request.amount
         if one_per_customer and order.order_id:
             raise typer.BadParameter("the rows have orders: leave it out", param_hint="--one-per-customer")
-    problems.print(rejected)
+    if not problems.print("other problem", "other problems"):
+        number = counted(problems.count, "problem")
+        advice = f"to list all {number} with their rows, add --rejected FILE"
+        print_message(
+            f"all {number} with their rows are listed in {rejected}" if rejected is not None else advice
+        )
     if 0 < without_order == total:  # else a few rows are to be corrected
         print_message(_NO_ORDER)
     return total, invalid, cents
@@ -189,9 +195,7 @@ def _errors(*names: str | None) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        problems = ProblemList()
-        problems.add(error.problems)
-        problems.print()
+        print_message(str(error))
         if any(each.field == "order_id" for each in error.problems):
             print_message(_NO_ORDER)
         raise typer.Exit(code) from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.cli.causes import CauseTally
+from loanasync.cli.approve_many.causes import Causes
 from loanasync.cli.console import counted, duration, print_message
 from loanasync.cli.exit_codes import Exit
 
@@ -17,7 +17,6 @@ STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
 _LINE_INTERVAL = 10.0  # seconds between two progress lines
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
 _WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals
-_MOST_GROUPS = 10  # groups of rows without a decision that are printed
 
 
 def euro(cents: int) -> str:
@@ -32,7 +31,7 @@ class Counts:
     rows: Counter[str] = field(factory=Counter)
     sent: Counter[str] = field(factory=Counter)
     cents: Counter[str] = field(factory=Counter)
-    causes: CauseTally[str] = field(factory=CauseTally)
+    causes: Causes = field(factory=Causes)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count the record of a row."""
@@ -65,14 +64,6 @@ class Counts:
             for name, rows, sent, cents in (*filter(operator.itemgetter(1), shown), total)
         )
         return "\n".join((f"{title:<24}{'rows':>9}{'sent now':>10}{'euro':>16}", *lines))
-
-    def print_causes(self) -> None:
-        """Print the causes of rows without a decision, with the first lines of each."""
-        causes = self.causes.causes()
-        for cause in causes[:_MOST_GROUPS]:
-            print_message(cause.line(f"{cause.kind}: {cause.text}"))
-        if (others := len(causes) - _MOST_GROUPS) > 0:
-            print_message(f"and {counted(others, 'other cause')} in the results")
 
 
 @contextmanager

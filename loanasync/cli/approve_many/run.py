@@ -169,7 +169,7 @@ def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
             session.runner.run(loop.run(update, partial(session.client, options)))
         unwritten = [*_write(options, rows, loop)]
         print_message(loop.counts.table("results"))
-        loop.counts.print_causes()
+        loop.counts.causes.print("row of another cause", "rows of other causes")
         for message in (*_final_messages(loop, options, session), *unwritten):
             print_message(message)
         if loop.is_interrupted:

@@ -66,7 +66,7 @@ def test_spoiled_and_unknown_values_name_line_and_column(tmp_path: Path) -> None
     rows = [{"Posto": row.pop("city"), **row} for row in rows]
     rows[1]["mobile_phone"] = "3330000000.0"
     code, lines = check(csv_file(file, rows), "--mapping", mapping)
-    begin = "line 3, column 'mobile_phone': mobile_phone: a spreadsheet or data frame has added decimals"
+    begin = "1 × mobile_phone, column 'mobile_phone': a spreadsheet or data frame has added decimals"
     assert (code, lines[0].startswith(begin)) == (2, True)
 
 
@@ -166,7 +166,7 @@ def test_rows_that_cannot_be_parsed_keep_their_text(tmp_path: Path, served: Sand
     bulk, dead = Bulk(tmp_path, served, "approved"), tmp_path / "dead.jsonl"
     bulk.file.write_text(bulk.file.read_text(encoding="utf-8") + '[1]\n{"fiscal_code": "T', encoding="utf-8")
     code, output = bulk.run("--skip-invalid", "--rejected", dead)
-    assert (code, f"{bulk.file}: line 3: incomplete: the file ends in the middle" in output) == (1, True)
+    assert (code, "1 × incomplete: the file ends in the middle of this row (line 3)" in output) == (1, True)
     assert [row["row"] for row in read(dead)] == ["[1]", '{"fiscal_code": "T']
     assert [json.loads(line)["line"] for line in bulk.out.read_text(encoding="utf-8").splitlines()] == [
         1,

@@ -2,7 +2,12 @@
 
 import pytest
 
-from loanasync.cli.causes import CauseTally
+from loanasync.cli.approve_many.causes import Causes
+
+
+def printed(capsys: pytest.CaptureFixture[str], causes: Causes) -> list[str]:
+    causes.print("other problem", "other problems")
+    return capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -11,40 +16,41 @@ from loanasync.cli.causes import CauseTally
         (("line 7 of 9", "line 12 of 9"), "line … of 9"),
         (("try at 2026-11-23T02:17:50 again", "try at 2026-11-24T03:00:00 again"), "try at …:…:… again"),
         (("id 0f8fad5b-d9cb-469f-a165-70867728950e!", "id 7c9e6679-7425-40de-944b-e07fc1f90ae7!"), "id …!"),
-        (("entry 491687359f07", "entry c7ee1cbfc005", "entry c7ee1cbfc005"), "entry …"),
         (("amount 5", "amount 5"), "amount 5"),
     ],
 )
-def test_messages_that_differ_in_numbers_and_ids_are_one_cause(messages: tuple[str, ...], shown: str) -> None:
-    tally: CauseTally[str] = CauseTally()
-    for number, message in enumerate(messages):
-        tally.add("field", message, number)
-    (cause,) = tally.causes()
-    assert (cause.kind, cause.text, cause.count) == ("field", shown, len(messages))
+def test_messages_that_differ_in_numbers_and_ids_are_one_cause(
+    capsys: pytest.CaptureFixture[str], messages: tuple[str, ...], shown: str
+) -> None:
+    causes = Causes()
+    for number, message in enumerate(messages, 1):
+        causes.add("field", message, number)
+    assert printed(capsys, causes) == [f"2 × field: {shown} (lines 1 and 2)"]
 
 
-def test_tally_counts_causes_after_a_thousand_as_other_causes() -> None:
-    tally: CauseTally[str] = CauseTally()
-    for row in range(3_000):
-        letters = f"{row:012b}".translate({ord("0"): "a", ord("1"): "b"})
-        tally.add("field", f"{letters} in row {row}", row)
-    tally.add("field", "aaaaaaaaaaaa in row 3000", 3_000)
-    largest, second, *others = tally.causes()
-    assert (largest.text, largest.count, largest.rows) == ("other causes", 2_000, [1_000, 1_001, 1_002])
-    assert (second.text, second.count) == ("aaaaaaaaaaaa in row …", 2)
-    assert len(others) == 999
+def test_most_frequent_causes_are_printed_and_the_others_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    causes = Causes()
+    for row in range(1, 31):
+        causes.add("", "x" * row, row)
+    causes.add("", "x" * 30, 31)
+    first, *_, last = printed(capsys, causes)
+    assert first == f"2 × {'x' * 30} (lines 30 and 31)"
+    assert (last, causes.count) == ("and 10 other problems", 31)
 
 
 def test_long_word_without_a_number_is_searched_only_once() -> None:
     """A search from each letter would take hours."""
-    tally: CauseTally[str] = CauseTally()
-    tally.add("field", "a" * 1_000_000, 0)
-    assert [cause.count for cause in tally.causes()] == [1]
+    causes = Causes()
+    causes.add("field", "a" * 1_000_000, 0)
+    assert causes.count == 1
 
 
-def test_group_has_the_first_rows_of_the_file_in_any_order_of_arrival() -> None:
-    tally: CauseTally[str] = CauseTally()
+def test_cause_has_the_first_rows_of_the_file_in_any_order_of_arrival(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    causes = Causes()
     for row in (9, 4, 7, 1, 8, 2):
-        tally.add("field", "amount", row)
-    (cause,) = tally.causes()
-    assert cause.rows == [1, 2, 4]
+        causes.add("field", "amount", row)
+    assert printed(capsys, causes) == ["6 × field: amount (lines 1, 2, 4 and 3 others)"]
