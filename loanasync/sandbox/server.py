@@ -18,7 +18,6 @@ from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_co
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
-from loanasync.sandbox.process import SandboxProcess, make_client
 from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
 from loanasync.sandbox.service import MAX_BODY, Service
@@ -38,7 +37,7 @@ _OMITTED: Any = ...  # the default of an optional argument for which None is an 
 class Sandbox:
     """A local HTTP server that implements the service of the specification.
 
-    Use it as an async context manager in a running event loop, or with `in_thread` or `subprocess`.
+    Use it as an async context manager in a running event loop, or with `in_thread`.
     Customers, calls, findings and rules stay available after a stop.
 
     Args:
@@ -281,7 +280,12 @@ class Sandbox:
             True
             >>> run(shop.aclose())
         """
-        return make_client(self.base_url, self.shop_id, self.auth_token, options)
+        from loanasync import LoanClient  # noqa: PLC0415  (the sandbox runs without the SDK)
+
+        address: Any = {"base_url": self.base_url, "shop_id": self.shop_id, "auth_token": self.auth_token}
+        client = LoanClient(**{**address, **options})
+        client._set_for_tests()  # noqa: SLF001  (of this package)
+        return client
 
     @classmethod
     def in_thread(cls, **options: Any) -> AbstractContextManager[Self]:
@@ -318,22 +322,6 @@ class Sandbox:
             asyncio.run_coroutine_threadsafe(self.stop(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-
-    @staticmethod
-    def subprocess(**options: Any) -> AbstractContextManager[SandboxProcess]:
-        """Run a sandbox in a separate process, inside a ``with`` block.
-
-        Use it for benchmarks, and for tests that kill the service. See `SandboxProcess`.
-
-        Args:
-            options: Arguments of `Sandbox`.
-
-        Example:
-            >>> with Sandbox.subprocess() as sandbox:
-            ...     sandbox.base_url.startswith("http://127.0.0.1:")
-            True
-        """
-        return SandboxProcess(options)
 
     async def start(self) -> Self:
         """Start the server in the running event loop.

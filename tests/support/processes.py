@@ -5,7 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -40,6 +41,17 @@ def run_script(
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
     done.stderr = _SLOW_CALLBACK.sub("", done.stderr)
     return done
+
+
+@contextmanager
+def sandbox_process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Run Python with arguments that start a sandbox, and yield the process and the URL of the sandbox."""
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = re.match("sandbox ready at (.*)", process.stdout.readline())
+        assert ready is not None
+        yield process, ready[1]
+        process.terminate()
 
 
 @cache

@@ -1,15 +1,13 @@
 """The sandbox in a process that cannot import Jinja2."""
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import pytest
 
+from support.processes import sandbox_process
 from support.raw_shop import BODY, CODE
 
 WITHOUT_JINJA = (
@@ -23,13 +21,8 @@ REQUESTS = "/api/shops/sandbox-shop/requests"
 @pytest.fixture
 def base_url() -> Iterator[str]:
     """Start a sandbox without Jinja2 and yield its URL."""
-    command = [sys.executable, "-c", WITHOUT_JINJA]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        ready = re.match("sandbox ready at (.*)", process.stdout.readline())
-        assert ready is not None
-        yield ready[1]
-        process.terminate()
+    with sandbox_process("-c", WITHOUT_JINJA) as (_, url):
+        yield url
 
 
 async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: str) -> None:

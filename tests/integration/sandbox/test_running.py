@@ -1,4 +1,4 @@
-"""The three ways to run a sandbox, its options, and its safety checks."""
+"""The ways to run a sandbox, its options, and its safety checks."""
 
 import asyncio
 import gc
@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import loanasync
-from loanasync import LoanClient, Refused, RetryPolicy, UnexpectedStatusError
-from loanasync.sandbox import Readings, Sandbox, SandboxProcess, serve
+from loanasync import LoanClient, Refused, RetryPolicy
+from loanasync.sandbox import Sandbox, serve
 from loanasync.testing import approval_request, fiscal_code
 from support.raw_shop import CODE, Raw
 
@@ -68,8 +68,6 @@ def test_start_failure_is_raised_in_the_caller_and_leaves_nothing_open() -> None
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="address already in use"), Sandbox.in_thread(port=port):
             pass
-        with pytest.raises(RuntimeError, match="address already in use"), Sandbox.subprocess(port=port):
-            pass
     assert threading.active_count() == before
 
 
@@ -107,68 +105,6 @@ def test_connections_during_a_stop_are_closed() -> None:
                 caller.close()
         gc.collect()
     assert [str(each.message) for each in caught if "transport" in str(each.message)] == []
-
-
-def test_process_has_the_options_of_a_sandbox_and_masked_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    options: dict[str, Any] = {"shop_id": "my-shop", "auth_token": "my-token", "seed": 3}
-    readings = Readings(refusal="201", dates="time")
-    process: SandboxProcess = Sandbox.subprocess(  # type: ignore[assignment]  # a context manager of itself
-        **options, faults="create_request=503", readings=readings
-    )
-    with pytest.raises(RuntimeError, match=r"not running: use `with Sandbox.subprocess\(\)`"):
-        process.calls()
-    for wrong, message in (
-        ({"readings": {}}, "must be a loanasync"),
-        ({"faults": [5]}, "faults must be strings"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            Sandbox.subprocess(**wrong)
-    with process:
-        with pytest.raises(RuntimeError, match="the sandbox process is already running at http://"):
-            process.__enter__()
-        with pytest.raises(UnexpectedStatusError):
-            asyncio.run(refuse(process.client()))
-        process.reset()
-        process.fault("approve=slow1")
-        asyncio.run(refuse(process.client()))
-        [call] = process.calls(operation="approve", status=201, evaluated=True)
-        shown = (call["fiscal_code"], call["request"]["amount"], call["request"]["lastname"])
-        assert shown == ("***", 45_000, "***")
-        assert process.calls(status=None) == []
-        with pytest.raises(ValueError, match="did you mean"):
-            process.fault("nonsense")
-        with pytest.raises(ValueError, match="did you mean 'operation'"):
-            process.calls(operatoin="approve")
-        process.kill()
-        with pytest.raises(RuntimeError, match="is not running"):
-            process.reset()
-
-
-@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", ""), ("executable", None)])
-def test_subprocess_of_a_program_without_interpreter_is_refused(
-    name: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, name, value, raising=False)
-    with pytest.raises(RuntimeError, match=r"needs a Python interpreter.*use Sandbox.in_thread\(\)"):
-        Sandbox.subprocess()
-
-
-def test_subprocess_that_was_killed_by_others_says_so() -> None:
-    with Sandbox.subprocess() as process:
-        os.kill(process.pid, signal.SIGTERM)
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(RuntimeError, match="the sandbox process has ended"):
-            process.calls()
-
-
-def test_subprocess_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.sandbox.process._TIMEOUT", 0.05)
-    with Sandbox.subprocess() as process:
-        pid = process.pid
-        os.kill(pid, signal.SIGSTOP)  # it does not react to SIGTERM
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +190,6 @@ async def test_open_option_opens_the_inspector_without_blocking(
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
     assert f"inspector    {url}" in capsys.readouterr().out
-
-
-def test_subprocess_error_is_read_on_a_console_that_is_not_utf_8(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
-    missing = tmp_path / "Niccol\u00f2" / "state"
-    with pytest.raises(RuntimeError, match="Niccol\u00f2"), Sandbox.subprocess(state=str(missing)):
-        pass
 
 
 def test_sandbox_in_a_zip_file_shows_its_pages(tmp_path: Path) -> None:

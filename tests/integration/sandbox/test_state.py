@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ import pytest
 
 from loanasync.sandbox import Sandbox
 from loanasync.sandbox.sqlite import SqliteStore, StateFileError
+from support.processes import sandbox_process
 from support.raw_shop import BODY, CODE, Raw
 
 ALREADY = {"errors": {"domain": ["User already evaluated for approval"]}}
@@ -257,8 +259,8 @@ async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
                     enough.set()
                 number += 1
 
-    with Sandbox.subprocess(state=file) as process:
-        async with shop_at(process) as raw:
+    with sandbox_process("-m", "loanasync.sandbox", "--state", str(file)) as (process, base_url):
+        async with shop_at(SimpleNamespace(base_url=base_url)) as raw:
             workers = [asyncio.ensure_future(approve_until_it_ends(raw, each)) for each in range(8)]
             await enough.wait()
             process.kill()
