@@ -3,10 +3,10 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from loanasync.sandbox import Readings, Sandbox, serve
+from loanasync.sandbox import Sandbox, serve
 
 _MODULE = "python -m loanasync.sandbox"
 
@@ -33,8 +33,6 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
     add("--journal", type=int, default=1000, help="number of calls to keep")
     add("--customers", type=int, default=10_000, help="number of customers to remember")
     add("--shop-url", help="URL of the link back to the shop")
-    reading = "another reading of the specification, such as refusal=201; can be repeated"
-    add("--reading", dest="readings", metavar="SWITCH=VALUE", help=reading, **many)
     add("--allow-remote", action="store_true", help="allow access from other hosts, without access control")
     add("--open", dest="open_page", action="store_true", help="open the inspector in the browser")
     return parser
@@ -45,16 +43,15 @@ def main(arguments: Sequence[str] | None = None, program: str = _MODULE) -> None
     start(**vars(parser_of(program).parse_args(arguments)))
 
 
-def start(*, readings: Iterable[str], open_page: bool, **options: Any) -> None:
+def start(*, open_page: bool, **options: Any) -> None:
     """Run a sandbox until a signal stops it; exit with status 2 if it cannot start.
 
     Args:
-        readings: Strings of the form ``switch=value``.
         open_page: Open the inspector in the browser.
         options: Other arguments of `Sandbox`.
     """
     try:
-        asyncio.run(serve(Sandbox(**options, readings=Readings.parse(readings)), open_page=open_page))
+        asyncio.run(serve(Sandbox(**options), open_page=open_page))
     except (OSError, OverflowError, ValueError) as error:
         print(f"the sandbox cannot start: {error}", file=sys.stderr)  # noqa: T201  (output of the command)
         sys.exit(2)

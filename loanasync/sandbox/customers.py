@@ -14,7 +14,7 @@ _NOT_STORED = ("rule_faults", "was_removed")
 
 @define(kw_only=True)
 class Order:
-    """State of one request. A customer has several only if each order is evaluated (`Readings.evaluates`).
+    """State of one request. A customer has several only if each order is evaluated (``evaluates="order"``).
 
     Args:
         approved: The decision; None until the request is evaluated (spec §3).

@@ -19,7 +19,6 @@ from loanasync.sandbox.outcomes import (
     UnknownTagError,
     parse_email,
 )
-from loanasync.sandbox.readings import Readings
 from loanasync.sandbox.responder import Responder, is_already_evaluated
 from loanasync.sandbox.rules import Rule, Rules
 
@@ -78,8 +77,8 @@ class Engine:
         rules: The rules that choose outcomes.
         linter: The linter that detects misuse of the protocol.
         journal: The journal that `record` writes.
-        dialect: The one description of the approval to implement; None accepts both.
-        readings: The readings of the specification to play.
+        responder: The responses of the service.
+        by_order: Whether each order is evaluated once, instead of each customer.
     """
 
     def __init__(
@@ -88,8 +87,9 @@ class Engine:
         rules: Rules,
         linter: Linter,
         journal: Journal,
-        dialect: str | None,
-        readings: Readings,
+        responder: Responder,
+        *,
+        by_order: bool,
     ) -> None:
         self.customers = customers
         self.rules = rules
@@ -98,8 +98,8 @@ class Engine:
         self.listeners: set[Callable[[], None]] = set()  # called after each change
         # A test may reset the sandbox while another thread serves a request.
         self.lock: AbstractContextManager[bool] = threading.RLock()
-        self.readings = readings
-        self._responder = Responder(customers, dialect, readings)
+        self._responder = responder
+        self._by_order = by_order
         rules.on_change = self.notify
 
     def plan(self, call: Call) -> Delivery | None:
@@ -118,7 +118,7 @@ class Engine:
             return None
 
     def _select_order(self, call: Call, customer: Customer) -> None:
-        if self.readings.evaluates == "order" and call.operation == "approve":
+        if self._by_order and call.operation == "approve":
             token = (call.body or {}).get("orderToken")  # spec §2.1
             customer.selected = token if isinstance(token, str) else ""
 
@@ -264,8 +264,7 @@ def _rule_of_repeat(delivery: Delivery) -> str:
     fault = FAULTS.get(delivery.fault)
     if (fault is not None and fault.response is None) or status > 500:  # noqa: PLR2004  (spec §7 lists no other 5xx)
         return _AFTER_LOST_RESPONSE
-    body = delivery.response.body
-    approved = body.get("approved") if isinstance(body, Mapping) else None
+    approved = delivery.response.body.get("approved")
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "post-after-201" if approved else "post-after-422"
     if is_already_evaluated(delivery.response):

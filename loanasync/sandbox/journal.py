@@ -37,7 +37,7 @@ class JournalEntry:
         evaluated: Whether this call made the decision.
         fault: The fault with its phase, such as ``resetafter``; empty if there was no fault.
         request: JSON object in the request; None if the body was not a JSON object.
-        response: JSON value of the response, before a fault damaged it; None if it has no body.
+        response: JSON object of the response, before a fault damaged it.
         findings: Names of the protocol rules that this call broke.
         canned: Whether the response was given in full by a rule.
 
@@ -60,7 +60,7 @@ class JournalEntry:
     evaluated: bool
     fault: str
     request: Mapping[str, Any] | None = field(repr=False)
-    response: Mapping[str, Any] | list[Any] | None = field(repr=False)
+    response: Mapping[str, Any] = field(repr=False)
     findings: tuple[str, ...] = field(default=())
     canned: bool = False
 
@@ -72,14 +72,14 @@ class JournalEntry:
             "elapsed": round(self.elapsed, 6),
             "fiscal_code": MASK if self.fiscal_code else "",
             "customer": pseudonym(self.fiscal_code),
-            "request": masked(self.request),
+            "request": None if self.request is None else masked(self.request),
             "response": self._masked_response(),
             "findings": list(self.findings),
         }
 
-    def _masked_response(self) -> dict[str, Any] | list[Any] | None:
+    def _masked_response(self) -> dict[str, Any]:
         """Return the masked body of the response; in a canned response, messages are masked, too."""
-        if self.canned and isinstance(self.response, Mapping):
+        if self.canned:
             return masked(self.response)
         return masked_response(self.response, self.request)
 
@@ -103,7 +103,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "elapsed": (int, float),
     "status": (int, type(None)),
     "body": (Mapping,),
-    "response": (Mapping, list, type(None)),
+    "response": (Mapping,),
     "findings": (tuple,),
 }
 _KNOWN_VALUES: Mapping[str, Iterable[str]] = {

@@ -39,10 +39,8 @@ def masked_value(name: str, value: object) -> object:
     return value if number or flag or word else MASK
 
 
-def masked(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def masked(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with all field names and with personal values masked."""
-    if body is None:
-        return None
     return {_masked_name(name): masked_value(name, value) for name, value in body.items()}
 
 
@@ -52,22 +50,17 @@ def _masked_name(name: str) -> str:
     return name if _FIELD.fullmatch(name) and digits < _MAX_NAME_DIGITS else MASK
 
 
-def masked_response(
-    response: Mapping[str, Any] | list[Any] | None, request: Mapping[str, Any] | None
-) -> dict[str, Any] | list[Any] | None:
+def masked_response(response: Mapping[str, Any], request: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the body of a response of the sandbox; its messages, which contain no values, stay readable.
 
     Args:
-        response: Body of the response, an object or an array.
+        response: Body of the response.
         request: Body of the request. A completion returns all fields that were sent, also one that is named
             like a member with messages.
     """
-    if isinstance(response, list):
-        return [masked(each) if isinstance(each, Mapping) else MASK for each in response]
-    body, sent = masked(response), request or {}
-    if response is None or body is None:
-        return None
-    return body | {name: response[name] for name in _MESSAGES if name in response and name not in sent}
+    sent = request or {}
+    messages = {name: response[name] for name in _MESSAGES if name in response and name not in sent}
+    return masked(response) | messages
 
 
 def masked_email(email: object) -> str:

@@ -25,14 +25,14 @@ class Response:
 
     Args:
         status: HTTP status.
-        body: JSON value of the body; None sends no body.
+        body: JSON object of the body.
         evaluated: True if this call made the decision.
         saved: True if this call completed the user data.
         headers: More headers.
     """
 
     status: int
-    body: Mapping[str, Any] | list[Any] | None = field(repr=False)
+    body: Mapping[str, Any] = field(repr=False)
     evaluated: bool = False
     saved: bool = False
     headers: Mapping[str, str] | None = None
@@ -91,7 +91,7 @@ FAULT_NAMES = (
     *(f"{name}after" for name in FAULTS),
 )
 
-# All other errors are domain errors. Their wording depends on the readings.
+# All other errors are domain errors.
 ERRORS: Mapping[str, Response] = {"forbidden": DENIED, "conflict": CONFLICT}
 
 

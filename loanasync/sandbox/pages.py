@@ -13,7 +13,7 @@ from urllib.parse import quote
 from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import JournalEntry
-from loanasync.sandbox.masking import MASK, masked, masked_email, pseudonym
+from loanasync.sandbox.masking import MASK, masked_email, pseudonym
 from loanasync.sandbox.outcomes import TAG_WORDS
 from loanasync.sandbox.validation import EXAMPLE
 
@@ -129,7 +129,6 @@ def inspector(
             shop_id=shop_id,
             rows=[_row(*each, show_personal=show_personal) for each in customers[_NEWEST]],
             count=len(customers),
-            readings=engine.readings.texts(),
             forgotten=engine.customers.forgotten,
             journal=engine.journal,
             calls=engine.journal[_NEWEST],
@@ -165,7 +164,7 @@ def call(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: boo
     """
     code = quote(entry.fiscal_code, safe="") if show_personal else MASK
     path = entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
-    request = _indented(entry.request if show_personal else masked(entry.request))
+    request = _indented(entry.request if show_personal else entry.masked()["request"])
     command = [
         shlex.join(["curl", "-i", "-X", entry.method, base_url + path]),
         shlex.join(["-H", "Content-Type: application/json"]),

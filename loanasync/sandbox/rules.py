@@ -199,7 +199,7 @@ def _canned_outcome(
     if body and status in _NO_BODY:
         raise ValueError(f"a response with status {status} has no body in HTTP: omit the body")
     if body is None:
-        body = cast("Mapping[str, Any]", _DEFAULT_BODIES.get(status, {}))
+        body = _DEFAULT_BODIES.get(status, {})
     try:
         body = json.loads(json.dumps(body, allow_nan=False))  # a copy, in the form that JSON can express
     except (TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_co
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
-from loanasync.sandbox.readings import READINGS_TYPE_ERROR, Readings
+from loanasync.sandbox.responder import Responder
 from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
 from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.sqlite import SqliteStore
@@ -54,7 +54,9 @@ class Sandbox:
         customers: Number of customers to remember. When there are more, the oldest are forgotten.
         shop_url: URL or path of the link "Back to the shop" on the customer's page; None shows no link.
         allow_remote: Allow a host that is not a loopback address. The sandbox has no access control.
-        readings: Choices for the points that the specification leaves open.
+        refusal: Status of a refusal, 422 or 201 (spec §3, §4.1).
+        validation: Status of validation errors, 400 or 422 (spec §7).
+        evaluates: Whether each ``customer`` or each ``order`` token is evaluated once (spec §3).
 
     Raises:
         TypeError: An argument has the wrong type; the message names it.
@@ -83,7 +85,9 @@ class Sandbox:
         customers: int = 10_000,
         shop_url: str | None = None,
         allow_remote: bool = False,
-        readings: Readings = Readings(),
+        refusal: Literal[422, 201] = 422,
+        validation: Literal[400, 422] = 400,
+        evaluates: Literal["customer", "order"] = "customer",
     ) -> None:
         texts = {"host": host, "shop_id": shop_id, "auth_token": auth_token, "shop_url": shop_url or ""}
         safety.require_type(str, **texts)
@@ -95,10 +99,14 @@ class Sandbox:
             raise ValueError(
                 "shop_id and auth_token are equal: choose another one, the shop_id is in the URL"
             )
-        if dialect not in (None, "street_number", "civic_number"):
-            raise ValueError(f"dialect {dialect!r} must be street_number, civic_number or None")
-        if not isinstance(readings, Readings):
-            raise TypeError(READINGS_TYPE_ERROR)
+        for name, value, choices in (
+            ("dialect", dialect, (None, "street_number", "civic_number")),
+            ("refusal", refusal, (422, 201)),
+            ("validation", validation, (400, 422)),
+            ("evaluates", evaluates, ("customer", "order")),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} {value!r} must be one of {', '.join(map(repr, choices))}")
         if min(journal, customers) < 1:
             raise ValueError(f"journal {journal} and customers {customers} must be 1 or more")
         self.shop_id = shop_id
@@ -116,14 +124,11 @@ class Sandbox:
         if state is not None and str(state) in ("", ":memory:"):
             # SQLite would use a temporary database.
             raise ValueError(f"state {str(state)!r} is not a file: pass a path, or omit it to store nothing")
-        self._engine = Engine(
-            Customers(customers, None if state is None else SqliteStore(state)),
-            rules,
-            Linter(auth_token),
-            Journal(journal),
-            dialect,
-            readings,
-        )
+        known = Customers(customers, None if state is None else SqliteStore(state))
+        by_order = evaluates == "order"
+        responder = Responder(known, dialect, refusal, validation, by_order)
+        linter = Linter(auth_token)
+        self._engine = Engine(known, rules, linter, Journal(journal), responder, by_order=by_order)
 
     @property
     def base_url(self) -> str:

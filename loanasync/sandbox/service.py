@@ -242,14 +242,12 @@ _READER = json.JSONDecoder(parse_float=_finite_number, parse_constant=_finite_nu
 
 
 def _json_response(response: Response) -> web.Response:
-    if response.body is None:
-        return web.Response(status=response.status, headers=response.headers)
     body, kind = _encode(response.body), "application/json"
     return web.Response(body=body, status=response.status, headers=response.headers, content_type=kind)
 
 
 def _encode(body: object) -> bytes:
-    return b"" if body is None else _WRITER.encode(body).encode()
+    return _WRITER.encode(body).encode()
 
 
 def _is_disconnected(request: web.Request) -> bool:

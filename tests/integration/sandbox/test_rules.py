@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import aiohttp
 import pytest
 
-from loanasync.sandbox import Readings, Sandbox
+from loanasync.sandbox import Sandbox
 from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
 from loanasync.sandbox.rules import OPERATIONS, Rules
 from support.raw_shop import BODY, CODE, Raw
@@ -147,16 +146,6 @@ async def test_invalid_fields_of_a_rule_apply_to_the_calls_that_have_them(raw: R
         each: list((await call(raw, each))[1]["errors"]) for each in ("create_request", "approve", "complete")
     }
     assert found == {"create_request": ["privacy"], "approve": ["city"], "complete": ["documentCity"]}
-
-
-async def test_rule_conflict_after_the_decision_decides() -> None:
-    readings = Readings(conflict="after")
-    async with Sandbox(readings=readings) as sandbox, aiohttp.ClientSession() as session:
-        raw = Raw(sandbox, session)
-        await raw.create()
-        sandbox.on("approve").respond(409)
-        assert (await raw.approve())[0] == 409
-        assert sandbox.journal[-1].evaluated
 
 
 async def test_rules_and_tags_count_their_own_faults(raw: Raw) -> None:

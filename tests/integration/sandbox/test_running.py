@@ -134,7 +134,7 @@ def test_made_up_token_is_accepted(token: str) -> None:
             for host in ("192.168.0.1", "::", "a.it")
         ),
         ({"allow_remote": "false"}, "allow_remote must be True or False, not str"),
-        ({"dialect": "both"}, "must be street_number"),
+        ({"dialect": "both"}, "must be one of None, 'street_number', 'civic_number'"),
         *(({name: 1.5}, f"{name} must be of type int, not float") for name in ("port", "seed", "journal")),
         *(({name: 1}, f"{name} must be of type str, not int") for name in ("host", "shop_id", "auth_token")),
         *(({"shop_id": shop}, "shop_id") for shop in ("", "a/b", "..", "{x}", "a%2Fb", "a?b", "a#b")),
@@ -146,7 +146,8 @@ def test_made_up_token_is_accepted(token: str) -> None:
         *(({"faults": faults}, "faults must be strings") for faults in ([500], 500, None)),
         *(({"state": state}, "is not a file") for state in ("", ":memory:")),
         *(({name: 0}, "must be 1 or more") for name in ("journal", "customers")),
-        ({"readings": {"refusal": "201"}}, "must be a loanasync.sandbox.Readings"),
+        ({"refusal": "422"}, "refusal '422' must be one of 422, 201"),
+        ({"evaluates": "both"}, "evaluates 'both' must be one of 'customer', 'order'"),
     ],
 )
 def test_invalid_option_is_named(options: dict[str, Any], message: str) -> None:
