@@ -66,7 +66,7 @@ def main() -> None:
         Sandbox.in_thread(shop_id="tea-and-books", shop_url="/") as sandbox,
         sync_playwright() as playwright,
     ):
-        sandbox.on(operation="complete", call=1).respond(500)
+        sandbox.fault("complete=500x1")
         shop = playwright.request.new_context(extra_http_headers={"X-Auth-Token": sandbox.auth_token})
         application = fill(shop, f"{sandbox.base_url}/api/shops/{sandbox.shop_id}/requests")
         shop.dispose()

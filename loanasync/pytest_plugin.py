@@ -58,10 +58,6 @@ def loan_sandbox(request: pytest.FixtureRequest) -> Iterator["sandboxes.Sandbox"
     findings = [found for found in sandbox.findings if found.rule not in allowed]
     if findings:
         pytest.fail(_misuse_report(findings), pytrace=False)
-    if any(rule.outcome is None for rule in sandbox.rules):
-        pytest.fail(
-            "a rule has no response: call .respond(...) on the result of sandbox.on(...)", pytrace=False
-        )
 
 
 @pytest.fixture

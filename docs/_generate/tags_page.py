@@ -12,8 +12,52 @@ from loanasync import (
     Timeout,
 )
 from loanasync.sandbox import Sandbox
-from loanasync.sandbox.outcomes import TAG_WORDS, TAGS
+from loanasync.sandbox.outcomes import TAG_WORDS
 from loanasync.testing import approval_request, fiscal_code
+
+TAGS = {
+    "Decisions": {
+        "approved": "201 for any amount; without a tag, amounts above 1,000,000 cents get a 422",
+        "refused": "422, final",
+        "additional": (
+            "a decision if the conditional fields of `additionalDataNeeded` were sent, else 400 for them"
+        ),
+        "noredirect": "201 without `redirectUrl`, as in one description",
+        "civic": "the street number is returned as `civicNumber`",
+        "street": "the street number is returned as `streetNumber`",
+    },
+    "Errors without a decision": {
+        "invalid.<field>": (
+            "400 for this field, or another one, of the call that has it: `+invalid.documentcity` is for"
+            " `complete`"
+        ),
+        "already": '400 "User already evaluated for approval"',
+        "nouser": '400 "User not found"',
+        "noshop": '400 "This sales point cannot apply for a loan"',
+        "forbidden": "403",
+        "conflict": "409",
+    },
+    "Faults before the decision": {
+        "500xN": "500, as many times as the number says",
+        "resetbefore": "the connection is reset",
+        "hangbefore": "no response, until the client gives up",
+        "html502": "502 with HTML, as from a proxy",
+    },
+    "Faults after the decision": {
+        "500after": "500",
+        "resetafter": "the connection is reset",
+        "hangafter": "no response, until the client gives up",
+        "html502after": "502 with HTML, as from a proxy",
+        "emptyafter": "the status without a body",
+        "truncafter": "the status with half of the body",
+        "garbage": "the status with a body that is not JSON",
+    },
+    "Slow responses": {
+        "slow<ms>": "every response 300 milliseconds late",
+        "slow<ms>after": "every response 300 milliseconds after the decision",
+        "drip": "every response in twenty pieces, 50 milliseconds apart",
+    },
+}
 
 
 def example(word: str) -> str:
@@ -59,6 +103,8 @@ def tables() -> str:
     lines = []
     for title, tags in TAGS.items():
         lines += [f"## {title}", "", "| tag | response | `approve` | decided |", "|---|---|---|---|"]
-        lines += [f"| `+{example(word)}` | {tag.text} | {by_word[word]} |" for word, tag in tags.items()]
+        lines += [f"| `+{example(word)}` | {text} | {by_word.pop(word)} |" for word, text in tags.items()]
         lines.append("")
+    if by_word:
+        raise ValueError(f"add these words to TAGS: {', '.join(by_word)}")
     return "\n".join(lines)

@@ -6,7 +6,6 @@ It shares no code with the SDK, so that a mistake in one is not hidden by the sa
 from loanasync.sandbox.customers import Snapshot
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Finding
-from loanasync.sandbox.rules import Rule
 from loanasync.sandbox.server import Sandbox, serve
 from loanasync.sandbox.sqlite import StateFileError
 
@@ -14,7 +13,6 @@ __all__ = [
     "Finding",
     "Journal",
     "JournalEntry",
-    "Rule",
     "Sandbox",
     "Snapshot",
     "StateFileError",

@@ -16,7 +16,7 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Run a sandbox of the loan request approval service on this machine, until Ctrl-C.",
-        epilog=f"Example: {program} --port 8080 --fault 500:0.1:after --state shop.sqlite --open",
+        epilog=f"Example: {program} --port 8080 --fault 500after:0.1 --state shop.sqlite --open",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -27,8 +27,8 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
     add("--dialect", choices=["street_number", "civic_number"], help="accept one description only")
     add("--state", help="SQLite file that stores the customers")
     many: Any = {"action": "append", "default": []}
-    rule = "[operation=]words[:rate[:phase]], such as 500:0.1:after; can be repeated"
-    add("--fault", dest="faults", metavar="RULE", help=rule, **many)
+    fault = "[operation=]words[:rate], such as 500after:0.1; can be repeated"
+    add("--fault", dest="faults", metavar="FAULT", help=fault, **many)
     add("--seed", type=int, default=0, help="seed of the random choices of faults")
     add("--journal", type=int, default=1000, help="number of calls to keep")
     add("--customers", type=int, default=10_000, help="number of customers to remember")

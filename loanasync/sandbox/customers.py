@@ -9,7 +9,7 @@ from attrs import asdict, define, field
 
 from loanasync.sandbox.sqlite import SqliteStore, StateFileError
 
-_NOT_STORED = ("rule_faults", "was_removed")
+_NOT_STORED = ("fault_turns", "was_removed")
 
 
 @define(kw_only=True)
@@ -45,8 +45,8 @@ class Customer:
         selected: Order token of `order`; empty if each customer is evaluated once.
         orders: The requests by order token.
         calls: Number of calls, by operation.
-        faults: Number of faults used, by operation and tag.
-        rule_faults: Number of faults used, by operation and rule. It is not stored: rules are not, either.
+        tag_turns: Number of faults used, by operation and tag.
+        fault_turns: The same for faults that are not in a tag. It is not stored: they are not, either.
         was_removed: Whether the customer was reset or forgotten. A waiting call can still refer to it.
     """
 
@@ -58,8 +58,8 @@ class Customer:
     selected: str = field(default="", repr=False)
     orders: dict[str, Order] = field(factory=dict, repr=False)
     calls: dict[str, int] = field(factory=dict)
-    faults: dict[str, int] = field(factory=dict)
-    rule_faults: dict[str, int] = field(factory=dict, eq=False)
+    tag_turns: dict[str, int] = field(factory=dict)
+    fault_turns: dict[str, int] = field(factory=dict, eq=False)
     was_removed: bool = field(default=False, eq=False)
 
     @property

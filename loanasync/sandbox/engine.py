@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from loanasync.sandbox.customers import Customer, Customers
+from loanasync.sandbox.faults import Faults, SetFault
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
 from loanasync.sandbox.outcomes import (
     DEFAULT_OUTCOME,
+    ERRORS,
     FAULTS,
     SYSTEM_ERROR,
     Outcome,
@@ -19,8 +21,7 @@ from loanasync.sandbox.outcomes import (
     UnknownTagError,
     parse_email,
 )
-from loanasync.sandbox.responder import Responder, is_already_evaluated
-from loanasync.sandbox.rules import Rule, Rules
+from loanasync.sandbox.responder import Responder
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,7 +41,7 @@ class Call:
     base_url: str = ""
     findings: tuple[str, ...] = ()
     outcome: Outcome = DEFAULT_OUTCOME
-    rule: Rule | None = None
+    fault: SetFault | None = None
     customer: Customer | None = None
 
     @property
@@ -49,21 +50,20 @@ class Call:
         return self.customer is not None and self.customer.was_removed
 
     def next_turn(self, customer: Customer, suffix: str = "") -> int:
-        """Return how often this call's fault was used before; each tag and each rule counts its own."""
-        counts = customer.faults if self.rule is None else customer.rule_faults
-        name = f"{self.operation} {self.outcome.name if self.rule is None else self.rule.name}{suffix}"
+        """Return how often this call's fault was used before; each tag and each set fault counts its own."""
+        counts = customer.tag_turns if self.fault is None else customer.fault_turns
+        name = f"{self.operation} {self.outcome.name if self.fault is None else self.fault.name}{suffix}"
         counts[name] = counts.get(name, 0) + 1
         return counts[name] - 1
 
 
 @frozen
 class Delivery:
-    """A response and the fault that is applied while sending it; `canned` if a rule supplied the response."""
+    """A response and the fault that is applied while sending it."""
 
     response: Response
     fault: str = ""
     phase: str = ""
-    canned: bool = False
 
 
 class Engine:
@@ -74,7 +74,7 @@ class Engine:
 
     Args:
         customers: The customers and their states.
-        rules: The rules that choose outcomes.
+        faults: The faults that choose outcomes.
         linter: The linter that detects misuse of the protocol.
         journal: The journal that `record` writes.
         responder: The responses of the service.
@@ -84,7 +84,7 @@ class Engine:
     def __init__(
         self,
         customers: Customers,
-        rules: Rules,
+        faults: Faults,
         linter: Linter,
         journal: Journal,
         responder: Responder,
@@ -92,7 +92,7 @@ class Engine:
         by_order: bool,
     ) -> None:
         self.customers = customers
-        self.rules = rules
+        self.faults = faults
         self.linter = linter
         self.journal = journal
         self.listeners: set[Callable[[], None]] = set()  # called after each change
@@ -100,7 +100,6 @@ class Engine:
         self.lock: AbstractContextManager[bool] = threading.RLock()
         self._responder = responder
         self._by_order = by_order
-        rules.on_change = self.notify
 
     def plan(self, call: Call) -> Delivery | None:
         """Choose the call's outcome; return a delivery if the tag cannot be read."""
@@ -108,13 +107,13 @@ class Engine:
             customer = call.customer = self.customers.of(call.code)
             self._select_order(call, customer)
             number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
-            call.rule = self.rules.choose(call.operation, call.code, number)
+            call.fault = self.faults.choose(call.operation, call.code, number)
             try:
                 call.outcome = self._outcome_from_tag(call, customer)
             except UnknownTagError as unknown:
                 return Delivery(self._responder.rejected({"email": [str(unknown)]}))
-            if call.rule is not None and call.rule.outcome is not None:
-                call.outcome = call.rule.outcome.merged_with(call.outcome)
+            if call.fault is not None:
+                call.outcome = call.fault.outcome.merged_with(call.outcome)
             return None
 
     def _select_order(self, call: Call, customer: Customer) -> None:
@@ -160,31 +159,26 @@ class Engine:
         fault = outcome.fault_for(call.next_turn(customer)) if outcome.before else None
         if fault is not None:
             return Delivery(FAULTS[fault].response or SYSTEM_ERROR, fault, "before")
-        if outcome.canned is not None and not outcome.canned_after:
-            return Delivery(outcome.canned, str(outcome.canned.status), "before", canned=True)
         return None
 
     def _processed(self, call: Call, customer: Customer) -> Delivery:
         outcome = call.outcome
         response = self._respond(call)
-        if call.rule is None and not _tag_fault_applies(call, customer, response):
+        if call.fault is None and not _tag_fault_applies(call, customer, response):
             return Delivery(response)
-        if outcome.canned is not None:
-            canned = evolve(outcome.canned, evaluated=response.evaluated, saved=response.saved)
-            return Delivery(canned, str(canned.status), "after", canned=True)
         if outcome.after and (own := FAULTS[outcome.after].response):
             response = evolve(own, evaluated=response.evaluated, saved=response.saved)
         return Delivery(response, outcome.after or "", "after" if outcome.after else "")
 
     def _respond(self, call: Call) -> Response:
         body = call.body or {}
-        if call.rule is not None and call.rule.outcome is not None:
-            chosen = self._responder.error_from_rule(call.operation, call.rule.outcome)
+        if call.fault is not None:
+            chosen = self._responder.error_of_fault(call.operation, call.fault.outcome)
             if chosen is not None:
                 return chosen
         match call.operation:
             case "create_request":
-                return self._responder.create(body)
+                return self._responder.create(body, call.outcome)
             case "approve":
                 return self._responder.approve(call.code, body, call.outcome, call.base_url)
             case "upload_documents":
@@ -193,9 +187,9 @@ class Engine:
                 return self._responder.complete(call.code, body, call.outcome)
 
     def reset(self) -> None:
-        """Remove all customers, rules, calls and findings."""
+        """Remove all customers, faults, calls and findings."""
         self.customers.restore({})
-        self.rules.clear()
+        self.faults.clear()
         self.journal.clear()
         self.linter.findings.clear()
 
@@ -220,7 +214,7 @@ class Engine:
 def _tag_fault_applies(call: Call, customer: Customer, response: Response) -> bool:
     """Return whether the fault of a tag applies: to the response that decides, and to the first that saves.
 
-    The fault of a rule applies to every call that the rule matches.
+    A fault that is not in a tag applies to every call that it matches.
     """
     if not response.saved or call.outcome.after is None:
         return response.evaluated
@@ -248,13 +242,10 @@ def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) 
         else dict.fromkeys(call.body or {}, _BODY_OMITTED),
         response=response.body,
         findings=call.findings,
-        canned=delivery.canned,
     )
 
 
-# After these statuses a call may be repeated: most of them mean "not processed" in HTTP (RFC 9110 §15).
-_REPEATABLE = {301, 307, 308, 400, 401, 403, 404, 405, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429}
-_REPEATABLE |= {431, 500}
+_REPEATABLE = {400, 403, 413, 500}  # after these statuses a call may be repeated
 _AFTER_LOST_RESPONSE = "repeat-after-lost-response"
 
 
@@ -262,11 +253,11 @@ def _rule_of_repeat(delivery: Delivery) -> str:
     """Return the protocol rule that a repeat of an approval with this response breaks, or an empty string."""
     status = delivery.response.status
     fault = FAULTS.get(delivery.fault)
-    if (fault is not None and fault.response is None) or status > 500:  # noqa: PLR2004  (spec §7 lists no other 5xx)
+    if fault is not None and fault.response is None:
         return _AFTER_LOST_RESPONSE
     approved = delivery.response.body.get("approved")
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "post-after-201" if approved else "post-after-422"
-    if is_already_evaluated(delivery.response):
+    if delivery.response.body == ERRORS["already"].body:
         return "repeat-after-already-evaluated"
     return "" if status in _REPEATABLE else "repeat-after-unclear-response"

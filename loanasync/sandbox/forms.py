@@ -14,7 +14,7 @@ JSON_FILTERS = ("number", "status", "evaluated")  # their values are written as 
 async def read_form(request: web.Request, *known: str) -> dict[str, str]:
     """Return the fields of a form.
 
-    Unexpected fields are errors: if they were ignored, the call would apply to all customers or rules.
+    Unexpected fields are errors: if they were ignored, the call would apply to all customers.
 
     Args:
         request: The POST request.

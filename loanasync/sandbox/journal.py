@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,10 +10,10 @@ from typing import Any, cast, overload
 
 from attrs import define, field, fields
 
+from loanasync.sandbox.faults import OPERATIONS
 from loanasync.sandbox.linter import RULES
 from loanasync.sandbox.masking import MASK, masked, masked_response, masked_value, pseudonym
 from loanasync.sandbox.outcomes import FAULT_NAMES, nearest
-from loanasync.sandbox.rules import OPERATIONS
 
 _UNMASKED = ("number", "method", "route", "operation", "status", "evaluated", "fault")
 
@@ -39,7 +38,6 @@ class JournalEntry:
         request: JSON object in the request; None if the body was not a JSON object.
         response: JSON object of the response, before a fault damaged it.
         findings: Names of the protocol rules that this call broke.
-        canned: Whether the response was given in full by a rule.
 
     Example:
         >>> call = sandbox.journal[0]
@@ -62,7 +60,6 @@ class JournalEntry:
     request: Mapping[str, Any] | None = field(repr=False)
     response: Mapping[str, Any] = field(repr=False)
     findings: tuple[str, ...] = field(default=())
-    canned: bool = False
 
     def masked(self) -> dict[str, Any]:
         """Return the call as a JSON object with personal data masked."""
@@ -73,15 +70,9 @@ class JournalEntry:
             "fiscal_code": MASK if self.fiscal_code else "",
             "customer": pseudonym(self.fiscal_code),
             "request": None if self.request is None else masked(self.request),
-            "response": self._masked_response(),
+            "response": masked_response(self.response, self.request),
             "findings": list(self.findings),
         }
-
-    def _masked_response(self) -> dict[str, Any]:
-        """Return the masked body of the response; in a canned response, messages are masked, too."""
-        if self.canned:
-            return masked(self.response)
-        return masked_response(self.response, self.request)
 
     def __repr__(self) -> str:
         status = self.status if self.status is not None else "no response"
@@ -111,7 +102,6 @@ _KNOWN_VALUES: Mapping[str, Iterable[str]] = {
     "findings": RULES,
     "fault": FAULT_NAMES,
 }
-_CANNED_FAULT = re.compile("[2-5][0-9]{2}(before|after)")  # the status of a rule's response
 _PERSONAL = ("fiscal_code", "response")
 _MAX_NEAREST = 3
 _POLL_INTERVAL = 0.005  # seconds
@@ -186,8 +176,7 @@ def _validated(name: str, value: object) -> object:
     if name in _KNOWN_VALUES:
         # A misspelt name would make `assert_never` pass. An empty name means no fault, or another path.
         for each in value if isinstance(value, tuple) else (value,):
-            is_canned = name == "fault" and _CANNED_FAULT.fullmatch(str(each))
-            if each not in ("", *_KNOWN_VALUES[name]) and not is_canned:
+            if each not in ("", *_KNOWN_VALUES[name]):
                 near = nearest(each, _KNOWN_VALUES[name])
                 raise ValueError(f"unknown {name} {each!r}, did you mean {near!r}?")
     return value

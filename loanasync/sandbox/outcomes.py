@@ -1,6 +1,6 @@
-"""Outcomes in words, as in the e-mail tag of anna+500x2.refused@example.com and in rules.
+"""Outcomes in words, as in the tag of anna+500x2.refused@example.com and in faults such as approve=500:0.1.
 
-To add a tag, add a row to `TAGS`; for a new fault also to `FAULTS`, for a new error also to `ERRORS`.
+To add a word, add it to `TAG_WORDS` and `_WORDS`; a fault to `FAULTS` instead, an error to `ERRORS` instead.
 """
 
 import difflib
@@ -28,7 +28,7 @@ class Response:
         body: JSON object of the body.
         evaluated: True if this call made the decision.
         saved: True if this call completed the user data.
-        headers: More headers.
+        headers: More headers, of errors that the specification does not have.
     """
 
     status: int
@@ -38,9 +38,19 @@ class Response:
     headers: Mapping[str, str] | None = None
 
 
-# spec §7
-DENIED = Response(403, {"error": "Access denied"})  # `error` is singular and its value a string
-CONFLICT = Response(409, {"errors": "The request cannot be completed"})  # a string; wording assumed
+def _domain_error(message: str) -> Response:
+    return Response(400, {"errors": {"domain": [message]}})
+
+
+# spec §7, by word; `code` is a word of no tag
+ERRORS: Mapping[str, Response] = {
+    "already": _domain_error("User already evaluated for approval"),
+    "nouser": _domain_error("User not found"),
+    "noshop": _domain_error("This sales point cannot apply for a loan"),
+    "code": _domain_error("Invalid fiscalCode."),
+    "forbidden": Response(403, {"error": "Access denied"}),  # `error` is singular and its value a string
+    "conflict": Response(409, {"errors": "The request cannot be completed"}),  # a string; wording assumed
+}
 SYSTEM_ERROR = Response(500, {"errors": {"system": ["System error"]}})
 
 
@@ -91,73 +101,24 @@ FAULT_NAMES = (
     *(f"{name}after" for name in FAULTS),
 )
 
-# All other errors are domain errors.
-ERRORS: Mapping[str, Response] = {"forbidden": DENIED, "conflict": CONFLICT}
-
-
-@frozen
-class Tag:
-    """One word of a tag.
-
-    Args:
-        text: The response, as described in the reference.
-        attributes: Attributes of `Outcome`; empty for a fault and for a word with a number or a field.
-    """
-
-    text: str
-    attributes: Mapping[str, Any] = {}
-
-
-# By section of the reference page. N is a count, <ms> a number of milliseconds, <field> a field name.
-TAGS: Mapping[str, Mapping[str, Tag]] = {
-    "Decisions": {
-        "approved": Tag(
-            "201 for any amount; without a tag, amounts above 1,000,000 cents get a 422",
-            {"decision": "approved"},
-        ),
-        "refused": Tag("422, final", {"decision": "refused"}),
-        "additional": Tag(
-            "a decision if the conditional fields of `additionalDataNeeded` were sent, else 400 for them",
-            {"additional": True},
-        ),
-        "noredirect": Tag("201 without `redirectUrl`, as in one description", {"without": ("redirectUrl",)}),
-        "civic": Tag("the street number is returned as `civicNumber`", {"street_number": "civicNumber"}),
-        "street": Tag("the street number is returned as `streetNumber`", {"street_number": "streetNumber"}),
-    },
-    "Errors without a decision": {
-        "invalid.<field>": Tag(
-            "400 for this field, or another one, of the call that has it: `+invalid.documentcity` is for"
-            " `complete`"
-        ),
-        "already": Tag('400 "User already evaluated for approval"', {"error": "already"}),
-        "nouser": Tag('400 "User not found"', {"error": "nouser"}),
-        "noshop": Tag('400 "This sales point cannot apply for a loan"', {"error": "noshop"}),
-        "forbidden": Tag("403", {"error": "forbidden"}),
-        "conflict": Tag("409", {"error": "conflict"}),
-    },
-    "Faults before the decision": {
-        "500xN": Tag("500, as many times as the number says"),
-        "resetbefore": Tag("the connection is reset"),
-        "hangbefore": Tag("no response, until the client gives up"),
-        "html502": Tag("502 with HTML, as from a proxy"),
-    },
-    "Faults after the decision": {
-        "500after": Tag("500"),
-        "resetafter": Tag("the connection is reset"),
-        "hangafter": Tag("no response, until the client gives up"),
-        "html502after": Tag("502 with HTML, as from a proxy"),
-        "emptyafter": Tag("the status without a body"),
-        "truncafter": Tag("the status with half of the body"),
-        "garbage": Tag("the status with a body that is not JSON"),
-    },
-    "Slow responses": {
-        "slow<ms>": Tag("every response 300 milliseconds late"),
-        "slow<ms>after": Tag("every response 300 milliseconds after the decision"),
-        "drip": Tag("every response in twenty pieces, 50 milliseconds apart", {"drip": True}),
-    },
+# Words without a number or a field, and the attributes of `Outcome` that they set.
+_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "approved": {"decision": "approved"},
+    "refused": {"decision": "refused"},
+    "additional": {"additional": True},
+    "noredirect": {"redirect": False},
+    "civic": {"street_number": "civicNumber"},
+    "street": {"street_number": "streetNumber"},
+    **{word: {"error": word} for word in ERRORS if word != "code"},
+    "drip": {"drip": True},
 }
-_WORDS = {word: tag for group in TAGS.values() for word, tag in group.items()}
-TAG_WORDS = tuple(_WORDS)
+# N is a count, <ms> a number of milliseconds, <field> a field name.
+TAG_WORDS = (
+    *_WORDS,
+    *("invalid.<field>", "500xN", "resetbefore", "hangbefore", "html502"),
+    *("500after", "resetafter", "hangafter", "html502after", "emptyafter", "truncafter", "garbage"),
+    *("slow<ms>", "slow<ms>after"),
+)
 
 _FAULT = re.compile(f"({'|'.join(FAULTS)})(before|after)?(?:x([1-9][0-9]?))?")
 _SLOW = re.compile("slow([0-9]{1,5})(?:ms)?(before|after)?")
@@ -167,11 +128,11 @@ _MAX_TAG_LENGTH = 200
 
 @frozen(kw_only=True)
 class Outcome:
-    """The outcome that a tag, a rule or the command line chooses.
+    """The outcome that a tag or a fault of the sandbox chooses.
 
     Args:
         decision: ``approved`` or ``refused``, for any amount.
-        error: An error without a decision: nouser, already, noshop, or one of `ERRORS`.
+        error: An error without a decision, one of `ERRORS`.
         invalid: Fields to report as invalid.
         before: Names of faults that replace the processing of the call, one for each of the next calls.
         additional: Require the conditional fields of an approval (spec §2.1).
@@ -180,11 +141,9 @@ class Outcome:
         wait_before: Milliseconds to wait before processing.
         wait_after: Milliseconds to wait after processing, before the response.
         drip: Send the body of the response in small pieces.
-        without: Members to omit from the decision; one description has no ``redirectUrl`` (spec §2.1).
+        redirect: Whether an approval has a ``redirectUrl``; one description has none (spec §2.1).
         street_number: Name of the street number in the response; None for the name in the request.
-        canned: A response to send unchanged.
-        canned_after: Process the call before sending the canned response.
-        name: The words of the tag or rule, for the journal.
+        name: The words.
     """
 
     decision: Literal["approved", "refused"] | None = None
@@ -197,10 +156,8 @@ class Outcome:
     wait_before: int = 0
     wait_after: int = 0
     drip: bool = False
-    without: tuple[str, ...] = ()
+    redirect: bool = True
     street_number: Literal["streetNumber", "civicNumber"] | None = None
-    canned: Response | None = None
-    canned_after: bool = False
     name: str = ""
 
     def fault_for(self, turn: int) -> str | None:
@@ -210,15 +167,15 @@ class Outcome:
         return self.before[turn] if turn < len(self.before) else None
 
     def merged_with(self, tagged: "Outcome") -> "Outcome":
-        """Return this rule's outcome, completed by the tag where the rule does not choose a response."""
-        if self.decision or self.error or self.invalid or self.canned is not None:
+        """Return this outcome of a fault, completed by the tag where the fault does not choose a response."""
+        if self.decision or self.error or self.invalid:
             return self
         return evolve(
             self,
             decision=tagged.decision,
             error=tagged.error,
             invalid=tagged.invalid,
-            without=self.without + tagged.without,
+            redirect=self.redirect and tagged.redirect,
             additional=self.additional or tagged.additional,
             street_number=self.street_number or tagged.street_number,
         )
@@ -269,7 +226,7 @@ def parse_words(words: str, *, every_call: bool = False) -> Outcome:
                 found[name] = (*found.get(name, ()), *value)
             elif found.setdefault(name, value) != value:
                 raise UnknownTagError("Two of these sandbox tags exclude each other: choose one of them.")
-    if "decision" in found and found.get("error", "conflict") != "conflict":
+    if {"decision", "error"} <= found.keys():
         raise UnknownTagError("A decision and an error exclude each other: choose one of these sandbox tags.")
     is_uncounted = found.pop("uncounted", False)
     whole = every_call and is_uncounted and len(found["before"]) == 1
@@ -278,8 +235,8 @@ def parse_words(words: str, *, every_call: bool = False) -> Outcome:
 
 def _parse_word(word: str, rest: Iterator[str]) -> Mapping[str, Any]:
     """Return the attributes of `Outcome` for one word."""
-    if word in _WORDS and _WORDS[word].attributes:
-        return _WORDS[word].attributes
+    if word in _WORDS:
+        return _WORDS[word]
     if match := _FAULT.fullmatch(word):
         name, phase, times = match.groups()
         is_before = FAULTS[name].before

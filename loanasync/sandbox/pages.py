@@ -110,17 +110,17 @@ def inspector(
     shop_id: str,
     *,
     show_personal: bool,
-    rule_error: str = "",
-    rule_text: str = "",
+    fault_error: str = "",
+    fault_text: str = "",
 ) -> str | None:
-    """Return the inspector, the page with the newest requests and calls, all findings, and the rules.
+    """Return the inspector, the page with the newest requests and calls, all findings, and the faults.
 
     Args:
         engine: Engine of the sandbox.
         shop_id: Identifier of the shop.
         show_personal: Whether to show personal data.
-        rule_error: Error of the submitted rule.
-        rule_text: Text of the submitted rule.
+        fault_error: Error of the submitted fault.
+        fault_text: Text of the submitted fault.
     """
     with engine.lock:
         customers = engine.customers.items()
@@ -133,10 +133,10 @@ def inspector(
             journal=engine.journal,
             calls=engine.journal[_NEWEST],
             findings=list(engine.linter.findings)[_NEWEST],
-            rules=list(engine.rules),
+            faults=list(engine.faults),
             words=[word for word in TAG_WORDS if "<" not in word and "N" not in word],
-            rule_error=rule_error,
-            rule_text=rule_text,
+            fault_error=fault_error,
+            fault_text=fault_text,
             show_personal=show_personal,
             query="?personal=shown" if show_personal else "",
         )

@@ -12,14 +12,6 @@ from loanasync.sandbox.outcomes import ERRORS, Outcome, Response, decision_texts
 
 Body = Mapping[str, Any]
 
-# spec §7, domain errors
-DOMAIN: Mapping[str, str] = {
-    "nouser": "User not found",
-    "already": "User already evaluated for approval",
-    "noshop": "This sales point cannot apply for a loan",
-    "code": "Invalid fiscalCode.",
-}
-
 # Assumed: spec §4 says that all bodies are JSON objects. It does not show the response to other bodies.
 UNREADABLE = Response(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
@@ -51,7 +43,7 @@ class Responder:
     _validation: int
     _by_order: bool
 
-    def create(self, body: Body) -> Response:
+    def create(self, body: Body, outcome: Outcome) -> Response:
         """Create a request (spec §4.3). The shapes of payload and response are assumed."""
         if errors := validation.body_errors(validation.CREATION, body):
             return self.rejected(errors)
@@ -59,11 +51,11 @@ class Responder:
         # Assumed: if each order is evaluated, a request can be created again for the next order.
         customer = self._customers.of(code)
         if not self._by_order and customer.order.approved is not None:
-            return self._error("already")
+            return ERRORS["already"]
         customer.created, customer.documents = True, False
         # An e-mail address is not a field of the creation, but a shop may send it.
-        tagged = "additional" in tag_of(body.get("email")).lower().split(".")
-        customer.additional_data_needed = tagged or body.get("additionalDataNeeded") is True
+        needed = outcome.additional or "additional" in tag_of(body.get("email")).lower().split(".")
+        customer.additional_data_needed = needed or body.get("additionalDataNeeded") is True
         return Response(201, {"fiscalCode": code, "additionalDataNeeded": customer.additional_data_needed})
 
     def approve(self, code: str, body: Body, outcome: Outcome, base_url: str) -> Response:
@@ -77,7 +69,7 @@ class Responder:
         if errors := errors or validation.requested_errors(outcome.invalid, validation.FIELDS["approve"]):
             return self.rejected(errors)
         if outcome.error is not None:
-            return self._error(outcome.error)
+            return ERRORS[outcome.error]
         wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
         order.approved = wanted == "approved"
         order.request = {**body, "instalments": validation.instalments_of(body, self._dialect)}
@@ -89,19 +81,19 @@ class Responder:
         """Accept documents (spec §4.3). Any object is accepted; the shape of the response is assumed."""
         customer = self._customers.of(code)
         if not customer.created:
-            return self._error("nouser")
+            return ERRORS["nouser"]
         customer.documents = True
         return Response(201, {"fiscalCode": code, "documents": "received"})
 
     def complete(self, code: str, body: Body, outcome: Outcome) -> Response:
         """Save the user data (spec §4.2)."""
         if not validation.is_fiscal_code(code):
-            return self._error("code")
+            return ERRORS["code"]
         customer = self._customers.of(code)
         if not customer.created:
-            return self._error("nouser")
+            return ERRORS["nouser"]
         if outcome.error in _ERRORS_OF_COMPLETION:
-            return self._error(outcome.error)
+            return ERRORS[outcome.error]
         if not customer.documents:
             # spec §4.2: documents must be uploaded first. The response without documents is assumed.
             return self.rejected({"documents": [validation.BLANK_IN_ITALIAN]})
@@ -111,13 +103,13 @@ class Responder:
         customer.user_data = dict(body)
         return Response(200, body, saved=True)  # spec §4.2: "returns these same fields"
 
-    def error_from_rule(self, operation: str, chosen: Outcome) -> Response | None:
-        """Return the error that a rule chose for this call, in any state of the customer; None for no error.
+    def error_of_fault(self, operation: str, chosen: Outcome) -> Response | None:
+        """Return the error that a fault chose for this call, in any state of the customer; None for no error.
 
         The error of a tag is returned by `approve` and `complete`, after their checks.
         """
         if chosen.error is not None:
-            return self._error(chosen.error)
+            return ERRORS[chosen.error]
         errors = validation.requested_errors(chosen.invalid, validation.FIELDS[operation])
         return self.rejected(errors) if errors else None
 
@@ -125,20 +117,14 @@ class Responder:
         """Return the response to invalid fields (spec §7)."""
         return Response(self._validation, {"errors": errors})
 
-    def _error(self, name: str) -> Response:
-        """Return the response for an error: a word of a tag or rule, or another domain error."""
-        if name in ERRORS:
-            return ERRORS[name]
-        return Response(400, {"errors": {"domain": [DOMAIN[name]]}})
-
     def _not_approvable(self, customer: Customer, code: str) -> Response:
         if customer.created:
             # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
-            return self._error("already")
+            return ERRORS["already"]
         if validation.is_fiscal_code(code):
-            return self._error("nouser")
+            return ERRORS["nouser"]
         if self._dialect == "civic_number":  # spec §7: in one approval description; assumed to be this one
-            return self._error("code")
+            return ERRORS["code"]
         return self.rejected({"fiscalCode": [validation.INVALID_FISCAL_CODE]})
 
     def _decision(self, order: Order, code: str, outcome: Outcome, base_url: str) -> dict[str, Any]:
@@ -156,12 +142,6 @@ class Responder:
         }
         if sent.get("paymentDayOfMonth") is not None:
             decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: an integer here
-        if order.approved:
-            url = f"{base_url}/apply/{order.page}#token={secrets.token_urlsafe(12)}"
-            decision["redirectUrl"] = url
-        return {name: value for name, value in decision.items() if name not in outcome.without}
-
-
-def is_already_evaluated(response: Response) -> bool:
-    """Return whether a response means "already evaluated"."""
-    return response.body.get("errors") == {"domain": [DOMAIN["already"]]}
+        if order.approved and outcome.redirect:
+            decision["redirectUrl"] = f"{base_url}/apply/{order.page}#token={secrets.token_urlsafe(12)}"
+        return decision

@@ -16,10 +16,10 @@ from loanasync._public import LazyModule
 from loanasync.sandbox import safety
 from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine
+from loanasync.sandbox.faults import Faults
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
 from loanasync.sandbox.responder import Responder
-from loanasync.sandbox.rules import Operation, Rule, Rules, fault_list
 from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
@@ -38,7 +38,7 @@ class Sandbox:
     """A local HTTP server that implements the service of the specification.
 
     Use it as an async context manager in a running event loop, or with `in_thread`.
-    Customers, calls, findings and rules stay available after a stop.
+    Customers, calls, findings and faults stay available after a stop.
 
     Args:
         host: Address to listen on; a loopback address, unless `allow_remote` is True.
@@ -48,8 +48,8 @@ class Sandbox:
         dialect: Accept only one description of the approval, ``street_number`` or ``civic_number``; None
             accepts both.
         state: Path of an SQLite file that stores the customers; None keeps them in memory.
-        faults: Rules in the form ``[operation=]words[:rate[:phase]]``, such as ``500:0.1:after``.
-        seed: Seed of the rules' random choices. The same seed gives the same outcomes.
+        faults: Faults for `fault`, such as ``500after:0.1``.
+        seed: Seed of the faults' random choices. The same seed gives the same outcomes.
         journal: Number of calls to keep.
         customers: Number of customers to remember. When there are more, the oldest are forgotten.
         shop_url: URL or path of the link "Back to the shop" on the customer's page; None shows no link.
@@ -118,17 +118,14 @@ class Sandbox:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._address = ""
-        rules = Rules(seed)
-        for text in fault_list(faults):
-            rules.add_text(text)
         if state is not None and str(state) in ("", ":memory:"):
             # SQLite would use a temporary database.
             raise ValueError(f"state {str(state)!r} is not a file: pass a path, or omit it to store nothing")
         known = Customers(customers, None if state is None else SqliteStore(state))
         by_order = evaluates == "order"
         responder = Responder(known, dialect, refusal, validation, by_order)
-        linter = Linter(auth_token)
-        self._engine = Engine(known, rules, linter, Journal(journal), responder, by_order=by_order)
+        linter, all_faults = Linter(auth_token), Faults(faults, seed)
+        self._engine = Engine(known, all_faults, linter, Journal(journal), responder, by_order=by_order)
 
     @property
     def base_url(self) -> str:
@@ -151,71 +148,44 @@ class Sandbox:
         """The misuses of the protocol that were found, oldest first."""
         return list(self._engine.linter.findings)
 
-    def on(
-        self,
-        operation: Operation | None = None,
-        *,
-        fiscal_code: str | None = None,
-        call: int | None = None,
-        rate: float = 1.0,
-    ) -> Rule:
-        """Add a rule for some calls and return it; `Rule.respond` sets the response.
+    def fault(self, text: str, fiscal_code: str | None = None) -> None:
+        """Set the outcome of some calls.
 
-        If several rules match a call, the newest one applies. A rule takes precedence over the e-mail tag; a
-        rule of faults and delays only keeps the decision of the tag.
+        If several faults match a call, the newest one applies. A fault takes precedence over the e-mail tag,
+        but one of a lost connection or a delay keeps the decision of the tag.
 
         Args:
-            operation: create_request, approve, upload_documents or complete; None for any.
+            text: The fault as ``[operation=]words[:rate]``: the operation of the calls, by default any; words
+                as in an e-mail tag; the share of the calls, from 0 to 1. The choice depends on the sandbox's
+                seed, the customer and the number of the call only.
             fiscal_code: Fiscal code of the customer; None for any.
-            call: Number of the call among the customer's calls of the operation, from 1; None for every call.
-            rate: Share of the calls to choose, from 0 to 1. The choice depends on the sandbox's seed, the
-                customer and the call number only.
 
         Raises:
             TypeError: An argument has the wrong type; the message names it.
             ValueError: An argument is not valid; the message names it.
 
         Example:
-            >>> rule = Sandbox().on(operation="approve", call=2).respond(500, phase="after")
-            >>> rule.outcome.name
-            '500after'
+            >>> sandbox.fault("approve=refused", fiscal_code)
+            >>> run(client.approve(fiscal_code, request)).approved
+            False
         """
-        if fiscal_code is not None:
-            fiscal_code = normalize_fiscal_code(fiscal_code)
+        code = None if fiscal_code is None else normalize_fiscal_code(fiscal_code)
         with self._engine.lock:
-            return self._engine.rules.add(operation=operation, fiscal_code=fiscal_code, call=call, rate=rate)
+            self._engine.faults.add(text, code)
+            self._engine.notify()
 
-    def off(self, rule: Rule = _OMITTED) -> None:
-        """Remove one rule; without an argument, remove all rules.
-
-        Args:
-            rule: A rule of this sandbox. None is an error, so that a missing rule does not remove all rules.
-
-        Raises:
-            TypeError: The argument is not a rule.
-            ValueError: The rule is not active: it was removed before, or belongs to another sandbox.
+    def clear_faults(self) -> None:
+        """Remove all faults, also those of ``faults=``.
 
         Example:
-            >>> rule = sandbox.on().respond(503)
-            >>> len(sandbox.rules)
-            1
-            >>> sandbox.off(rule)
-            >>> sandbox.rules
-            []
+            >>> sandbox.clear_faults()
         """
         with self._engine.lock:
-            if rule is _OMITTED:
-                self._engine.rules.clear()
-            else:
-                self._engine.rules.remove(rule)
-
-    @property
-    def rules(self) -> list[Rule]:
-        """The active rules, newest first. `Rule.matched` is the number of calls that a rule matched."""
-        return list(self._engine.rules)
+            self._engine.faults.clear()
+            self._engine.notify()
 
     def reset(self, fiscal_code: str = _OMITTED) -> None:
-        """Remove one customer; without an argument, remove all customers, calls, findings and rules.
+        """Remove one customer; without an argument, remove all customers, calls, findings and faults.
 
         Args:
             fiscal_code: Fiscal code of the customer. None is an error, so that a missing code does not remove
@@ -256,7 +226,7 @@ class Sandbox:
             return self._engine.customers.snapshot()
 
     def restore(self, snapshot: Mapping[str, str]) -> None:
-        """Replace all customers by those of a snapshot. Journal, findings and rules stay.
+        """Replace all customers by those of a snapshot. Journal, findings and faults stay.
 
         Args:
             snapshot: The value that `snapshot` returned.
@@ -368,7 +338,7 @@ class Sandbox:
         return self
 
     async def stop(self) -> None:
-        """Stop the server. Customers, journal, findings and rules stay available; `start` can follow.
+        """Stop the server. Customers, journal, findings and faults stay available; `start` can follow.
 
         Example:
             >>> other = run(Sandbox().start())

@@ -17,7 +17,7 @@ from attrs import evolve, field, frozen
 from yarl import URL
 
 from loanasync.sandbox.engine import Call, Delivery, Engine
-from loanasync.sandbox.outcomes import DENIED, FAULTS, Response
+from loanasync.sandbox.outcomes import ERRORS, FAULTS, Response
 from loanasync.sandbox.responder import UNREADABLE
 from loanasync.sandbox.safety import HINT, looks_like_production
 
@@ -95,7 +95,7 @@ class Service:
         if hint := self._credentials_error(request):
             if hint == HINT:
                 call.findings += ("production-token",)
-            return evolve(DENIED, headers={"X-Sandbox-Hint": hint})
+            return evolve(ERRORS["forbidden"], headers={"X-Sandbox-Hint": hint})
         try:
             raw = await request.read()
         except web.HTTPRequestEntityTooLarge:

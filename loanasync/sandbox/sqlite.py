@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _APPLICATION_ID = 0x4C4F414E  # "LOAN" in ASCII
-_VERSION = 3
+_VERSION = 4
 
 
 class StateFileError(ValueError):

@@ -208,7 +208,7 @@ def is_fiscal_code(value: object) -> bool:
 
 
 def requested_errors(names: Iterable[str], fields: Mapping[str, Field]) -> Errors:
-    """Return the errors of blank values for the named fields, as requested by a tag or rule."""
+    """Return the errors of blank values for the named fields, as requested by a tag or a fault."""
     return {name: [fields[name].check(None) or FORMAT] for name in names if name in fields}
 
 

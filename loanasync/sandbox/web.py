@@ -69,7 +69,7 @@ class Web:
             "/_sandbox/health": self._health,
             "/_sandbox/journal.jsonl": self._journal,
             "/_sandbox/findings.json": self._findings,
-            "/_sandbox/faults": self._to_inspector,  # a reload after a rule with an error
+            "/_sandbox/faults": self._to_inspector,  # a reload after a fault with an error
         }
         for path, handler in reading.items():
             app.router.add_get(path, self._guarded(handler), allow_head=handler != self._events)
@@ -228,17 +228,18 @@ class Web:
         return any(map(customers.forget, codes))
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
-        text = (await read_form(request, "rule")).get("rule", "").strip()
+        text = (await read_form(request, "fault")).get("fault", "").strip()
         try:
             with self._engine.lock:
-                self._engine.rules.add_text(text)
+                self._engine.faults.add(text)
+                self._engine.notify()
         except ValueError as error:
             page = pages.inspector(
                 self._engine,
                 self._shop_id,
                 show_personal=_wants_personal(request),
-                rule_error=str(error),
-                rule_text=text,
+                fault_error=str(error),
+                fault_text=text,
             )
             if page is None or not _is_browser(request):
                 raise web.HTTPBadRequest(text=str(error)) from None
@@ -248,7 +249,8 @@ class Web:
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
         await read_form(request)
         with self._engine.lock:
-            self._engine.rules.clear()
+            self._engine.faults.clear()
+            self._engine.notify()
         raise _after_change(request, _INSPECTOR)
 
 

@@ -123,7 +123,7 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
     asyncio.get_running_loop().set_debug(True)
     with searched() as captured:
         async with Sandbox(auth_token=TOKEN) as sandbox:
-            rule = sandbox.on(fiscal_code=CODE, operation="complete", call=9).respond(500)
+            sandbox.fault("complete=500:0", CODE)
             async with sandbox.client(**captured.providers) as client, aiohttp.ClientSession() as session:
                 await walk(client, captured, tag)
                 # Misuse that the sandbox reports.
@@ -137,7 +137,7 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
             assert journal.calls(fiscal_code=CODE)
             captured.journal += [journal.to_jsonl(), repr(journal), *failed_assertions(sandbox)]
             captured.journal += [f"{each!r} {each}" for each in (*journal, *sandbox.findings, *journal[:2])]
-            captured.values += [sandbox, rule, sandbox.rules, sandbox.snapshot(), sandbox._engine, client]
+            captured.values += [sandbox, *sandbox._engine.faults, sandbox.snapshot(), sandbox._engine, client]
 
 
 def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:

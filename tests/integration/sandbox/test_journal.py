@@ -25,7 +25,6 @@ PERSONAL = (CODE, "Prova", "Anna", "anna@example.com", "3330000000", "Via Prova"
         ({"body": {"amount": 45_001}}, []),
         ({"body": {"zeroInterestRate": True}}, []),
         ({"fault": "500before"}, [2]),
-        ({"fault": "418before"}, []),
         ({"findings": "approve-before-create"}, [4]),
         ({"findings": ["approve-before-create"]}, [4]),
     ],

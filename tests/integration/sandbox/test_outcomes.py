@@ -118,7 +118,7 @@ async def test_fault_of_a_tag_occurs_once_in_each_call(raw: Raw, kind: str, phas
 
 async def test_reset_fault_sends_a_tcp_reset(raw: Raw) -> None:
     """Without it, the connection ends in order, and clients report another error."""
-    raw.sandbox.on("create_request").respond("reset")
+    raw.sandbox.fault("create_request=reset")
     url = URL(raw.sandbox.base_url)
     body = json.dumps({"fiscalCode": CODE})
     head = f"POST /api/shops/sandbox-shop/requests HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {TOKEN}\r\n"

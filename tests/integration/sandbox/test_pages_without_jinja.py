@@ -53,8 +53,8 @@ async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: st
         assert len((await send("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
         for path in ("/_sandbox/findings.json", "/_sandbox/style.css"):
             await send("GET", path, 200)
-        assert "did you mean +refused" in await send("POST", "/_sandbox/faults", 400, rule="refuse")
-        await send("POST", "/_sandbox/faults", 303, rule="create_request=500")
+        assert "did you mean +refused" in await send("POST", "/_sandbox/faults", 400, fault="refuse")
+        await send("POST", "/_sandbox/faults", 303, fault="create_request=500")
         await send("POST", REQUESTS, 500, {"fiscalCode": CODE})
         await send("POST", "/_sandbox/reset", 303)
         await send("POST", REQUESTS, 201, {"fiscalCode": CODE})

@@ -99,7 +99,7 @@ async def test_problems_are_reported_in_fastapi_shape_without_input(
 async def test_required_additional_data_are_reported_and_then_sent(
     api: httpx.AsyncClient, sandbox: Sandbox
 ) -> None:
-    sandbox.on("create_request").respond(201, {"additionalDataNeeded": True}, phase="after")
+    sandbox.fault("create_request=additional")
     response = await api.post("loan", json=BODY)
     assert response.status_code == 422
     assert ["body", "additional", "salary"] in [each["loc"] for each in response.json()["detail"]]

@@ -48,7 +48,7 @@ def test_unknown_word_suggests_the_nearest(words: str, nearest: str) -> None:
     "words",
     [
         *("approved.refused", "already.nouser", "500after.resetafter", "civic.street", "slow10.slow20"),
-        "emptyafter.garbage",
+        *("emptyafter.garbage", "refused.conflict"),
     ],
 )
 def test_contradictory_words_are_rejected(words: str) -> None:
@@ -65,7 +65,7 @@ def test_faults_before_processing_keep_order_and_count() -> None:
     assert [outcome.fault_for(turn) for turn in range(5)] == ["500", "500", "reset", "hang", None]
 
 
-def test_fault_without_count_is_endless_in_rules_and_single_in_tags() -> None:
+def test_fault_without_count_is_endless_in_faults_and_single_in_tags() -> None:
     assert parse_words("reset", every_call=True).fault_for(99) == "reset"
     assert parse_words("reset").fault_for(1) is None
     assert parse_words("resetx2", every_call=True).fault_for(2) is None
