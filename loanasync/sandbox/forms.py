@@ -1,14 +1,9 @@
-"""Parsing of forms and queries sent to the sandbox; each field must be known and given once."""
-
-import json
-from collections.abc import Mapping
-from contextlib import suppress
+"""Parsing of forms sent to the sandbox; each field must be known and given once."""
 
 from aiohttp import web
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _QUERY = ("personal",)  # whether a page shows personal data
-JSON_FILTERS = ("number", "status", "evaluated")  # their values are written as in JSON: 500, null or true
 
 
 async def read_form(request: web.Request, *known: str) -> dict[str, str]:
@@ -38,20 +33,3 @@ async def read_form(request: web.Request, *known: str) -> dict[str, str]:
         )
         raise web.HTTPBadRequest(text=f"unexpected body or field: send {wanted}")
     return fields
-
-
-def read_filters(query: Mapping[str, str]) -> dict[str, object]:
-    """Return the criteria for `Journal.calls` from a query.
-
-    Raises:
-        ValueError: A filter is repeated.
-    """
-    criteria: dict[str, object] = {}
-    for name, text in query.items():
-        if name in criteria:
-            raise ValueError(f"filter {name!r} is given twice: send one request for each value")
-        criteria[name] = text
-        if name in JSON_FILTERS:
-            with suppress(ValueError):  # `calls` reports the wrong type
-                criteria[name] = json.loads(text)
-    return criteria

@@ -5,8 +5,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from attrs import define, field, fields
 
@@ -87,104 +86,63 @@ class JournalEntry:
         return f"{self!r}{broken}{customer}, {self.elapsed * 1000:.1f} ms"
 
 
-# By criterion. The criterion `body` is compared with the body of the request.
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    **{each.name: (each.type,) for each in fields(JournalEntry) if isinstance(each.type, type)},
-    "at": (int, float),
-    "elapsed": (int, float),
-    "status": (int, type(None)),
-    "body": (Mapping,),
-    "response": (Mapping,),
-    "findings": (tuple,),
-}
 _KNOWN_VALUES: Mapping[str, Iterable[str]] = {
     "operation": OPERATIONS,
     "findings": RULES,
     "fault": FAULT_NAMES,
 }
+_TYPES = {"number": (int,), "status": (int, type(None)), "evaluated": (bool,), "body": (dict,)}
+_CRITERIA = ("body", *(each.name for each in fields(JournalEntry) if each.name != "request"))
 _PERSONAL = ("fiscal_code", "response")
 _MAX_NEAREST = 3
 _POLL_INTERVAL = 0.005  # seconds
-_ABSENT = object()
 
 
-class Criteria:
-    """Expected values of a call's attributes and of fields of its request.
+def _validated(criteria: Mapping[str, Any]) -> dict[str, Any]:
+    """Return criteria in the form of the attributes of a call; see `Journal`.
 
-    Raises:
-        TypeError: An attribute does not exist or never has a value of that type.
-        ValueError: An operation, finding or fault does not exist.
+    A criterion that no call can meet is an error, because it would make `assert_never` pass.
     """
-
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self._attributes = {name: _validated(name, value) for name, value in wanted.items()}
-        self._body = cast("Mapping[str, Any]", self._attributes.pop("body", {}))
-
-    def matches(self, entry: JournalEntry) -> bool:
-        """Return True if a call meets the criteria."""
-        return next(self._differences(entry), None) is None
-
-    def nearest(self, entries: Sequence[JournalEntry]) -> str:
-        """Describe the calls that come closest to the criteria, with their differences."""
-        if not entries:
-            return "The journal has no calls."
-        missed = [(list(self._differences(entry)), entry) for entry in entries]
-        # Calls of another operation come last.
-        missed.sort(key=lambda each: (any(text.startswith("operation ") for text in each[0]), len(each[0])))
-        lines = [f"  {entry!r}: {'; '.join(texts)}" for texts, entry in missed if texts][:_MAX_NEAREST]
-        if not lines:
-            return "The journal has no other calls."
-        return "The closest calls:\n" + "\n".join(lines)
-
-    def __str__(self) -> str:
-        named = [
-            f"{name}={MASK if name in _PERSONAL else repr(value)}" for name, value in self._attributes.items()
-        ]
-        named += [f"body.{name}={_display(name, value)}" for name, value in self._body.items()]
-        return ", ".join(named) or "any criteria"
-
-    def _differences(self, entry: JournalEntry) -> Iterator[str]:
-        for name, wanted in self._attributes.items():
-            found = getattr(entry, name)
-            if name == "fiscal_code":
-                found = found.strip().upper()
-            if found != wanted:
-                personal = name in _PERSONAL
-                yield f"{name} differs" if personal else f"{name} is {found!r}, expected {wanted!r}"
-        sent = entry.request or {}
-        for name, wanted in self._body.items():
-            found = sent.get(name, _ABSENT)
-            if found is _ABSENT:
-                yield f"body.{name} is missing"
-            elif found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-                shown, expected = _display(name, found), _display(name, wanted)
-                personal = MASK in (shown, expected)
-                yield f"body.{name} differs" if personal else f"body.{name} is {shown}, expected {expected}"
-
-
-def _validated(name: str, value: object) -> object:
-    if name not in _TYPES:
-        raise TypeError(f"unknown criterion {name!r}, did you mean {nearest(name, _TYPES)!r}?")
-    if name == "findings":
-        value = (value,) if isinstance(value, str) else tuple(cast("Iterable[str]", value))
-    types = _TYPES[name]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        wanted = " or ".join("None" if each is type(None) else each.__name__ for each in types)
-        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
-    if name in ("fiscal_code", "method"):
-        return str(value).strip().upper()  # the form in which clients send them
-    if name in _KNOWN_VALUES:
-        # A misspelt name would make `assert_never` pass. An empty name means no fault, or another path.
-        for each in value if isinstance(value, tuple) else (value,):
-            if each not in ("", *_KNOWN_VALUES[name]):
+    wanted = dict(criteria)
+    for name, value in criteria.items():
+        if name not in _CRITERIA:
+            raise TypeError(f"unknown criterion {name!r}, did you mean {nearest(name, _CRITERIA)!r}?")
+        types = _TYPES.get(name, (type(value),))
+        if type(value) not in types:
+            names = " or ".join("None" if each is type(None) else each.__name__ for each in types)
+            raise TypeError(f"{name} must be {names}, not {type(value).__name__}")
+        if name in ("fiscal_code", "method"):
+            wanted[name] = value.strip().upper()  # the form in which clients send them
+        if name == "findings":
+            wanted[name] = (value,) if isinstance(value, str) else tuple(value)
+        for each in wanted[name] if name == "findings" else (value,):
+            # An empty name means no fault, or another path.
+            if name in _KNOWN_VALUES and each not in ("", *_KNOWN_VALUES[name]):
                 near = nearest(each, _KNOWN_VALUES[name])
                 raise ValueError(f"unknown {name} {each!r}, did you mean {near!r}?")
-    return value
+    return wanted
 
 
-def _display(name: str, value: object) -> str:
-    shown = masked_value(name, value)
-    return MASK if shown == MASK else repr(shown)
+def _differences(entry: JournalEntry, wanted: Mapping[str, Any]) -> list[str]:
+    """Return the names of the criteria that a call does not meet."""
+    found = {name: getattr(entry, name) for name in wanted if name != "body"}
+    found |= {"fiscal_code": entry.fiscal_code.strip().upper()}
+    names = [name for name, value in wanted.items() if name != "body" and found[name] != value]
+    sent = entry.request or {}
+    for name, value in wanted.get("body", {}).items():
+        if name not in sent or (type(sent[name]), sent[name]) != (type(value), value):
+            names.append(f"body.{name}")
+    return names
+
+
+def _described(wanted: Mapping[str, Any]) -> str:
+    texts = [
+        f"{name}={MASK if name in _PERSONAL else repr(value)}"
+        for name, value in wanted.items()
+        if name != "body"
+    ]
+    texts += [f"body.{name}={masked_value(name, value)}" for name, value in wanted.get("body", {}).items()]
+    return ", ".join(texts) or "any criteria"
 
 
 class Journal(Sequence[JournalEntry]):
@@ -258,8 +216,8 @@ class Journal(Sequence[JournalEntry]):
             TypeError: A criterion is unknown, or its value has the wrong type.
             ValueError: A criterion has a value that no call can have.
         """
-        wanted = Criteria(criteria)
-        return [entry for entry in self if wanted.matches(entry)]
+        wanted = _validated(criteria)
+        return [entry for entry in self if not _differences(entry, wanted)]
 
     def to_jsonl(self, **criteria: Any) -> str:
         """Return the matching calls in JSON Lines format, with personal data masked.
@@ -268,23 +226,6 @@ class Journal(Sequence[JournalEntry]):
             criteria: See `Journal`.
         """
         return "".join(json.dumps(entry.masked()) + "\n" for entry in self.calls(**criteria))
-
-    def write_jsonl(self, file: str | Path, **criteria: Any) -> None:
-        """Write the result of `to_jsonl` to a file in UTF-8.
-
-        Args:
-            file: Path of the file. An existing file is overwritten.
-            criteria: See `Journal`.
-
-        Example:
-            >>> from pathlib import Path
-            >>> from tempfile import TemporaryDirectory
-            >>> with TemporaryDirectory() as folder:
-            ...     sandbox.journal.write_jsonl(f"{folder}/journal.jsonl")
-            ...     len(Path(folder, "journal.jsonl").read_text().splitlines())
-            1
-        """
-        Path(file).write_text(self.to_jsonl(**criteria), encoding="utf-8")
 
     def assert_once(self, **criteria: Any) -> JournalEntry:
         """Assert that exactly one call matches the criteria, and return it.
@@ -296,15 +237,11 @@ class Journal(Sequence[JournalEntry]):
             AssertionError: No call matches, or several do. The message lists the closest calls.
             RuntimeError: The journal has already dropped calls.
         """
-        wanted = Criteria(criteria)
-        self._require_complete()
         found = self.calls(**criteria)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            lines = "\n".join(f"  {entry!r}" for entry in found)
-            raise AssertionError(f"{len(found)} calls with {wanted}, expected one:\n{lines}")
-        raise AssertionError(f"no call with {wanted}, expected one. {wanted.nearest(list(self))}")
+        self._require_complete()
+        if len(found) != 1:
+            raise AssertionError(self._mismatch(found, criteria, "one"))
+        return found[0]
 
     def assert_never(self, **criteria: Any) -> None:
         """Assert that no call matches the criteria.
@@ -318,8 +255,7 @@ class Journal(Sequence[JournalEntry]):
         """
         self._require_complete()
         if found := self.calls(**criteria):
-            lines = "\n".join(f"  {entry!r}" for entry in found)
-            raise AssertionError(f"{len(found)} calls with {Criteria(criteria)}, expected none:\n{lines}")
+            raise AssertionError(self._mismatch(found, criteria, "none"))
 
     async def wait_for(self, count: int = 1, *, timeout: float = 5.0, **criteria: Any) -> list[JournalEntry]:
         """Wait until `count` calls match the criteria, and return all matching calls.
@@ -375,11 +311,22 @@ class Journal(Sequence[JournalEntry]):
         if len(found) >= count:
             return found
         if time.monotonic() > until:
-            wanted = Criteria(criteria)
-            raise AssertionError(
-                f"{len(found)} calls with {wanted} in time, expected {count}. {wanted.nearest(list(self))}"
-            )
+            raise AssertionError(self._mismatch(found, criteria, f"{count} in time"))
         return None
+
+    def _mismatch(self, found: list[JournalEntry], criteria: Mapping[str, Any], expected: str) -> str:
+        """Return the message of a failed assertion, with the matching calls or those that come closest."""
+        wanted = _validated(criteria)
+        text = f"{len(found)} calls with {_described(wanted)}, expected {expected}"
+        if found:
+            return "\n".join([f"{text}:", *(f"  {entry!r}" for entry in found)])
+        if not self:
+            return f"{text}, no calls"
+        missed = [(_differences(entry, wanted), entry) for entry in self]
+        # Calls of another operation come last.
+        missed.sort(key=lambda each: ("operation" in each[0], len(each[0])))
+        lines = [f"  {entry!r}: {', '.join(names)}" for names, entry in missed[:_MAX_NEAREST]]
+        return "\n".join([f"{text}. The closest calls, and what differs:", *lines])
 
     def _require_complete(self) -> None:
         kept, total = len(self), self.total - self._cleared

@@ -12,7 +12,7 @@ from attrs import asdict, frozen
 
 from loanasync.sandbox import pages
 from loanasync.sandbox.engine import Call, Engine
-from loanasync.sandbox.forms import read_filters, read_form
+from loanasync.sandbox.forms import read_form
 from loanasync.sandbox.masking import pseudonym
 from loanasync.sandbox.service import ROUTES, base_url_of, host_of
 from loanasync.sandbox.validation import EXAMPLE
@@ -201,12 +201,8 @@ class Web:
     async def _health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})
 
-    async def _journal(self, request: web.Request) -> web.StreamResponse:
-        try:
-            lines = self._engine.journal.to_jsonl(**read_filters(request.query))
-        except (TypeError, ValueError) as error:
-            raise web.HTTPBadRequest(text=str(error)) from None
-        return _text(lines, "application/jsonl")
+    async def _journal(self, _: web.Request) -> web.StreamResponse:
+        return _text(self._engine.journal.to_jsonl(), "application/jsonl")
 
     async def _findings(self, _: web.Request) -> web.StreamResponse:
         return web.json_response([*map(asdict, self._engine.linter.findings)])

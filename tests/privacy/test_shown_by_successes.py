@@ -108,7 +108,7 @@ async def pages(sandbox: Sandbox, captured: Captured) -> None:
     paths += [f"_sandbox/calls/{entry.number}" for entry in sandbox.journal]
     own = [customer.order.page for _, customer in sandbox._engine.customers.items()]
     paths += [f"apply/{page}" for page in own if page]
-    paths += ["_sandbox/calls/9999", "apply/nobody", f"_sandbox/journal.jsonl?fiscal_code={code}"]
+    paths += ["_sandbox/calls/9999", "apply/nobody", f"_sandbox/journal.jsonl?{code}"]
     async with aiohttp.ClientSession(sandbox.base_url) as session:
         for path in paths:
             async with session.get(f"/{path}") as page:

@@ -74,7 +74,7 @@ async def calls(file: str) -> None:
             assert (await reader.read()).startswith(b"HTTP/1.0 200")
             writer.close()
         if file:
-            sandbox.journal.write_jsonl(file)
+            await asyncio.to_thread(Path(file).write_text, sandbox.journal.to_jsonl(), encoding="utf-8")
 
 
 async def call_and_log(call: Coroutine[Any, Any, object]) -> None:
