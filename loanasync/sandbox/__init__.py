@@ -3,18 +3,16 @@
 It shares no code with the SDK, so that a mistake in one is not hidden by the same mistake in the other.
 """
 
-from loanasync.sandbox.customers import Snapshot
+from loanasync.sandbox.customers import StateFileError
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Finding
 from loanasync.sandbox.server import Sandbox, serve
-from loanasync.sandbox.sqlite import StateFileError
 
 __all__ = [
     "Finding",
     "Journal",
     "JournalEntry",
     "Sandbox",
-    "Snapshot",
     "StateFileError",
     "serve",
 ]

@@ -1,15 +1,34 @@
-"""Customers of the sandbox and their states (spec §3); beyond a limit, the oldest are forgotten."""
+"""Customers of the sandbox, their states (spec §3), and the SQLite file that stores them."""
 
 import json
+import sqlite3
 from collections import OrderedDict
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from attrs import asdict, define, field
 
-from loanasync.sandbox.sqlite import SqliteStore, StateFileError
-
 _NOT_STORED = ("fault_turns", "was_removed")
+_APPLICATION_ID = 0x4C4F414E  # "LOAN" in ASCII
+_VERSION = 4
+
+
+class StateFileError(ValueError):
+    """The state file cannot be used: another sandbox has it open, or it is not a state file of a sandbox.
+
+    Example:
+        >>> from loanasync.sandbox import StateFileError
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "orders.csv")
+        ...     _ = file.write_text("this file has other contents")
+        ...     try:
+        ...         run(Sandbox(state=file).start())
+        ...     except StateFileError:
+        ...         print("choose another file")
+        choose another file
+    """
 
 
 @define(kw_only=True)
@@ -82,64 +101,72 @@ def normalize_fiscal_code(text: str) -> str:
     return text.strip().upper()
 
 
-class Snapshot(dict[str, str]):
-    """The state of all customers at one moment, from `Sandbox.snapshot` and for `Sandbox.restore`.
-
-    It is a mapping of fiscal codes to JSON. Its `repr` contains no personal data.
-
-    Example:
-        >>> sandbox.snapshot()
-        <Snapshot of 1 customer>
-    """
-
-    def __repr__(self) -> str:
-        return f"<Snapshot of {len(self)} customer{'' if len(self) == 1 else 's'}>"
-
-
 class Customers:
-    """The customers by fiscal code.
+    """The customers by fiscal code; beyond a limit, the oldest are forgotten.
 
     Args:
-        limit: Customers to remember. When there are more, the oldest are forgotten.
-        store: The file in which every change is saved; None keeps customers in memory only.
+        limit: Customers to remember.
+        file: SQLite file in which every change is saved; None keeps customers in memory only.
     """
 
-    def __init__(self, limit: int, store: SqliteStore | None = None) -> None:
+    def __init__(self, limit: int, file: str | Path | None = None) -> None:
         self.forgotten: int = 0
         self._limit = limit
-        self._store = store
+        self._file = None if file is None else Path(file).absolute()  # the working directory may change
+        self._database: sqlite3.Connection | None = None
         # An OrderedDict, because finding the first key of a dict is slow after many deletions at its start.
         self._by_code: OrderedDict[str, Customer] = OrderedDict()
-        self._is_newer = False  # than the store: customers changed while it was closed
 
     def open(self) -> None:
-        """Open the store and load its customers, or save the current ones if they are newer.
+        """Open and lock the file, and replace all customers by those in it.
 
         Raises:
-            StateFileError: The file cannot be used, or does not contain customers of a sandbox.
+            StateFileError: The file is not a state file of a sandbox, or another sandbox uses it.
         """
-        if self._store is None:
+        if self._file is None:
             return
-        stored = self._store.open()
-        if self._is_newer:
-            self._store.replace(self.snapshot())
-        else:
-            try:
-                self._replace_all(stored)
-            except ValueError:
-                raise StateFileError(
-                    "the state file does not contain customers of a sandbox: choose another file"
-                ) from None
-        self._is_newer = False
+        try:
+            # Other threads may use the connection, because the service's lock allows one at a time.
+            self._database = sqlite3.connect(
+                self._file, isolation_level=None, timeout=0, check_same_thread=False
+            )
+            stored = self._read(self._database)
+        except sqlite3.Error as error:
+            reason = "another sandbox uses it" if "locked" in str(error) else str(error)
+            message = f"state file {self._file} cannot be used: {reason}. Choose another file"
+            raise StateFileError(message) from None
+        except (TypeError, ValueError, AttributeError):
+            raise StateFileError(
+                f"{self._file} is not a state file of this version of the sandbox: choose another file"
+            ) from None
+        self._by_code = stored
+        self._forget_oldest()
+
+    def _read(self, database: sqlite3.Connection) -> OrderedDict[str, Customer]:
+        """Prepare the database and return its customers, oldest first."""
+        run = database.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")
+        [tables] = run("SELECT count(*) FROM sqlite_master").fetchone()
+        [application_id] = run("PRAGMA application_id").fetchone()
+        [version] = run("PRAGMA user_version").fetchone()
+        if tables and (application_id, version) != (_APPLICATION_ID, _VERSION):
+            raise ValueError("another kind of database")
+        # Writes survive a kill of the process. A power failure may lose the last writes.
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        run("BEGIN EXCLUSIVE")  # takes the exclusive lock, which is kept until `close`
+        run("CREATE TABLE IF NOT EXISTS customers (code TEXT PRIMARY KEY, record TEXT NOT NULL)")
+        run(f"PRAGMA application_id = {_APPLICATION_ID}")
+        run(f"PRAGMA user_version = {_VERSION}")
+        run("COMMIT")
+        rows = run("SELECT code, record FROM customers ORDER BY rowid")
+        return OrderedDict((code, _load_customer(record)) for code, record in rows)
 
     def close(self) -> None:
-        """Close the store; the customers stay in memory."""
-        if self._store is not None:
-            self._store.close()
-
-    @property
-    def _open_store(self) -> SqliteStore | None:
-        return self._store if self._store is not None and self._store.is_open else None
+        """Close the file; the customers stay in memory."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
     def items(self) -> list[tuple[str, Customer]]:
         """Return the fiscal codes and states of all created customers, oldest first."""
@@ -172,25 +199,14 @@ class Customers:
             self.forgotten += 1
 
     def save(self, code: str, customer: Customer) -> None:
-        """Write a created customer to the store; called before the response is sent."""
-        if customer.created and not customer.was_removed and (store := self._open_store):
-            store.put(code, _dump_customer(customer))
-
-    def snapshot(self) -> Snapshot:
-        """Return the current state of all created customers."""
-        return Snapshot({code: _dump_customer(customer) for code, customer in self.items()})
-
-    def restore(self, snapshot: Mapping[str, str]) -> None:
-        """Replace all customers by those of a snapshot.
-
-        Raises:
-            ValueError: The argument is not a snapshot. Nothing is changed.
-        """
-        self._replace_all(snapshot)
-        if store := self._open_store:
-            store.replace(self.snapshot())
-        else:
-            self._is_newer = True
+        """Write a created customer to the file; called before the response is sent."""
+        if customer.created and not customer.was_removed and self._database is not None:
+            # ASCII, because strings from JSON may contain unpaired surrogates.
+            record = json.dumps(asdict(customer, filter=lambda each, _: each.name not in _NOT_STORED))
+            self._database.execute(
+                "INSERT INTO customers VALUES (?1, ?2) ON CONFLICT (code) DO UPDATE SET record = ?2",
+                (code, record),
+            )
 
     def forget(self, code: str) -> bool:
         """Remove one customer; return False if no call named this fiscal code."""
@@ -198,26 +214,14 @@ class Customers:
         if customer is None:
             return False
         customer.was_removed = True
-        if store := self._open_store:
-            store.delete(code)
-        else:
-            self._is_newer = True
+        if self._database is not None:
+            self._database.execute("DELETE FROM customers WHERE code = ?", (code,))
         return True
 
-    def _replace_all(self, records: Mapping[str, str]) -> None:
-        try:
-            known = {code: _load_customer(record) for code, record in records.items()}
-        except (TypeError, ValueError, AttributeError):
-            raise ValueError("not a snapshot of a sandbox: pass the value that snapshot() returned") from None
-        for each in self._by_code.values():
-            each.was_removed = True
-        self._by_code = OrderedDict(known)
-        self._forget_oldest()
-
-
-def _dump_customer(customer: Customer) -> str:
-    # ASCII, because strings from JSON may contain unpaired surrogates.
-    return json.dumps(asdict(customer, filter=lambda each, _: each.name not in _NOT_STORED))
+    def clear(self) -> None:
+        """Remove all customers, also those of waiting calls."""
+        for code in self.codes():
+            self.forget(code)
 
 
 def _load_customer(record: str) -> Customer:

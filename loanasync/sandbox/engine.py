@@ -188,7 +188,7 @@ class Engine:
 
     def reset(self) -> None:
         """Remove all customers, faults, calls and findings."""
-        self.customers.restore({})
+        self.customers.clear()
         self.faults.clear()
         self.journal.clear()
         self.linter.findings.clear()

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 import webbrowser
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from html import escape
 from pathlib import Path
@@ -14,14 +14,13 @@ from aiohttp import web
 
 from loanasync._public import LazyModule
 from loanasync.sandbox import safety
-from loanasync.sandbox.customers import Customers, Snapshot, normalize_fiscal_code
+from loanasync.sandbox.customers import Customers, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.faults import Faults
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
 from loanasync.sandbox.responder import Responder
 from loanasync.sandbox.service import MAX_BODY, Service
-from loanasync.sandbox.sqlite import SqliteStore
 from loanasync.sandbox.web import Web
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Sandbox:
     """A local HTTP server that implements the service of the specification.
 
     Use it as an async context manager in a running event loop, or with `in_thread`.
-    Customers, calls, findings and faults stay available after a stop.
+    Calls, findings and faults stay available after a stop.
 
     Args:
         host: Address to listen on; a loopback address, unless `allow_remote` is True.
@@ -121,7 +120,7 @@ class Sandbox:
         if state is not None and str(state) in ("", ":memory:"):
             # SQLite would use a temporary database.
             raise ValueError(f"state {str(state)!r} is not a file: pass a path, or omit it to store nothing")
-        known = Customers(customers, None if state is None else SqliteStore(state))
+        known = Customers(customers, state)
         by_order = evaluates == "order"
         responder = Responder(known, dialect, refusal, validation, by_order)
         linter, all_faults = Linter(auth_token), Faults(faults, seed)
@@ -210,37 +209,6 @@ class Sandbox:
                 map(self._engine.customers.forget, (normalize_fiscal_code(fiscal_code), fiscal_code))
             ):
                 raise KeyError("unknown fiscal code: no call has named this customer since the last reset")
-            self._engine.notify()
-
-    def snapshot(self) -> Snapshot:
-        """Return the current state of all customers, for `restore`.
-
-        Example:
-            >>> before = sandbox.snapshot()
-            >>> decision = run(client.approve(fiscal_code, request))
-            >>> sandbox.restore(before)
-            >>> run(client.approve(fiscal_code, request)).approved
-            True
-        """
-        with self._engine.lock:
-            return self._engine.customers.snapshot()
-
-    def restore(self, snapshot: Mapping[str, str]) -> None:
-        """Replace all customers by those of a snapshot. Journal, findings and faults stay.
-
-        Args:
-            snapshot: The value that `snapshot` returned.
-
-        Raises:
-            ValueError: The argument is not a snapshot. Nothing is changed.
-
-        Example:
-            >>> sandbox.restore({})
-            >>> sandbox.snapshot()
-            <Snapshot of 0 customers>
-        """
-        with self._engine.lock:
-            self._engine.customers.restore(snapshot)
             self._engine.notify()
 
     def client(self, **options: Unpack["sdk.ClientOptions"]) -> "sdk.LoanClient":
@@ -338,7 +306,7 @@ class Sandbox:
         return self
 
     async def stop(self) -> None:
-        """Stop the server. Customers, journal, findings and faults stay available; `start` can follow.
+        """Stop the server. Journal, findings and faults stay available, and `start` can follow.
 
         Example:
             >>> other = run(Sandbox().start())

@@ -137,7 +137,8 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
             assert journal.calls(fiscal_code=CODE)
             captured.journal += [journal.to_jsonl(), repr(journal), *failed_assertions(sandbox)]
             captured.journal += [f"{each!r} {each}" for each in (*journal, *sandbox.findings, *journal[:2])]
-            captured.values += [sandbox, *sandbox._engine.faults, sandbox.snapshot(), sandbox._engine, client]
+            captured.values += [sandbox, *sandbox._engine.faults, sandbox._engine, client]
+            captured.values += [customer for _, customer in sandbox._engine.customers.items()]
 
 
 def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ BODY: dict[str, Any] = {
 }
 
 
+def codes(sandbox: Sandbox) -> list[str]:
+    """Return the fiscal codes of all created customers, oldest first."""
+    return [code for code, _ in sandbox._engine.customers.items()]
+
+
 class Raw:
     """Sends HTTP requests to a sandbox without the SDK."""
 

@@ -1,8 +1,7 @@
-"""Snapshots, resets and state files, also after a kill of the process and with resets in another thread."""
+"""Resets and state files, also after a kill of the process and with resets in another thread."""
 
 import asyncio
 import contextlib
-import json
 import os
 import sqlite3
 import threading
@@ -15,10 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync.sandbox import Sandbox
-from loanasync.sandbox.sqlite import SqliteStore, StateFileError
+from loanasync.sandbox import Sandbox, StateFileError
 from support.processes import sandbox_process
-from support.raw_shop import BODY, CODE, Raw
+from support.raw_shop import BODY, CODE, Raw, codes
 
 ALREADY = {"errors": {"domain": ["User already evaluated for approval"]}}
 OTHER = "TSTXYZ00A00A000B"
@@ -48,32 +46,30 @@ async def test_state_file_is_loaded_by_the_next_sandbox(
             await raw.approve(email="a+civic.500x2@example.com")
         _, approved = await raw.approve(email="a+civic.500x2@example.com")
         await raw("POST", f"/{CODE}/documents", {})
-        before = raw.sandbox.snapshot()
+        before = raw.sandbox._engine.customers.items()
     assert os.listdir() == []  # noqa: PTH208  (a list to compare)
     page = approved["redirectUrl"].partition("#")[0].rpartition("/")[2]
     async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as raw:
-        assert raw.sandbox.snapshot() == before
+        assert raw.sandbox._engine.customers.items() == before
         assert await raw.approve() == (400, ALREADY)
         assert (await raw("PATCH", f"/{CODE}", {"profession": "baker"}))[0] == 500, "its tag is stored, too"
         async with raw.session.get(f"{raw.sandbox.base_url}/apply/{page}") as response:
             assert response.status == 200
 
 
-async def test_restarted_sandbox_keeps_its_customers_and_loads_newer_ones(tmp_path: Path) -> None:
+async def test_restarted_sandbox_reads_its_file_again(tmp_path: Path) -> None:
     first, second = (Sandbox(state=tmp_path / "shop.sqlite") for _ in range(2))
     for sandbox, code in ((first, CODE), (second, OTHER)):
         async with serving(sandbox) as raw:
             await raw("POST", "", {"fiscalCode": code})
     async with first:
-        assert list(first.snapshot()) == [CODE, OTHER]
-    first.reset(CODE)
-    async with first:
-        assert list(first.snapshot()) == [OTHER]
+        assert codes(first) == [CODE, OTHER]
+        first.reset(CODE)
     async with serving(second) as raw:
-        assert list(second.snapshot()) == [OTHER], "the file was replaced by the state of the first"
+        assert codes(second) == [OTHER]
         await raw("POST", "", {"fiscalCode": CODE})
     async with first:
-        assert list(first.snapshot()) == [OTHER, CODE]
+        assert codes(first) == [OTHER, CODE]
 
 
 async def test_faults_of_a_tag_are_stored_and_others_are_not(tmp_path: Path) -> None:
@@ -93,7 +89,7 @@ async def test_unusable_state_file_is_rejected_and_unchanged(tmp_path: Path) -> 
     kept = foreign.read_bytes()
     for wrong, message in (
         (text, "file is not a database"),
-        (foreign, "not a state file of this sandbox"),
+        (foreign, "not a state file of this version"),
         (tmp_path / "nowhere" / "shop.sqlite", "unable to open"),
     ):
         with pytest.raises(StateFileError, match=message):
@@ -102,40 +98,18 @@ async def test_unusable_state_file_is_rejected_and_unchanged(tmp_path: Path) -> 
     async with Sandbox(state=file):
         with pytest.raises(StateFileError, match="another sandbox uses it"):
             await Sandbox(state=file).start()
-    store = SqliteStore(file)
-    store.open()
-    store.put(CODE, '{"name": "maybe"}')
-    store.close()
-    for _ in range(2):
-        with pytest.raises(StateFileError, match="does not contain customers of a sandbox"):
-            await Sandbox(state=file).start()
-    store.open()
-    store.delete(CODE)
-    store.close()
+    for record in ('{"name": "maybe"}', "[]", "nonsense", '{"orders": {"a": 1}}'):
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+            database.execute("REPLACE INTO customers VALUES (?, ?)", (CODE, record))
+        for _ in range(2):
+            with pytest.raises(StateFileError, match="not a state file of this version"):
+                await Sandbox(state=file).start()
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("DELETE FROM customers")
     with pytest.raises(OverflowError):
         await Sandbox(port=70_000, state=file).start()
     async with Sandbox(state=file):  # each failed start has released the file
         pass
-
-
-async def test_snapshot_can_be_restored_in_this_and_another_sandbox(raw: Raw, tmp_path: Path) -> None:
-    await raw.create()
-    created = raw.sandbox.snapshot()
-    assert (await raw.approve())[0] == 201
-    approved = raw.sandbox.snapshot()
-    raw.sandbox.restore(created)
-    assert (await raw.approve(email="a+refused@example.com"))[0] == 422
-    raw.sandbox.restore(approved)
-    assert str(approved) == "<Snapshot of 1 customer>"
-    for wrong in ({CODE: "nonsense"}, {CODE: "[]"}, {CODE: '{"name": 1}'}, {CODE: '{"orders": {"a": 1}}'}):
-        with pytest.raises(ValueError, match="pass the value that snapshot"):
-            raw.sandbox.restore(wrong)
-    assert await raw.approve() == (400, ALREADY), "the state is unchanged"
-    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as other:
-        other.sandbox.restore(json.loads(json.dumps(approved)))
-        assert await other.approve() == (400, ALREADY)
-    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as again:
-        assert await again.approve() == (400, ALREADY)
 
 
 async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:
@@ -152,7 +126,7 @@ async def test_one_customer_or_all_can_be_reset(tmp_path: Path) -> None:
         sandbox.fault("500")
         sandbox.reset()
         assert (len(sandbox.journal), sandbox.findings, [*sandbox._engine.faults]) == (0, [], [])
-        assert sandbox.snapshot() == {}
+        assert codes(sandbox) == []
         assert (await raw("POST", f"/{OTHER}", BODY))[1]["errors"]["domain"] == ["User not found"]
 
 
@@ -170,20 +144,20 @@ async def test_reset_of_an_unknown_code_is_an_error(
     await raw.create()
     with pytest.raises(error, match=message):
         raw.sandbox.reset(code)
-    assert list(raw.sandbox.snapshot()) == [CODE]
+    assert codes(raw.sandbox) == [CODE]
 
 
 async def test_oldest_customers_are_forgotten_beyond_the_limit(tmp_path: Path) -> None:
-    codes = [f"TSTXYZ00A00A00{number}A" for number in range(4)]
+    sent = [f"TSTXYZ00A00A00{number}A" for number in range(4)]
     async with serving(Sandbox(customers=3, state=tmp_path / "shop.sqlite")) as raw:
-        for code in codes:
+        for code in sent:
             await raw("POST", "", {"fiscalCode": code})
             await raw("POST", f"/{code}", BODY)
-        assert list(raw.sandbox.snapshot()) == codes[1:]
+        assert codes(raw.sandbox) == sent[1:]
         async with raw.session.get(f"{raw.sandbox.base_url}/_sandbox/") as page:
             assert "1 older customer forgotten" in await page.text()
     async with Sandbox(customers=2, state=tmp_path / "shop.sqlite") as sandbox:
-        assert list(sandbox.snapshot()) == codes[2:]
+        assert codes(sandbox) == sent[2:]
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -196,10 +170,10 @@ async def test_call_that_waits_during_a_reset_changes_nothing(tmp_path: Path, *,
             await asyncio.sleep(0)
         shop.sandbox.reset(*[CODE] * alone)
         assert (await waiting)[0] == 500
-        assert (shop.sandbox.snapshot(), shop.sandbox.findings) == ({}, [])
+        assert (codes(shop.sandbox), shop.sandbox.findings) == ([], [])
         assert shop.sandbox.journal.calls(operation="approve") == []
     async with Sandbox(state=tmp_path / "shop.sqlite") as again:
-        assert again.snapshot() == {}
+        assert codes(again) == []
 
 
 async def test_call_of_a_reset_customer_whose_shop_disconnects_is_not_saved(tmp_path: Path) -> None:
@@ -213,7 +187,7 @@ async def test_call_of_a_reset_customer_whose_shop_disconnects_is_not_saved(tmp_
         waiting.cancel()
         await asyncio.wait([waiting])
     async with Sandbox(state=tmp_path / "shop.sqlite") as again:
-        assert again.snapshot() == {}
+        assert codes(again) == []
 
 
 def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
@@ -240,7 +214,7 @@ def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
             resetting.result(30)
         assert found <= {201, 400, 500}, "a call that was reset while waiting is a 500"
         sandbox.reset()
-        assert (len(sandbox.journal), sandbox.snapshot(), sandbox.findings) == (0, {}, [])
+        assert (len(sandbox.journal), codes(sandbox), sandbox.findings) == (0, [], [])
         assert asyncio.run(send(CODE, 1)) == {201}
 
 
@@ -267,8 +241,8 @@ async def test_received_decision_survives_a_kill(tmp_path: Path) -> None:
             process.kill()
             await asyncio.gather(*workers)
     async with serving(Sandbox(state=file)) as raw:
-        remembered = {code: json.loads(record) for code, record in raw.sandbox.snapshot().items()}
-        assert {code: remembered[code]["orders"][""]["approved"] for code in statuses} == {
+        remembered = dict(raw.sandbox._engine.customers.items())
+        assert {code: remembered[code].order.approved for code in statuses} == {
             code: status == 201 for code, status in statuses.items()
         }
         assert await raw("POST", f"/{next(iter(statuses))}", BODY) == (400, ALREADY)
