@@ -69,7 +69,7 @@ def sandbox(
 ) -> None:
     """Run a sandbox of the service on this machine, until Ctrl-C.
 
-    Example: loanasync sandbox --port 8080 --fault 500after:0.1 --state shop.sqlite --open
+    Example: loanasync sandbox --port 8080 --fault 500after:0.1 --state shop.sqlite
     """
     from loanasync.sandbox.__main__ import main  # noqa: PLC0415  (its server is slow to import)
 

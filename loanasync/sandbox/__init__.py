@@ -6,7 +6,7 @@ It shares no code with the SDK, so that a mistake in one is not hidden by the sa
 from loanasync.sandbox.customers import StateFileError
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Finding
-from loanasync.sandbox.server import Sandbox, serve
+from loanasync.sandbox.server import Sandbox
 
 __all__ = [
     "Finding",
@@ -14,7 +14,6 @@ __all__ = [
     "JournalEntry",
     "Sandbox",
     "StateFileError",
-    "serve",
 ]
 
 for _name in __all__:  # show the public module in repr and documentation

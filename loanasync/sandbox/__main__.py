@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
-from loanasync.sandbox import Sandbox, serve
+from loanasync.sandbox import Sandbox
 
 _MODULE = "python -m loanasync.sandbox"
 
@@ -16,45 +17,46 @@ def parser_of(program: str = _MODULE) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Run a sandbox of the loan request approval service on this machine, until Ctrl-C.",
-        epilog=f"Example: {program} --port 8080 --fault 500after:0.1 --state shop.sqlite --open",
+        epilog=f"Example: {program} --port 8080 --fault 500after:0.1 --state shop.sqlite",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=int, default=0, help="port to listen on; 0, the default, selects a free port")
-    add("--shop-id", default="sandbox-shop", help="identifier of the shop")
-    add("--auth-token", default="sandbox-token", help="made-up token of the shop")
     add("--dialect", choices=["street_number", "civic_number"], help="accept one description only")
     add("--state", help="SQLite file that stores the customers")
-    many: Any = {"action": "append", "default": []}
     fault = "[operation=]words[:rate], such as 500after:0.1; can be repeated"
-    add("--fault", dest="faults", metavar="FAULT", help=fault, **many)
-    add("--seed", type=int, default=0, help="seed of the random choices of faults")
-    add("--journal", type=int, default=1000, help="number of calls to keep")
-    add("--customers", type=int, default=10_000, help="number of customers to remember")
+    add("--fault", dest="faults", metavar="FAULT", help=fault, action="append", default=[])
     add("--shop-url", help="URL of the link back to the shop")
     add("--allow-remote", action="store_true", help="allow access from other hosts, without access control")
-    add("--open", dest="open_page", action="store_true", help="open the inspector in the browser")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None, program: str = _MODULE) -> None:
-    """Parse the options, by default those of this process, and run the sandbox."""
-    start(**vars(parser_of(program).parse_args(arguments)))
-
-
-def start(*, open_page: bool, **options: Any) -> None:
-    """Run a sandbox until a signal stops it; exit with status 2 if it cannot start.
-
-    Args:
-        open_page: Open the inspector in the browser.
-        options: Other arguments of `Sandbox`.
-    """
+    """Run a sandbox until a signal stops it; exit with status 2 if it cannot start."""
+    options = vars(parser_of(program).parse_args(arguments))
     try:
-        asyncio.run(serve(Sandbox(**options), open_page=open_page))
+        asyncio.run(_serve(Sandbox(**options)))
     except (OSError, OverflowError, ValueError) as error:
         print(f"the sandbox cannot start: {error}", file=sys.stderr)  # noqa: T201  (output of the command)
         sys.exit(2)
+
+
+async def _serve(sandbox: Sandbox) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with sandbox:
+        print(  # noqa: T201  (output of the command)
+            f"sandbox ready at {sandbox.base_url}\n"
+            f"  shop id      {sandbox.shop_id}\n"
+            f"  X-Auth-Token {sandbox.auth_token}\n"
+            f"  inspector    {sandbox.base_url}/_sandbox/\n"
+            "stop it with Ctrl-C",
+            flush=True,
+        )
+        await ended.wait()
 
 
 if __name__ == "__main__":

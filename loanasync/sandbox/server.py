@@ -1,9 +1,7 @@
-"""`Sandbox`, the local service, and `serve`, which runs it until Ctrl-C."""
+"""`Sandbox`, the local service."""
 
 import asyncio
-import signal
 import threading
-import webbrowser
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from html import escape
@@ -353,34 +351,3 @@ class Sandbox:
             return escape(repr(self))
         address = escape(self._address)
         return f'Sandbox at {address}: <a href="{address}/_sandbox/" target="_blank">open the inspector</a>'
-
-
-async def serve(sandbox: Sandbox, *, open_page: bool = False) -> None:
-    """Run a sandbox until Ctrl-C or SIGTERM, and print its URL and credentials.
-
-    Args:
-        sandbox: A sandbox that is not running.
-        open_page: Open the inspector in the browser.
-
-    Raises:
-        OSError: The port is in use.
-        RuntimeError: The sandbox is already running.
-        StateFileError: The state file cannot be used.
-    """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
-            loop.add_signal_handler(number, ended.set)
-    async with sandbox:
-        print(  # noqa: T201  (output of the command)
-            f"sandbox ready at {sandbox.base_url}\n"
-            f"  shop id      {sandbox.shop_id}\n"
-            f"  X-Auth-Token {sandbox.auth_token}\n"
-            f"  inspector    {sandbox.base_url}/_sandbox/\n"
-            "stop it with Ctrl-C",
-            flush=True,
-        )
-        if open_page:
-            await asyncio.to_thread(webbrowser.open, f"{sandbox.base_url}/_sandbox/")
-        await ended.wait()

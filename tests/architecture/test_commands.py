@@ -8,7 +8,7 @@ from typer.main import get_command
 from loanasync.cli.app import app
 from loanasync.sandbox.__main__ import parser_of
 
-MOST = 53
+MOST = 47
 OF_THE_FRAMEWORK = {"help", "install_completion", "show_completion"}
 
 

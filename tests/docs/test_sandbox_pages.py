@@ -31,7 +31,7 @@ def test_sandbox_guide_lists_every_linter_rule() -> None:
 
 
 def test_sandbox_options_have_python_arguments() -> None:
-    options = {action.dest for action in parser_of()._actions} - {"help", "open_page"}
+    options = {action.dest for action in parser_of()._actions} - {"help"}
     assert options < set(inspect.signature(Sandbox).parameters)
     printed = run(None, "sandbox", "--help")
     for name in options - {"faults"}:  # given one by one, as --fault

@@ -88,7 +88,7 @@ MODULES = [("loanasync.sandbox",), ("loanasync", "sandbox")]
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_sandbox_serves_with_its_options_until_a_signal(command: tuple[str, ...], ending: str) -> None:
-    options = ("--shop-id", "my-shop", "--auth-token", "my-token", "--dialect", "street_number")
+    options = ("--host", "127.0.0.1", "--dialect", "street_number")
     with subprocess.Popen(
         [sys.executable, "-m", *command, *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None),
@@ -97,7 +97,7 @@ def test_sandbox_serves_with_its_options_until_a_signal(command: tuple[str, ...]
         try:
             ready = re.fullmatch(r"sandbox ready at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
             assert ready is not None
-            requests = f"{ready[1]}/api/shops/my-shop/requests"
+            requests = f"{ready[1]}/api/shops/sandbox-shop/requests"
             assert send(requests, {"fiscalCode": CODE})[0] == 201
             status, decision = send(f"{requests}/{CODE}", BODY)
             assert (status, decision["approved"]) == (201, True)
@@ -107,14 +107,14 @@ def test_sandbox_serves_with_its_options_until_a_signal(command: tuple[str, ...]
         finally:
             process.kill()
     assert (process.returncode, errors) == (0, "")
-    for line in ("my-shop", "my-token", "Ctrl-C"):
+    for line in ("sandbox-shop", "sandbox-token", "/_sandbox/", "Ctrl-C"):
         assert line in output
 
 
 def send(url: str, body: object) -> tuple[int, Any]:
     """Send a request with a blocking client."""
     request = urllib.request.Request(  # noqa: S310  (the URL of the sandbox)
-        url, data=json.dumps(body).encode(), headers={"X-Auth-Token": "my-token"}
+        url, data=json.dumps(body).encode(), headers={"X-Auth-Token": "sandbox-token"}
     )
     with urllib.request.urlopen(request) as response:  # noqa: S310  (the URL of the sandbox)
         return response.status, json.load(response)

@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ import pytest
 
 import loanasync
 from loanasync import LoanClient, Refused, RetryPolicy
-from loanasync.sandbox import Sandbox, serve
+from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from support.raw_shop import CODE, Raw
 
@@ -172,25 +169,6 @@ def ipv6_is_there() -> bool:
 async def test_ipv6_is_served(raw: Raw) -> None:
     async with Sandbox(host="::1") as sandbox, raw.session.get(f"{sandbox.base_url}/_sandbox/health") as page:
         assert (page.status, sandbox.base_url[:13]) == (200, "http://[::1]:")
-
-
-async def test_open_option_opens_the_inspector_without_blocking(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened: Future[str] = Future()
-
-    def browser(address: str) -> None:
-        with urllib.request.urlopen(address) as page:  # noqa: S310  (a local URL)
-            opened.set_result(address if page.status == 200 else "")
-
-    monkeypatch.setattr("webbrowser.open", browser)
-    sandbox = Sandbox()
-    serving = asyncio.ensure_future(serve(sandbox, open_page=True))
-    url = await asyncio.wait_for(asyncio.wrap_future(opened), 30)
-    assert url == f"{sandbox.base_url}/_sandbox/"
-    os.kill(os.getpid(), signal.SIGTERM)
-    await serving
-    assert f"inspector    {url}" in capsys.readouterr().out
 
 
 def test_sandbox_in_a_zip_file_shows_its_pages(tmp_path: Path) -> None:
