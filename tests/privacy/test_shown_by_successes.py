@@ -142,10 +142,14 @@ async def test_sandbox_calls_show_no_personal_data(tag: str) -> None:
 
 
 def test_demo_prints_no_personal_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_ANNA", CODE)
-    monkeypatch.setattr(demo, "_BRUNO", CODE[::-1])
-    monkeypatch.setattr(demo, "UserData", lambda **_: planted(UserData))
-    monkeypatch.setattr(demo, "_request", lambda _, tag, amount: attrs.evolve(tagged(tag), amount=amount))
+    codes = iter((CODE, CODE[::-1]))
+    monkeypatch.setattr(demo, "fiscal_code", lambda: next(codes))
+    monkeypatch.setattr(demo, "user_data", lambda: planted(UserData))
+
+    def request(tag: str = "approved", amount: int = 45_000) -> ApprovalRequest:
+        return attrs.evolve(tagged(tag), amount=amount)
+
+    monkeypatch.setattr(demo, "approval_request", request)
     printed = io.StringIO()
     with searched() as captured:
         asyncio.run(demo.run_demo(Console(file=printed, width=200)))
