@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from loanasync.sandbox.outcomes import UnknownTagError, decision_texts, parse_email, tag_of
-from loanasync.sandbox.validation import USER_DATA
+from loanasync.sandbox.validation import DOCUMENT_TYPES
 
 MASK = "***"
 _MESSAGES = ("error", "errors")  # spec §7
@@ -21,7 +21,7 @@ _FLAGS = frozenset({"approved", "zeroInterestRate", "additionalDataNeeded"})
 _TEXTS = {text for approved in (True, False) for text in decision_texts(approved=approved).values()}
 _WORDS = {
     "loanFinality": {"ecommerce_shop"},
-    "documentOfType": set(USER_DATA["documentOfType"].schema["enum"]),
+    "documentOfType": set(DOCUMENT_TYPES),
     "paymentDayOfMonth": {str(day) for day in range(1, 32)},
     # texts of the sandbox itself
     "documents": {"received"},

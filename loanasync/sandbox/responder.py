@@ -45,7 +45,7 @@ class Responder:
 
     def create(self, body: Body, outcome: Outcome) -> Response:
         """Create a request (spec §4.3). The shapes of payload and response are assumed."""
-        if errors := validation.body_errors(validation.CREATION, body):
+        if errors := validation.body_errors(validation.CREATION, body, ["fiscalCode"]):
             return self.rejected(errors)
         code = body["fiscalCode"]
         # Assumed: if each order is evaluated, a request can be created again for the next order.

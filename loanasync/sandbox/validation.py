@@ -1,22 +1,19 @@
 """Fields of the request bodies and their validation (spec §2, §4.3, §7, §8)."""
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import date
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 Errors = dict[str, list[str]]
 
 # spec §7
 BLANK = "This value should not be blank."
 CHOICE = "This value should be one of the available options."
-AMOUNT = "This value should be between 5000 and 1500000"
-INSTALMENTS = "The number of installments must be between 3 and 60"
 INVALID_FISCAL_CODE = "Invalid fiscal code"
-PRIVACY = "This value should be equal to 'true'."
-DATE = "Invalid date format"
 # Assumed: the specification has no message for a wrong format.
 FORMAT = "This value is not valid."
 # spec §7: on PATCH, messages may be localized, and the documented samples are in Italian. Wording assumed.
@@ -25,120 +22,96 @@ DATE_IN_ITALIAN = "Questo valore non è una data valida."
 CHOICE_IN_ITALIAN = "Questo valore dovrebbe essere una delle opzioni disponibili."
 TYPE_IN_ITALIAN = "Questo valore non è del tipo giusto."
 
-_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MONTH = "(0[1-9]|1[0-2])/[0-9]{4}"
-_SPACE = r"\s\x1c-\x1f\x85"  # `str.strip` removes more characters than \s matches in JSON Schema
 
-
-@frozen(kw_only=True)
+@frozen
 class Field:
     """A field of a request body.
 
     Args:
-        schema: JSON Schema of the accepted values.
+        accepts: Returns whether a value is accepted.
         wrong: Message for other values.
         blank: Message for a missing value or a blank text; empty for `wrong`.
-        required: Whether the field must be sent.
-        nullable: Whether null means "not sent".
-        also: Accepted values that the schema does not have.
-        has_days: Whether values are days, or may be if there is a pattern. Days must exist.
+        nullable: Whether the field may be null or missing.
     """
 
-    schema: Mapping[str, Any]
+    accepts: Callable[[Any], bool]
     wrong: str = FORMAT
     blank: str = ""
-    required: bool = True
     nullable: bool = False
-    also: tuple[str, ...] = ()
-    has_days: bool = False
 
     def check(self, value: object) -> str | None:
         """Return the message for a value; None if it is accepted. A missing field has the value None."""
-        if self._accepts(value) or (value is None and self.nullable):
+        if self.accepts(value) or (value is None and self.nullable):
             return None
         is_blank = value is None or (isinstance(value, str) and not value.strip())
         return (is_blank and self.blank) or self.wrong
 
-    def _accepts(self, value: object) -> bool:
-        schema = self.schema
-        if isinstance(value, str):
-            pattern = schema.get("pattern", f"^{_DAY.pattern}$" if self.has_days else "")
-            # `$` of Python also matches before a final line break.
-            is_matching = re.search(pattern.replace("$", r"\Z"), value) is not None
-            is_listed = schema["type"] == "string" and value in schema.get("enum", (value,))
-            return value in self.also or (is_listed and is_matching and (not self.has_days or _exists(value)))
-        if type(value) is int and schema["type"] == "integer":
-            return bool(schema["minimum"] <= value <= schema.get("maximum", value))
-        return type(value) is bool and schema["type"] == "boolean" and value is schema.get("const", value)
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
-def _exists(day: str) -> bool:
+def _is_flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_day(value: object) -> bool:
     try:
-        return not _DAY.fullmatch(day) or date.fromisoformat(day) is not None
+        return _matches("[0-9]{4}-[0-9]{2}-[0-9]{2}")(value) and date.fromisoformat(str(value)) is not None
     except ValueError:
         return False
 
 
-def _text(wrong: str = BLANK, **more: Any) -> Field:
-    return Field(schema={"type": "string", "pattern": f"[^{_SPACE}]"}, wrong=wrong, **more)
+def _matches(pattern: str) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
-def _matching(pattern: str, wrong: str = FORMAT, blank: str = BLANK, **more: Any) -> Field:
-    return Field(schema={"type": "string", "pattern": f"^{pattern}$"}, wrong=wrong, blank=blank, **more)
+_is_month = _matches("(0[1-9]|1[0-2])/[0-9]{4}")
 
 
-def _choice(*options: str, wrong: str = CHOICE, blank: str = BLANK, **more: Any) -> Field:
-    return Field(schema={"type": "string", "enum": [*options]}, wrong=wrong, blank=blank, **more)
+def _is_in(least: int, most: float) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
 
-def _integer(least: int, most: int | None, wrong: str, **more: Any) -> Field:
-    limits = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
-    return Field(schema={"type": "integer", **limits}, wrong=wrong, **more)
+def _choice(*options: str) -> Field:
+    return Field(lambda value: value in options, CHOICE, BLANK)
 
 
-def _boolean(wrong: str = FORMAT, **more: Any) -> Field:
-    return Field(schema={"type": "boolean"}, wrong=wrong, **more)
-
-
-FISCAL_CODE = _matching("[A-Z0-9]{16}", INVALID_FISCAL_CODE, "")  # assumed: 16 capital letters and digits
+_TEXT = Field(_is_text, BLANK)
+FISCAL_CODE = Field(_matches("[A-Z0-9]{16}"), INVALID_FISCAL_CODE)  # assumed: capital letters and digits
 
 # spec §4.3 does not show the fields of a creation. Spec §7 has messages for three of them, which are in no
-# table of inputs.
+# table of inputs. Assumed: only the fiscal code is required, and `privacy` may be the text "true".
 CREATION: Mapping[str, Field] = {
     "fiscalCode": FISCAL_CODE,
-    "privacy": Field(
-        schema={"type": "boolean", "const": True},
-        wrong=PRIVACY,
-        required=False,
-        also=("true",),  # assumed
-    ),
+    "privacy": Field(lambda value: value is True or value == "true", "This value should be equal to 'true'."),
     # Both date formats of the specification: MM/YYYY (§2.1) and YYYY-MM-DD (§2.2).
-    "actualJobEndingDate": _matching(f"({_MONTH}|{_DAY.pattern})", DATE, "", required=False, has_days=True),
-    "additionalDataNeeded": _boolean(required=False),
+    "actualJobEndingDate": Field(lambda value: _is_day(value) or _is_month(value), "Invalid date format"),
+    "additionalDataNeeded": Field(_is_flag),
 }
 
-_PHONE = f"[{_SPACE}]*([^+0{_SPACE}].*|0([^0].*)?)"  # it begins neither with + nor with 00
-_OPTIONAL: Any = {"required": False, "nullable": True}
+_OPTIONAL_TEXT = Field(_is_text, BLANK, nullable=True)
 # spec §2.1 and §8
 APPROVAL: Mapping[str, Field] = {
-    "amount": _integer(5_000, 1_500_000, AMOUNT),
-    "instalments": _integer(3, 60, INSTALMENTS),
-    "loanFinality": _text(),  # assumed: any purpose, as one description gives no values
-    "email": _matching(f"[^@{_SPACE}]+@[^@{_SPACE}]+"),  # assumed: anything around one @ is an address
-    "lastname": _text(),
-    "firstname": _text(),
-    "mobilePhone": _matching(_PHONE),  # spec §2.1: without the international prefix
-    "countryCallingCode": _text(**_OPTIONAL),
-    "city": _text(),
-    "address": _matching(f"[^,]*[^,{_SPACE}][^,]*"),  # spec §2.1: without commas
-    "province": _matching("[A-Z]{2}"),
-    "postalCode": _matching("[0-9]{5}"),
-    "streetNumber": _text(),  # assumed: more than the 5 digits of one description
+    "amount": Field(_is_in(5_000, 1_500_000), "This value should be between 5000 and 1500000"),
+    "instalments": Field(_is_in(3, 60), "The number of installments must be between 3 and 60"),
+    "loanFinality": _TEXT,  # assumed: any purpose, as one description gives no values
+    "email": Field(_matches(r"[^@\s]+@[^@\s]+"), blank=BLANK),  # assumed: anything around one @
+    "lastname": _TEXT,
+    "firstname": _TEXT,
+    # spec §2.1: without the international prefix, so it begins neither with + nor with 00
+    "mobilePhone": Field(_matches(r"\s*([^+0\s].*|0([^0].*)?)"), blank=BLANK),
+    "countryCallingCode": _OPTIONAL_TEXT,
+    "city": _TEXT,
+    "address": Field(lambda value: _is_text(value) and "," not in value, blank=BLANK),  # spec §2.1: no commas
+    "province": Field(_matches("[A-Z]{2}"), blank=BLANK),
+    "postalCode": Field(_matches("[0-9]{5}"), blank=BLANK),
+    "streetNumber": _TEXT,  # assumed: more than the 5 digits of one description
     "citizenship": _choice("italian", "Italian", "eu", "outside_eu"),  # both spellings of `italian`
-    "iban": _text(**_OPTIONAL),
-    "zeroInterestRate": _boolean(**_OPTIONAL),
-    "orderToken": _text(**_OPTIONAL),  # as in one description; the other requires it, whatever its spellings
-    "paymentDayOfMonth": _matching("([1-9]|[12][0-9]|3[01])", **_OPTIONAL),
+    "iban": _OPTIONAL_TEXT,
+    "zeroInterestRate": Field(_is_flag, nullable=True),
+    "orderToken": _OPTIONAL_TEXT,  # as in one description; the other requires it, whatever its spellings
+    "paymentDayOfMonth": Field(_matches("[1-9]|[12][0-9]|3[01]"), blank=BLANK, nullable=True),
 }
 
 # spec §2.1: required when additionalDataNeeded, which is not a field of this body, is true
@@ -146,32 +119,23 @@ ADDITIONAL: Mapping[str, Field] = {
     "residence": _choice(
         "rent", "home_ownership", "home_ownership_mortgage", "home_business", "with_relatives"
     ),
-    "residenceStartDate": _matching(_MONTH),
+    "residenceStartDate": Field(_is_month, blank=BLANK),
     "educationalQualification": _choice("middle_school", "diploma", "graduation", "master", "doctorate"),
     "children": _choice("0", "1", "2", "3", "4", "5+"),  # assumed: 0 is one of the options
     "salaryType": _choice("net-monthly", "gross-yearly"),
-    "salary": _integer(0, None, FORMAT, blank=BLANK),
+    "salary": Field(_is_in(0, math.inf), blank=BLANK),
 }
 
-_DATE = Field(schema={"type": "string", "format": "date"}, wrong=DATE_IN_ITALIAN, has_days=True)
+DOCUMENT_TYPES = ("identity_card", "driving_license", "passport")
 # spec §2.2: whether fields are mandatory is not shown. Assumed: all are optional.
 USER_DATA: Mapping[str, Field] = {
-    name: evolve(field, required=False)
-    for name, field in {
-        "documentOfType": _choice(
-            "identity_card", "driving_license", "passport", wrong=CHOICE_IN_ITALIAN, blank=""
-        ),
-        "documentCode": _text(BLANK_IN_ITALIAN),
-        "documentCity": _text(BLANK_IN_ITALIAN),
-        "documentIssueDate": _DATE,
-        "documentExpirationDate": _DATE,
-        "iban": _text(BLANK_IN_ITALIAN),
-        "politicallyExposed": _boolean(TYPE_IN_ITALIAN),
-        "usPerson": _boolean(TYPE_IN_ITALIAN),
-        "marketing": _boolean(TYPE_IN_ITALIAN),
-        "paymentDayOfMonth": _integer(1, 31, TYPE_IN_ITALIAN),
-        "profession": _text(BLANK_IN_ITALIAN),
-    }.items()
+    "documentOfType": Field(lambda value: value in DOCUMENT_TYPES, CHOICE_IN_ITALIAN),
+    **dict.fromkeys(
+        ("documentCode", "documentCity", "iban", "profession"), Field(_is_text, BLANK_IN_ITALIAN)
+    ),
+    **dict.fromkeys(("documentIssueDate", "documentExpirationDate"), Field(_is_day, DATE_IN_ITALIAN)),
+    **dict.fromkeys(("politicallyExposed", "usPerson", "marketing"), Field(_is_flag, TYPE_IN_ITALIAN)),
+    "paymentDayOfMonth": Field(_is_in(1, 31), TYPE_IN_ITALIAN),
 }
 
 # A valid approval of a made-up customer.
@@ -212,12 +176,14 @@ def requested_errors(names: Iterable[str], fields: Mapping[str, Field]) -> Error
     return {name: [fields[name].check(None) or FORMAT] for name in names if name in fields}
 
 
-def body_errors(fields: Mapping[str, Field], body: Mapping[str, Any]) -> Errors:
-    """Return the errors of a body, by field."""
+def body_errors(
+    fields: Mapping[str, Field], body: Mapping[str, Any], required: Container[str] = ()
+) -> Errors:
+    """Return the errors of a body, by field; of a missing field only if it is required."""
     return {
         name: [message]
         for name, field in fields.items()
-        if (field.required or name in body) and (message := field.check(body.get(name)))
+        if (name in required or name in body) and (message := field.check(body.get(name)))
     }
 
 
@@ -245,8 +211,6 @@ def approval_errors(body: Mapping[str, Any], dialect: str | None, *, additional:
         "streetNumber": street_number_of(body, dialect)[1],
         "instalments": instalments_of(body, dialect),
     }
-    wrong = body_errors(APPROVAL, known)
-    conditional = ADDITIONAL
-    if not additional:  # not required: check only the fields that were sent
-        conditional = {name: field for name, field in ADDITIONAL.items() if body.get(name) is not None}
-    return wrong | body_errors(conditional, body)
+    sent = ADDITIONAL if additional else [name for name in ADDITIONAL if body.get(name) is not None]
+    conditional = {name: ADDITIONAL[name] for name in sent}
+    return body_errors({**APPROVAL, **conditional}, known, {**APPROVAL, **conditional})
