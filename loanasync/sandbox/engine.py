@@ -1,12 +1,15 @@
-"""Processing of one call: choose its outcome and its fault, respond, and add it to the journal."""
+"""The service without HTTP: the responses to the four calls (spec §2, §3, §4, §7), faults and the journal."""
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from loanasync.sandbox import validation
 from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.faults import Faults, SetFault
 from loanasync.sandbox.journal import Journal, JournalEntry
@@ -19,14 +22,17 @@ from loanasync.sandbox.outcomes import (
     Outcome,
     Response,
     UnknownTagError,
+    decision_texts,
     parse_email,
+    tag_of,
 )
-from loanasync.sandbox.responder import Responder
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 _BODY_OMITTED = "(too large to keep)"
+_REFUSED_ABOVE = 1_000_000  # euro cents: a limit of the sandbox, so that a refusal is easy to get
+_FEE = 0.03  # assumed, so that netAmount differs from amount
+_ERRORS_OF_COMPLETION = ("forbidden", "nouser", "noshop")  # spec §4.2: it can fail with 400 or 403
+# spec §2.1, response: fields that are returned unchanged
+_ECHOED = [name for name in validation.ECHOED if name != "streetNumber"]
 
 
 @define(eq=False)
@@ -42,16 +48,11 @@ class Call:
     findings: tuple[str, ...] = ()
     outcome: Outcome = DEFAULT_OUTCOME
     fault: SetFault | None = None
-    customer: Customer | None = None
+    customer: Customer = field(factory=Customer)
 
-    @property
-    def was_reset(self) -> bool:
-        """True if the customer was reset while the call waited."""
-        return self.customer is not None and self.customer.was_removed
-
-    def next_turn(self, customer: Customer, suffix: str = "") -> int:
+    def next_turn(self, suffix: str = "") -> int:
         """Return how often this call's fault was used before; each tag and each set fault counts its own."""
-        counts = customer.tag_turns if self.fault is None else customer.fault_turns
+        counts = self.customer.tag_turns if self.fault is None else self.customer.fault_turns
         name = f"{self.operation} {self.outcome.name if self.fault is None else self.fault.name}{suffix}"
         counts[name] = counts.get(name, 0) + 1
         return counts[name] - 1
@@ -66,6 +67,7 @@ class Delivery:
     phase: str = ""
 
 
+@define(eq=False, kw_only=True)
 class Engine:
     """The service without HTTP: plan a call, process it, then record it.
 
@@ -77,114 +79,193 @@ class Engine:
         faults: The faults that choose outcomes.
         linter: The linter that detects misuse of the protocol.
         journal: The journal that `record` writes.
-        responder: The responses of the service.
+        dialect: The one description of the approval to implement; None accepts both.
+        refusal: Status of a refusal.
+        rejection: Status of validation errors.
         by_order: Whether each order is evaluated once, instead of each customer.
+        listeners: Functions to call after each change.
+        lock: A lock, because a test may reset the sandbox while another thread serves a request.
     """
 
-    def __init__(
-        self,
-        customers: Customers,
-        faults: Faults,
-        linter: Linter,
-        journal: Journal,
-        responder: Responder,
-        *,
-        by_order: bool,
-    ) -> None:
-        self.customers = customers
-        self.faults = faults
-        self.linter = linter
-        self.journal = journal
-        self.listeners: set[Callable[[], None]] = set()  # called after each change
-        # A test may reset the sandbox while another thread serves a request.
-        self.lock: AbstractContextManager[bool] = threading.RLock()
-        self._responder = responder
-        self._by_order = by_order
+    customers: Customers
+    faults: Faults
+    linter: Linter
+    journal: Journal
+    dialect: str | None
+    refusal: int
+    rejection: int
+    by_order: bool
+    listeners: set[Callable[[], None]] = field(factory=set)
+    lock: AbstractContextManager[bool] = field(factory=threading.RLock)
 
     def plan(self, call: Call) -> Delivery | None:
         """Choose the call's outcome; return a delivery if the tag cannot be read."""
         with self.lock:
             customer = call.customer = self.customers.of(call.code)
-            self._select_order(call, customer)
+            self._select_order(call)
             number = customer.calls[call.operation] = customer.calls.get(call.operation, 0) + 1
             call.fault = self.faults.choose(call.operation, call.code, number)
             try:
-                call.outcome = self._outcome_from_tag(call, customer)
+                call.outcome = self._outcome_from_tag(call)
             except UnknownTagError as unknown:
-                return Delivery(self._responder.rejected({"email": [str(unknown)]}))
+                return Delivery(self._rejected({"email": [str(unknown)]}))
             if call.fault is not None:
                 call.outcome = call.fault.outcome.merged_with(call.outcome)
             return None
 
-    def _select_order(self, call: Call, customer: Customer) -> None:
-        if self._by_order and call.operation == "approve":
+    def _select_order(self, call: Call) -> None:
+        if self.by_order and call.operation == "approve":
             token = (call.body or {}).get("orderToken")  # spec §2.1
-            customer.selected = token if isinstance(token, str) else ""
+            call.customer.selected = token if isinstance(token, str) else ""
 
-    def _outcome_from_tag(self, call: Call, customer: Customer) -> Outcome:
+    def _outcome_from_tag(self, call: Call) -> Outcome:
         if call.operation == "complete":
-            return parse_email(customer.email)  # the body of a completion has no e-mail address (spec §2.2)
+            return parse_email(call.customer.email)  # its body has no e-mail address (spec §2.2)
         if call.operation != "approve" or call.body is None:
             return DEFAULT_OUTCOME
         email = call.body.get("email")
         outcome = parse_email(email)
-        if customer.order.approved is None:  # a repeat after the decision does not change the request
-            customer.email = email if isinstance(email, str) else ""
+        if call.customer.order.approved is None:  # a repeat after the decision does not change the request
+            call.customer.email = email if isinstance(email, str) else ""
         return outcome
 
     def process(self, call: Call) -> Delivery:
         """Process the call, or apply the fault or error of its outcome, and save the customer."""
         with self.lock:
-            if call.was_reset:
+            if call.customer.was_removed:
                 return Delivery(SYSTEM_ERROR)
-            customer = self.customers.of(call.code)
-            self._select_order(call, customer)  # another call may have selected another order meanwhile
-            call.findings += tuple(self.linter.check_call(call.operation, customer))
-            delivery = self._fault_before(call, customer) or self._processed(call, customer)
+            self._select_order(call)  # another call may have selected another order meanwhile
+            call.findings += tuple(self.linter.check_call(call.operation, call.customer))
+            delivery = self._delivery(call)
             if call.operation == "approve":
-                customer.order.repeat_breaks = _rule_of_repeat(delivery)
-            self.customers.save(call.code, customer)
+                call.customer.order.repeat_breaks = _finding_of_repeat(delivery)
+            self.customers.save(call.code, call.customer)
             return delivery
 
     def client_disconnected(self, call: Call) -> None:
         """Record that the shop closed the connection and received no response."""
         with self.lock:
-            if call.operation == "approve" and call.customer is not None:
-                self._select_order(call, call.customer)
+            if call.operation == "approve":
+                self._select_order(call)
                 call.customer.order.repeat_breaks = _AFTER_LOST_RESPONSE
                 self.customers.save(call.code, call.customer)
 
-    def _fault_before(self, call: Call, customer: Customer) -> Delivery | None:
+    def _delivery(self, call: Call) -> Delivery:
         outcome = call.outcome
-        fault = outcome.fault_for(call.next_turn(customer)) if outcome.before else None
-        if fault is not None:
-            return Delivery(FAULTS[fault].response or SYSTEM_ERROR, fault, "before")
-        return None
-
-    def _processed(self, call: Call, customer: Customer) -> Delivery:
-        outcome = call.outcome
+        if outcome.before and (name := outcome.fault_for(call.next_turn())):
+            return Delivery(FAULTS[name].response or SYSTEM_ERROR, name, "before")
         response = self._respond(call)
-        if call.fault is None and not _tag_fault_applies(call, customer, response):
+        if outcome.after is None:
             return Delivery(response)
-        if outcome.after and (own := FAULTS[outcome.after].response):
+        # The fault of a tag applies to the response that decides, and to the first that saves.
+        applies = response.evaluated or (response.saved and call.next_turn(" after") == 0)
+        if call.fault is None and not applies:
+            return Delivery(response)
+        own = FAULTS[outcome.after].response
+        if own is not None:
             response = evolve(own, evaluated=response.evaluated, saved=response.saved)
-        return Delivery(response, outcome.after or "", "after" if outcome.after else "")
+        return Delivery(response, outcome.after, "after")
 
     def _respond(self, call: Call) -> Response:
-        body = call.body or {}
-        if call.fault is not None:
-            chosen = self._responder.error_of_fault(call.operation, call.fault.outcome)
-            if chosen is not None:
-                return chosen
+        if call.fault is not None:  # its error applies in any state; that of a tag after some checks
+            chosen = call.fault.outcome
+            if chosen.error is not None:
+                return ERRORS[chosen.error]
+            if errors := validation.requested_errors(chosen.invalid, validation.FIELDS[call.operation]):
+                return self._rejected(errors)
         match call.operation:
             case "create_request":
-                return self._responder.create(body, call.outcome)
+                return self._create(call)
             case "approve":
-                return self._responder.approve(call.code, body, call.outcome, call.base_url)
+                return self._approve(call)
             case "upload_documents":
-                return self._responder.upload_documents(call.code)
+                return self._upload_documents(call)
             case _:
-                return self._responder.complete(call.code, body, call.outcome)
+                return self._complete(call)
+
+    def _create(self, call: Call) -> Response:
+        """Create a request (spec §4.3). The shapes of payload and response are assumed."""
+        body, customer = call.body or {}, call.customer
+        if errors := validation.body_errors(validation.CREATION, body, ["fiscalCode"]):
+            return self._rejected(errors)
+        # Assumed: if each order is evaluated, a request can be created again for the next order.
+        if not self.by_order and customer.order.approved is not None:
+            return ERRORS["already"]
+        customer.created, customer.documents = True, False
+        # An e-mail address is not a field of the creation, but a shop may send it.
+        needed = call.outcome.additional or "additional" in tag_of(body.get("email")).lower().split(".")
+        customer.additional_data_needed = needed or body.get("additionalDataNeeded") is True
+        created = {"fiscalCode": call.code, "additionalDataNeeded": customer.additional_data_needed}
+        return Response(201, created)
+
+    def _approve(self, call: Call) -> Response:
+        """Evaluate a request (spec §4.1)."""
+        body, customer, outcome, order = call.body or {}, call.customer, call.outcome, call.customer.order
+        if customer.created and order.approved is not None:
+            # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
+            return ERRORS["already"]
+        if not customer.created and not validation.is_fiscal_code(call.code):
+            is_domain = self.dialect == "civic_number"  # spec §7: in one description; assumed to be this one
+            invalid = {"fiscalCode": [validation.INVALID_FISCAL_CODE]}
+            return ERRORS["code"] if is_domain else self._rejected(invalid)
+        if not customer.created:
+            return ERRORS["nouser"]
+        needed = customer.additional_data_needed or outcome.additional
+        errors = validation.approval_errors(body, self.dialect, additional=needed)
+        if errors := errors or validation.requested_errors(outcome.invalid, validation.FIELDS["approve"]):
+            return self._rejected(errors)
+        if outcome.error is not None:
+            return ERRORS[outcome.error]
+        wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
+        order.approved = wanted == "approved"
+        order.request = {**body, "instalments": validation.instalments_of(body, self.dialect)}
+        order.page = secrets.token_urlsafe(12)
+        return Response(201 if order.approved else self.refusal, self._decision(call), evaluated=True)
+
+    def _decision(self, call: Call) -> dict[str, Any]:
+        """Return the response fields of spec §2.1. Fields that were not sent are not echoed."""
+        order, sent = call.customer.order, call.customer.order.request
+        street_number, number = validation.street_number_of(sent, self.dialect)
+        decision: dict[str, Any] = {
+            "approved": order.approved,
+            **decision_texts(approved=order.approved is True),
+            "fiscalCode": call.code,
+            **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
+            call.outcome.street_number or street_number: number,
+            "netAmount": sent["amount"] - round(sent["amount"] * _FEE),
+            "zeroInterestRate": sent.get("zeroInterestRate") is True,
+        }
+        if sent.get("paymentDayOfMonth") is not None:
+            decision["paymentDayOfMonth"] = int(sent["paymentDayOfMonth"])  # spec §2.1: an integer here
+        if order.approved and call.outcome.redirect:
+            decision["redirectUrl"] = f"{call.base_url}/apply/{order.page}#token={secrets.token_urlsafe(12)}"
+        return decision
+
+    def _upload_documents(self, call: Call) -> Response:
+        """Accept documents (spec §4.3). Any object is accepted; the shape of the response is assumed."""
+        if not call.customer.created:
+            return ERRORS["nouser"]
+        call.customer.documents = True
+        return Response(201, {"fiscalCode": call.code, "documents": "received"})
+
+    def _complete(self, call: Call) -> Response:
+        """Save the user data (spec §4.2)."""
+        body, customer, outcome = call.body or {}, call.customer, call.outcome
+        if not customer.created:
+            return ERRORS["nouser" if validation.is_fiscal_code(call.code) else "code"]
+        if outcome.error in _ERRORS_OF_COMPLETION:
+            return ERRORS[outcome.error]
+        if not customer.documents:
+            # spec §4.2: documents must be uploaded first. The response without documents is assumed.
+            return self._rejected({"documents": [validation.BLANK_IN_ITALIAN]})
+        errors = validation.body_errors(validation.USER_DATA, body)
+        if errors := errors or validation.requested_errors(outcome.invalid, validation.USER_DATA):
+            return self._rejected(errors)
+        customer.user_data = dict(body)
+        return Response(200, body, saved=True)  # spec §4.2: "returns these same fields"
+
+    def _rejected(self, errors: validation.Errors) -> Response:
+        return Response(self.rejection, {"errors": errors})  # spec §7
 
     def reset(self) -> None:
         """Remove all customers, faults, calls and findings."""
@@ -195,14 +276,35 @@ class Engine:
 
     def record(self, call: Call, delivery: Delivery, started: float) -> None:
         """Add the call to the journal, before the first byte of the response is sent."""
+        response, fault = delivery.response, FAULTS.get(delivery.fault)
+        status: int | None = response.status
+        if fault is not None:
+            status = None if fault.silent else fault.status or response.status
+        request = call.body
+        if call.operation == "upload_documents":
+            request = dict.fromkeys(call.body or {}, _BODY_OMITTED)
         with self.lock:  # a reset by another thread comes before or after all of this
-            if call.was_reset:
+            if call.customer.was_removed:
                 return
             self.journal.total += 1
-            number = self.journal.total
             for rule in call.findings:
-                self.linter.add(rule, number)
-            self.journal.append(_journal_entry(number, call, delivery, started))
+                self.linter.add(rule, self.journal.total)
+            entry = JournalEntry(
+                number=self.journal.total,
+                at=time.time(),
+                method=call.method,
+                route=call.route,
+                operation=call.operation,
+                fiscal_code=call.code,
+                status=status,
+                elapsed=time.perf_counter() - started,
+                evaluated=response.evaluated,
+                fault=f"{delivery.fault}{delivery.phase}",
+                request=request,
+                response=response.body,
+                findings=call.findings,
+            )
+            self.journal.append(entry)
         self.notify()
 
     def notify(self) -> None:
@@ -211,53 +313,18 @@ class Engine:
             listener()
 
 
-def _tag_fault_applies(call: Call, customer: Customer, response: Response) -> bool:
-    """Return whether the fault of a tag applies: to the response that decides, and to the first that saves.
-
-    A fault that is not in a tag applies to every call that it matches.
-    """
-    if not response.saved or call.outcome.after is None:
-        return response.evaluated
-    return call.next_turn(customer, " after") == 0
-
-
-def _journal_entry(number: int, call: Call, delivery: Delivery, started: float) -> JournalEntry:
-    response, fault = delivery.response, FAULTS.get(delivery.fault)
-    status: int | None = response.status
-    if fault is not None:
-        status = None if fault.silent else fault.status or response.status
-    return JournalEntry(
-        number=number,
-        at=time.time(),
-        method=call.method,
-        route=call.route,
-        operation=call.operation,
-        fiscal_code=call.code,
-        status=status,
-        elapsed=time.perf_counter() - started,
-        evaluated=response.evaluated,
-        fault=f"{delivery.fault}{delivery.phase}",
-        request=call.body
-        if call.operation != "upload_documents"
-        else dict.fromkeys(call.body or {}, _BODY_OMITTED),
-        response=response.body,
-        findings=call.findings,
-    )
-
-
 _REPEATABLE = {400, 403, 413, 500}  # after these statuses a call may be repeated
 _AFTER_LOST_RESPONSE = "repeat-after-lost-response"
 
 
-def _rule_of_repeat(delivery: Delivery) -> str:
+def _finding_of_repeat(delivery: Delivery) -> str:
     """Return the protocol rule that a repeat of an approval with this response breaks, or an empty string."""
-    status = delivery.response.status
-    fault = FAULTS.get(delivery.fault)
+    response, fault = delivery.response, FAULTS.get(delivery.fault)
     if fault is not None and fault.response is None:
         return _AFTER_LOST_RESPONSE
-    approved = delivery.response.body.get("approved")
+    approved = response.body.get("approved")
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "post-after-201" if approved else "post-after-422"
-    if delivery.response.body == ERRORS["already"].body:
+    if response == ERRORS["already"]:
         return "repeat-after-already-evaluated"
-    return "" if status in _REPEATABLE else "repeat-after-unclear-response"
+    return "" if response.status in _REPEATABLE else "repeat-after-unclear-response"

@@ -17,7 +17,6 @@ from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.faults import Faults
 from loanasync.sandbox.journal import Journal
 from loanasync.sandbox.linter import Finding, Linter
-from loanasync.sandbox.responder import Responder
 from loanasync.sandbox.service import MAX_BODY, Service
 from loanasync.sandbox.web import Web
 
@@ -118,11 +117,16 @@ class Sandbox:
         if state is not None and str(state) in ("", ":memory:"):
             # SQLite would use a temporary database.
             raise ValueError(f"state {str(state)!r} is not a file: pass a path, or omit it to store nothing")
-        known = Customers(customers, state)
-        by_order = evaluates == "order"
-        responder = Responder(known, dialect, refusal, validation, by_order)
-        linter, all_faults = Linter(auth_token), Faults(faults, seed)
-        self._engine = Engine(known, all_faults, linter, Journal(journal), responder, by_order=by_order)
+        self._engine = Engine(
+            customers=Customers(customers, state),
+            faults=Faults(faults, seed),
+            linter=Linter(auth_token),
+            journal=Journal(journal),
+            dialect=dialect,
+            refusal=refusal,
+            rejection=validation,
+            by_order=evaluates == "order",
+        )
 
     @property
     def base_url(self) -> str:

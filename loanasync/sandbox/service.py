@@ -18,7 +18,6 @@ from yarl import URL
 
 from loanasync.sandbox.engine import Call, Delivery, Engine
 from loanasync.sandbox.outcomes import ERRORS, FAULTS, Response
-from loanasync.sandbox.responder import UNREADABLE
 from loanasync.sandbox.safety import HINT, looks_like_production
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -26,6 +25,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_BODY = 16 << 20  # bytes; documents are images
 _MAX_SMALL_BODY = 64 << 10  # bytes; an approval has about a thousand
 _MAX_BRACKETS = 256  # objects and arrays in a body
+# Assumed: spec §4 says that all bodies are JSON objects. It does not show the response to other bodies.
+_UNREADABLE = Response(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
 _NO_LINGER = struct.pack("ii", 1, 0)  # makes the socket send a reset when it is closed
 _PIECES = 20
@@ -111,7 +112,7 @@ class Service:
         if call.operation != "upload_documents" and raw.count(b"[") + raw.count(b"{") > _MAX_BRACKETS:
             body = None  # the encoder cannot write values that are nested a thousand times
         if not isinstance(body, dict):
-            return UNREADABLE
+            return _UNREADABLE
         call.body = body
         code = body.get("fiscalCode")
         if call.operation == "create_request" and isinstance(code, str) and code.isprintable():
