@@ -10,12 +10,26 @@ from playwright.sync_api import APIRequestContext, Page, expect, sync_playwright
 
 import look
 from loanasync.sandbox import Sandbox, masking
-from loanasync.sandbox.validation import EXAMPLE
 
 HERE = Path(__file__).parent / "_static"
 LARGEST = 150_000  # bytes: the pictures are part of every clone
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-ORDER = {**EXAMPLE, "orderToken": "order-1042"}
+ORDER = {
+    "amount": 45_000,
+    "instalments": 12,
+    "loanFinality": "ecommerce_shop",
+    "email": "anna@example.com",
+    "firstname": "Anna",
+    "lastname": "Prova",
+    "mobilePhone": "3330000000",
+    "city": "Roma",
+    "address": "Via Prova",
+    "province": "RM",
+    "postalCode": "00100",
+    "streetNumber": "12/A",
+    "citizenship": "italian",
+    "orderToken": "order-1042",
+}
 
 
 def fill(shop: APIRequestContext, requests: str) -> str:

@@ -1,25 +1,27 @@
 """The HTML pages of the sandbox. They mask personal data unless `show_personal` is set."""
 
 import json
-import secrets
-import shlex
 import time
 from functools import cache
 from importlib.resources import files
-from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from aiohttp import web
 
 from loanasync.sandbox.customers import Customer
 from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.journal import JournalEntry
 from loanasync.sandbox.masking import MASK, masked_email, pseudonym
 from loanasync.sandbox.outcomes import TAG_WORDS
-from loanasync.sandbox.validation import EXAMPLE
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_NO_PAGES = (
+    "the pages of the sandbox need Jinja2: pip install '.[sandbox]' in a checkout."
+    " The service and all other paths under /_sandbox/ work without it"
+)
 
 _TEMPLATES = files("loanasync.sandbox") / "templates"
 _NEWEST = slice(None, -101, -1)  # the last 100 entries, newest first
@@ -42,11 +44,11 @@ _PERSON = {
 
 
 @cache
-def _environment() -> "Environment | None":
+def _environment() -> "Environment":
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415  (an extra)
     except ImportError:
-        return None
+        raise web.HTTPNotImplemented(text=_NO_PAGES) from None
 
     environment = Environment(
         loader=FunctionLoader(asset),
@@ -59,10 +61,8 @@ def _environment() -> "Environment | None":
     return environment
 
 
-def _render(template: str, **values: Any) -> str | None:
-    """Return a page; None without Jinja2."""
-    environment = _environment()
-    return None if environment is None else environment.get_template(template).render(values)
+def _render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(values)
 
 
 @cache
@@ -71,21 +71,14 @@ def asset(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def missing() -> str | None:
+def missing() -> str:
     """Return the 404 page."""
     return _render("missing.html")
 
 
-def example() -> str | None:
-    """Return the form of an approval, filled in with another made-up customer each time."""
-    letters, digits = (secrets.choice(ascii_uppercase) for _ in range(3)), f"{secrets.randbelow(1000):03}"
-    code = f"TST{''.join(letters)}00A00X{digits}Z"
-    return _render("try.html", fields={"fiscalCode": code, **EXAMPLE})
-
-
 def application(
     code: str, customer: Customer, shop_id: str, shop_url: str | None, *, show_personal: bool
-) -> str | None:
+) -> str:
     """Return the customer's page with the request and the buttons to accept or cancel the loan."""
     sent = customer.order.request
     order = {"Shop": shop_id}
@@ -112,7 +105,7 @@ def inspector(
     show_personal: bool,
     fault_error: str = "",
     fault_text: str = "",
-) -> str | None:
+) -> str:
     """Return the inspector, the page with the newest requests and calls, all findings, and the faults.
 
     Args:
@@ -157,28 +150,16 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def call(entry: JournalEntry, base_url: str, shop_id: str, *, show_personal: bool) -> str | None:
-    """Return the page of one call, with a command that repeats it.
-
-    The command reads the token from the environment, because the journal does not keep it.
-    """
+def call(entry: JournalEntry, shop_id: str, *, show_personal: bool) -> str:
+    """Return the page of one call."""
     code = quote(entry.fiscal_code, safe="") if show_personal else MASK
-    path = entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code)
-    request = _indented(entry.request if show_personal else entry.masked()["request"])
-    command = [
-        shlex.join(["curl", "-i", "-X", entry.method, base_url + path]),
-        shlex.join(["-H", "Content-Type: application/json"]),
-        '-H "X-Auth-Token: $TOKEN"',
-    ]
-    if request:
-        command.append(shlex.join(["-d", request]))
+    masked = entry.masked()
     return _render(
         "call.html",
         entry=entry,
-        path=path,
-        request=request,
-        response=_indented(entry.response if show_personal else entry.masked()["response"]),
-        curl=" \\\n  ".join(command) if path.startswith("/") else "",  # the path of other calls is not kept
+        path=entry.route.replace("{shopId}", quote(shop_id, safe="")).replace("{fiscalCode}", code),
+        request=_indented(entry.request if show_personal else masked["request"]),
+        response=_indented(entry.response if show_personal else masked["response"]),
         show_personal=show_personal,
     )
 

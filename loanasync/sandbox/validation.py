@@ -138,23 +138,6 @@ USER_DATA: Mapping[str, Field] = {
     "paymentDayOfMonth": Field(_is_in(1, 31), TYPE_IN_ITALIAN),
 }
 
-# A valid approval of a made-up customer.
-EXAMPLE: Mapping[str, Any] = {
-    "amount": 45_000,
-    "instalments": 12,
-    "loanFinality": "ecommerce_shop",
-    "email": "anna@example.com",
-    "firstname": "Anna",
-    "lastname": "Prova",
-    "mobilePhone": "3330000000",
-    "city": "Roma",
-    "address": "Via Prova",
-    "province": "RM",
-    "postalCode": "00100",
-    "streetNumber": "12/A",
-    "citizenship": "italian",
-}
-
 # By operation; a body of documents has no known fields (spec §4.3).
 FIELDS: Mapping[str, Mapping[str, Field]] = {
     "create_request": CREATION,

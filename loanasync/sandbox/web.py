@@ -1,21 +1,18 @@
 """Routes of the customer's web application, the inspector and the admin calls."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Literal
 
 from aiohttp import web
 from attrs import asdict, frozen
 
 from loanasync.sandbox import pages
-from loanasync.sandbox.engine import Call, Engine
-from loanasync.sandbox.forms import read_form
+from loanasync.sandbox.engine import Engine
 from loanasync.sandbox.masking import pseudonym
-from loanasync.sandbox.service import ROUTES, base_url_of, host_of
-from loanasync.sandbox.validation import EXAMPLE
+from loanasync.sandbox.service import base_url_of, host_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -30,10 +27,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _INSPECTOR = "/_sandbox/"
-_NO_PAGES = (
-    "the pages of the sandbox need Jinja2: pip install '.[sandbox]' in a checkout."
-    " The service and all other paths under /_sandbox/ work without it"
-)
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _UNKNOWN_CUSTOMER = "no customer has this handle: take it from the member customer in /_sandbox/journal.jsonl"
 
 
@@ -64,7 +58,6 @@ class Web:
             _INSPECTOR: self._inspector,
             "/_sandbox/calls/{number}": self._call,
             **{f"/_sandbox/{name}": self._asset for name in pages.ASSETS},
-            "/_sandbox/try": self._example,
             "/_sandbox/events": self._events,
             "/_sandbox/health": self._health,
             "/_sandbox/journal.jsonl": self._journal,
@@ -76,7 +69,6 @@ class Web:
         changing = {
             "/apply/{page}": self._decide_application,
             "/_sandbox/reset": self._reset,
-            "/_sandbox/try": self._try_example,
             "/_sandbox/faults": self._add_fault,
             "/_sandbox/faults/clear": self._clear_faults,
         }
@@ -107,18 +99,18 @@ class Web:
         with self._engine.lock:
             found = self._engine.customers.by_page(request.match_info["page"])
             if found is None:
-                return _html(pages.missing(), 404)
+                return _html(pages.missing(), HTTPStatus.NOT_FOUND)
             show_personal = _wants_personal(request)
             return _html(
                 pages.application(*found, self._shop_id, self._shop_url, show_personal=show_personal)
             )
 
     async def _decide_application(self, request: web.Request) -> web.StreamResponse:
-        wanted = (await read_form(request, "action")).get("action")
+        wanted = (await _read_form(request, "action")).get("action")
         with self._engine.lock:
             found = self._engine.customers.by_page(request.match_info["page"])
             if found is None or not found[1].order.approved:
-                return _html(pages.missing(), 404)
+                return _html(pages.missing(), HTTPStatus.NOT_FOUND)
             if wanted not in ("accept", "cancel"):
                 raise web.HTTPBadRequest(text="the field action must be accept or cancel")
             code, customer = found
@@ -142,29 +134,8 @@ class Web:
         wanted = request.match_info["number"]
         entry = next((each for each in self._engine.journal if str(each.number) == wanted), None)
         if entry is None:
-            return _html(pages.missing(), 404)
-        base_url = base_url_of(request)
-        return _html(pages.call(entry, base_url, self._shop_id, show_personal=_wants_personal(request)))
-
-    async def _example(self, _: web.Request) -> web.StreamResponse:
-        return _html(pages.example())
-
-    async def _try_example(self, request: web.Request) -> web.StreamResponse:
-        """Create and approve the request of the example form, as if a shop had sent both calls."""
-        fields: dict[str, Any] = await read_form(request, "fiscalCode", *EXAMPLE)
-        code = fields.pop("fiscalCode", "")
-        fields |= {
-            name: int(text)
-            for name in ("amount", "instalments")
-            if (text := fields.get(name, "")).isdecimal()
-        }
-        for operation, body in (("create_request", {"fiscalCode": code}), ("approve", fields)):
-            started = time.perf_counter()
-            call = Call(
-                operation, code if code.isprintable() else "", body, *ROUTES[operation], base_url_of(request)
-            )
-            self._engine.record(call, self._engine.plan(call) or self._engine.process(call), started)
-        raise _after_change(request, f"/_sandbox/calls/{self._engine.journal.total}")
+            return _html(pages.missing(), HTTPStatus.NOT_FOUND)
+        return _html(pages.call(entry, self._shop_id, show_personal=_wants_personal(request)))
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]
@@ -208,7 +179,7 @@ class Web:
         return web.json_response([*map(asdict, self._engine.linter.findings)])
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
-        handle = (await read_form(request, "customer")).get("customer")
+        handle = (await _read_form(request, "customer")).get("customer")
         with self._engine.lock:
             if handle is None:
                 self._engine.reset()
@@ -224,26 +195,21 @@ class Web:
         return any(map(customers.forget, codes))
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
-        text = (await read_form(request, "fault")).get("fault", "").strip()
+        text = (await _read_form(request, "fault")).get("fault", "").strip()
         try:
             with self._engine.lock:
                 self._engine.faults.add(text)
                 self._engine.notify()
         except ValueError as error:
-            page = pages.inspector(
-                self._engine,
-                self._shop_id,
-                show_personal=_wants_personal(request),
-                fault_error=str(error),
-                fault_text=text,
-            )
-            if page is None or not _is_browser(request):
+            if not _is_browser(request):
                 raise web.HTTPBadRequest(text=str(error)) from None
+            personal, wrong = _wants_personal(request), {"fault_error": str(error), "fault_text": text}
+            page = pages.inspector(self._engine, self._shop_id, show_personal=personal, **wrong)
             return _html(page, HTTPStatus.BAD_REQUEST)
         raise _after_change(request, _INSPECTOR)
 
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
-        await read_form(request)
+        await _read_form(request)
         with self._engine.lock:
             self._engine.faults.clear()
             self._engine.notify()
@@ -266,18 +232,38 @@ def _after_change(request: web.Request, path: str) -> web.HTTPException:
     return web.HTTPSeeOther(f"{path}?personal=shown" if _wants_personal(request) else path)
 
 
-def _html(page: str | None, status: int = HTTPStatus.OK) -> web.Response:
-    """Return the response with a page, or without Jinja2 with a message that says what to install."""
-    if page is None:
-        return _text(
-            _NO_PAGES, "text/plain", HTTPStatus.NOT_IMPLEMENTED if status == HTTPStatus.OK else status
-        )
+def _html(page: str, status: int = HTTPStatus.OK) -> web.Response:
     return _text(page, "text/html", status)
 
 
-def _text(text: str, content_type: str, status: int = 200) -> web.Response:
+def _text(text: str, content_type: str, status: int = HTTPStatus.OK) -> web.Response:
     # Strings from JSON may contain unpaired surrogates. They are escaped as in JSON.
     body = text.encode(errors="backslashreplace")
     return web.Response(
         body=body, status=status, content_type=content_type, charset="utf-8", headers=_HEADERS
     )
+
+
+async def _read_form(request: web.Request, *known: str) -> dict[str, str]:
+    """Return the fields of a form; each must be known and given once.
+
+    Unexpected fields are errors: if they were ignored, the call would apply to all customers.
+
+    Raises:
+        HTTPBadRequest: The body is not a form, or has an unknown, repeated or unreadable field. The message
+            says what to send.
+    """
+    try:
+        posted = await request.post()
+    except (LookupError, ValueError):  # an unknown encoding, a missing boundary
+        posted = None
+    sent = list((posted or {}).items())
+    names = [name for name, _ in sent] + [name for name in request.query if name != "personal"]
+    is_form = request.content_type in _FORMS or not await request.read()
+    fields = {name: value for name, value in sent if isinstance(value, str)}
+    if posted is None or not is_form or sorted(names) != sorted(fields) or not fields.keys() <= {*known}:
+        wanted = (
+            f"a form with each of these fields at most once: {', '.join(known)}" if known else "no fields"
+        )
+        raise web.HTTPBadRequest(text=f"unexpected body or field: send {wanted}")
+    return fields

@@ -1,7 +1,5 @@
 """The sandbox's pages in a real browser, with and without JavaScript."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,27 +128,6 @@ def test_inspector_shows_a_new_call_with_findings(visit: Visitor, shop: Shop, *,
     expect(page.get_by_role("cell", name=CODE)).to_be_visible()
 
 
-def test_command_on_the_call_page_repeats_the_call(visit: Visitor, shop: Shop, sandbox: Sandbox) -> None:
-    program("curl")
-    shop.approved()
-    page = visit(scripts=False)
-    page.locator("#journal").get_by_role("link", name="2", exact=True).click()
-    expect(page.get_by_role("heading", name="Call 2: approve")).to_be_visible()
-    assert "Anna" not in page.content()
-    page.get_by_role("link", name="Show personal data").click()
-    expect(page.locator("#curl")).to_contain_text("Anna")
-    arguments = [program("sh"), "-c", page.locator("#curl").inner_text()]
-    sandbox.reset(CODE)
-    shop.create()
-    environment = {**os.environ, "TOKEN": TOKEN}
-    finished = subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "201" in finished.stdout.splitlines()[0]
-    assert "redirectUrl" in finished.stdout
-    assert sandbox.journal[-1].request == BODY
-
-
 def test_live_update_keeps_typed_text_focus_and_scroll_position(visit: Visitor, shop: Shop) -> None:
     shop.create()
     page = visit()
@@ -194,7 +171,7 @@ def test_page_reports_a_stopped_sandbox(browser: Browser) -> None:
     context.close()
 
 
-@pytest.mark.parametrize("path", ["/_sandbox/", "/_sandbox/calls/2", "/_sandbox/try", "application"])
+@pytest.mark.parametrize("path", ["/_sandbox/", "/_sandbox/calls/2", "application"])
 def test_pages_have_two_color_schemes_and_fit_a_phone(visit: Visitor, shop: Shop, path: str) -> None:
     address = shop.approved()
     shop.approve(email="anna+slow1@example.com")  # a finding

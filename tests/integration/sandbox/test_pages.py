@@ -211,7 +211,7 @@ async def test_inspector_lists_requests_calls_faults_and_findings(raw: Raw) -> N
     assert (journal.count("<tr>"), "The newest 100 of 101;" in journal) == (101, True)
 
 
-async def test_call_page_shows_request_response_and_command(raw: Raw) -> None:
+async def test_call_page_shows_request_and_response(raw: Raw) -> None:
     await raw.create()
     raw.sandbox.fault("approve=500after")
     await raw.approve()
@@ -219,48 +219,16 @@ async def test_call_page_shows_request_response_and_command(raw: Raw) -> None:
     for message in ("Call 2: approve", "500, evaluated by this call", "500after", "&#34;amount&#34;: 45000"):
         assert message in page
     assert "POST /api/shops/sandbox-shop/requests/***</dd>" in page
-    assert "curl -i -X POST" in page
-    assert TOKEN not in page.replace("X-Auth-Token", "")
+    assert TOKEN not in page
     await raw("POST", "/a%2Fb%3F%20c", {})
     assert "requests/a%2Fb%3F%20c" in (await get(raw, "/_sandbox/calls/3?personal=shown"))[1]
     await raw("POST", "/x/y/z", {})
     page = (await get(raw, "/_sandbox/calls/4"))[1]
     assert "This path is not part of the specification" in page
     assert "The body was not a JSON object and was not kept." in page
-    assert "curl" not in page
 
 
-FORM = "/_sandbox/try"
-
-
-async def filled_in(raw: Raw) -> dict[str, str]:
-    return dict(re.findall('<input name="(.+?)" value="(.*?)"', (await get(raw, FORM))[1]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "statuses"),
-    [
-        ({}, [201, 201]),
-        ({"email": "anna+refused@example.com"}, [201, 422]),
-        ({"email": "anna+refuse@example.com"}, [201, 400]),
-        ({"amount": "a lot"}, [201, 400]),
-        ({"fiscalCode": ""}, [400, 400]),
-        ({"fiscalCode": "\x00"}, [400, 400]),
-    ],
-)
-async def test_example_form_has_the_response_of_the_service(
-    raw: Raw, changes: dict[str, str], statuses: list[int]
-) -> None:
-    for number in (2, 4):  # each time with a new customer
-        status, page = await post(raw, FORM, None, **{**await filled_in(raw), **changes})
-        assert (status, f"Call {number}: approve" in page) == (200, True)
-    assert [call.status for call in raw.sandbox.journal] == statuses * 2
-    assert not raw.sandbox.findings or statuses[0] == 400
-    status, text = await post(raw, FORM, amout="45000")
-    assert (status, "fiscalCode, amount, " in text) == (400, True)
-
-
-@pytest.mark.parametrize("path", ["{page}", INSPECTOR, "/_sandbox/calls/2", FORM, "/_sandbox/calls/99"])
+@pytest.mark.parametrize("path", ["{page}", INSPECTOR, "/_sandbox/calls/2", "/_sandbox/calls/99"])
 async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
     page = await approved(raw)
     async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as response:

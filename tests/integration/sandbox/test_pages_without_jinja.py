@@ -45,15 +45,12 @@ async def test_service_without_jinja_works_and_pages_name_the_extra(base_url: st
         application = urlsplit(decision["redirectUrl"]).path
         await send("POST", application, 303, action="accept")
         await send("GET", "/", 302)
-        for page in (application, "/_sandbox/", "/_sandbox/calls/2"):
+        for page in (application, "/_sandbox/", "/_sandbox/calls/2", "/apply/unknown", "/_sandbox/calls/99"):
             assert INSTALL in await send("GET", page, 501)
-        for unknown in ("/apply/unknown", "/_sandbox/calls/99"):
-            assert INSTALL in await send("GET", unknown, 404)
         assert json.loads(await send("GET", "/_sandbox/health", 200)) == {"status": "ok"}
         assert len((await send("GET", "/_sandbox/journal.jsonl", 200)).splitlines()) == 2
         for path in ("/_sandbox/findings.json", "/_sandbox/style.css"):
             await send("GET", path, 200)
-        assert "did you mean +refused" in await send("POST", "/_sandbox/faults", 400, fault="refuse")
         await send("POST", "/_sandbox/faults", 303, fault="create_request=500")
         await send("POST", REQUESTS, 500, {"fiscalCode": CODE})
         await send("POST", "/_sandbox/reset", 303)
