@@ -95,7 +95,7 @@ class Endpoint(ValueObject):
         code, problems = self.checked(
             options, fiscal_code, payload, additional_data_needed=additional_data_needed
         )
-        if order_id != "":
+        if type(order_id) is not str:
             problems += rules.check_order_id(order_id)
         if problems:
             return InvalidRequestError(problems, self.operation)
@@ -106,11 +106,8 @@ class Endpoint(ValueObject):
     ) -> "Call":
         """Return the call for a valid payload; `others` are further arguments of `Call`."""
         if isinstance(payload, ApprovalRequest):
-            others.update(
-                amount=payload.amount,
-                order_token=payload.order_token,
-                has_extra=payload.extra is not EMPTY_BODY,
-            )
+            others["amount"], others["order_token"] = payload.amount, payload.order_token
+            others["has_extra"] = payload.extra is not EMPTY_BODY
         body = self.write(payload, dialect)
         return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
 
@@ -475,6 +472,6 @@ OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_D
 
 def prepare_options(options: Options) -> None:
     """Create the rules, writers and readers for these options, which the first call creates otherwise."""
-    for check in (rules.approval_check, rules.additional_check, rules.user_data_check):
+    for check in (rules.whole_check, rules.approval_check, rules.additional_check, rules.user_data_check):
         check(options.limits)
     codec.prepare_dialect(options.dialect)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import SupportsIndex
 
@@ -67,8 +67,11 @@ def check_approval(
     """Return the problems of an approval request (spec §2.1, §8), in the order of its fields."""
     if not isinstance(request, ApprovalRequest):
         return [_wrong_type(ApprovalRequest, request)]
-    names = dialect.approval_names
-    problems = approval_check(limits)(request, names)
+    names, additional = dialect.approval_names, request.additional
+    if type(additional) is AdditionalData and not additional_data_needed and whole_check(limits)(request):
+        problems, additional = [], None  # both are valid
+    else:
+        problems = approval_check(limits)(request, names)
     if dialect.order_token_required and _is_blank(request.order_token):
         required = values.Violation("required", "is required", "this dialect requires it")
         problems.append(required.problem("order_token", names["order_token"]))
@@ -81,8 +84,8 @@ def check_approval(
             problems.append(
                 values.Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
             )
-    if request.additional is not None or additional_data_needed:
-        problems += check_additional(request.additional, limits, needed=additional_data_needed)
+    if additional is not None or additional_data_needed:
+        problems += check_additional(additional, limits, needed=additional_data_needed)
     if request.extra is not EMPTY_BODY:
         problems += check_extra(request.extra, APPROVAL_MEMBERS)
     return problems
@@ -266,7 +269,14 @@ def user_data_rules(limits: Limits) -> Mapping[str, values.Rule]:
     return _rules_by_field(UserData, USER_DATA_NAMES, limits, special)
 
 
+def _whole_check(limits: Limits) -> Callable[[object], bool]:
+    """Return a quick check of an approval with its additional data."""
+    nested = {f"additional.{name}": rule for name, rule in additional_rules(limits).items()}
+    return values.quick_checker({**approval_rules(limits), **nested})
+
+
 # Not decorators, because mutation testing skips decorated functions.
+whole_check = lru_cache(maxsize=32)(_whole_check)
 approval_check = lru_cache(maxsize=32)(lambda limits: values.checker(approval_rules(limits)))
 additional_check = lru_cache(maxsize=32)(lambda limits: values.checker(additional_rules(limits)))
 user_data_check = lru_cache(maxsize=32)(lambda limits: values.checker(user_data_rules(limits)))

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from itertools import compress
 from operator import attrgetter, contains
 from types import NoneType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -321,19 +321,14 @@ def checker(rules: Mapping[str, Rule]) -> Callable[..., list[Problem]]:
         (name, (rule.rule if isinstance(rule, Optional) else rule).check, isinstance(rule, Optional))
         for name, rule in rules.items()
     ]
-    values_of = attrgetter(*rules)  # returns a tuple, because all models have several fields
-    quick_check_of = lru_cache(maxsize=64)(partial(_quick_check, tuple(rules.values())))
+    is_valid = quick_checker(rules)
 
     def check(model: object, names: Mapping[str, str], missing: Violation | None = None) -> list[Problem]:
-        values = values_of(model)
-        try:
-            is_valid = quick_check_of(tuple(map(type, values)))
-        except TypeError:  # the class of a value is not hashable
-            is_valid = None
-        if is_valid is not None and missing is None and is_valid(values):
+        if missing is None and is_valid(model):
             return []
         problems = []
-        for value, (name, check_value, is_optional) in zip(values, checks, strict=True):
+        for name, check_value, is_optional in checks:
+            value = getattr(model, name)
             violation = missing if value is None and is_optional else check_value(value)
             if violation is not None:
                 if is_optional and _is_missing(value):
@@ -344,22 +339,23 @@ def checker(rules: Mapping[str, Rule]) -> Callable[..., list[Problem]]:
     return check
 
 
-def _quick_check(
-    rules: tuple[Rule, ...], kinds: tuple[type, ...]
-) -> Callable[[tuple[object, ...]], bool] | None:
-    """Return a check of values of these types, which accepts only valid ones; None if a type is unusual."""
-    parts = [rule.quick(kind) for rule, kind in zip(rules, kinds, strict=True)]
-    if None in parts:
-        return None
-    in_text = [isinstance(part, str) for part in parts]
-    in_range = [isinstance(part, range) for part in parts]
-    ranges = tuple(part for part in parts if isinstance(part, range))
-    lines = [part for part in parts if isinstance(part, str)]
-    # With MULTILINE, `^` and `$` match at the ends of each line.
-    matches = re.compile(r"\n".join(lines), re.MULTILINE).fullmatch
-    breaks = max(len(lines) - 1, 0)
+def quick_checker(rules: Mapping[str, Rule]) -> Callable[[object], bool]:
+    """Return a function that accepts only valid models. A model that it does not accept may be valid.
 
-    def is_valid(values: tuple[Any, ...]) -> bool:
+    The names of fields may be those of a nested model: ``additional.salary``.
+    """
+    values_of = attrgetter(*rules)  # returns a tuple, because all models have several fields
+    plan_of = lru_cache(maxsize=64)(partial(_plan, tuple(rules.values())))
+
+    def is_valid(model: object) -> bool:
+        values = values_of(model)
+        try:
+            plan = plan_of(tuple(map(type, values)))
+        except TypeError:  # the class of a value is not hashable
+            return False
+        if plan is None:
+            return False
+        in_text, breaks, matches, in_range, ranges = plan
         text = "\n".join(compress(values, in_text))
         # If a text contained a line break, an expression could match a part of it, or of the next text.
         return (
@@ -369,6 +365,27 @@ def _quick_check(
         )
 
     return is_valid
+
+
+# Which values are texts, the number of line breaks between these, the match of all of them, which values are
+# numbers, and their ranges.
+_Plan: TypeAlias = tuple[list[bool], int, Callable[[str], object], list[bool], tuple[range, ...]]
+
+
+def _plan(rules: tuple[Rule, ...], kinds: tuple[type, ...]) -> _Plan | None:
+    """Return how values of these types are checked; None if a type is unusual."""
+    parts = [rule.quick(kind) for rule, kind in zip(rules, kinds, strict=True)]
+    if None in parts:
+        return None
+    lines = [part for part in parts if isinstance(part, str)]
+    return (
+        [isinstance(part, str) for part in parts],
+        max(len(lines) - 1, 0),
+        # With MULTILINE, `^` and `$` match at the ends of each line.
+        re.compile(r"\n".join(lines), re.MULTILINE).fullmatch,
+        [isinstance(part, range) for part in parts],
+        tuple(part for part in parts if isinstance(part, range)),
+    )
 
 
 def _is_missing(value: object) -> bool:

@@ -21,7 +21,7 @@ mock.patch.object(blockbuster, "blockbuster_ctx", return_value=_nothing_watched)
 
 @pytest.fixture(autouse=True)
 def _cleared_caches() -> None:
-    for cached in (rules.approval_check, rules.additional_check, rules.user_data_check):
+    for cached in (rules.whole_check, rules.approval_check, rules.additional_check, rules.user_data_check):
         cached.cache_clear()
     # These are slow to make: clear them if one is changed, or while mutmut records the calls of tests.
     if os.environ.get("MUTANT_UNDER_TEST", "").startswith(("loanasync._protocol.codec.", "stats")):

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (167, 166, 166),
-    "function calls, own session": (176, 175, 174),
-    "function calls, session of the user": (194, 193, 192),
-    "function calls, recording": (471, 470, 469),
-    "C calls, script": (154, 154, 152),
-    "C calls, own session": (187, 187, 184),
-    "C calls, session of the user": (202, 202, 199),
-    "C calls, recording": (413, 413, 400),
+    "function calls, script": (161, 160, 160),
+    "function calls, own session": (170, 169, 168),
+    "function calls, session of the user": (188, 187, 186),
+    "function calls, recording": (465, 464, 463),
+    "C calls, script": (147, 147, 145),
+    "C calls, own session": (180, 180, 177),
+    "C calls, session of the user": (195, 195, 192),
+    "C calls, recording": (402, 404, 391),
     "objects in flight, own session": (20, 20, 20),
     "objects in flight, session of the user": (20, 20, 20),
 }

@@ -100,6 +100,27 @@ def test_quick_check_agrees_with_the_check_of_each_field(number: int) -> None:
     assert number / 5 < valid < number / 2  # neither all orders are valid nor none
 
 
+@pytest.mark.parametrize("number", [20_000])
+def test_quick_check_of_a_whole_order_agrees_with_those_of_its_parts(number: int) -> None:
+    random = Random(2)  # noqa: S311  (the same orders in each run)
+    values = [*TEXTS, *NO_TEXTS]
+    valid = 0
+    for count in range(number):
+        limits = LIMITS[count % len(LIMITS)]
+        changes: list[dict[str, Any]] = [{}, {}]
+        for by_field in (rules.approval_rules(limits), rules.additional_rules(limits)):
+            for _ in range(random.randrange(2)):
+                changes[len(by_field) < 10][random.choice([*by_field])] = random.choice(values)
+        additional = attrs.evolve(additional_data(), **changes[1])
+        order = attrs.evolve(approval_request(), additional=additional, **changes[0])
+        invalid = invalid_fields(order, rules.approval_rules(limits))
+        invalid += invalid_fields(additional, rules.additional_rules(limits))
+        is_valid = rules.whole_check(limits)(order)
+        assert not (is_valid and invalid), changes
+        valid += is_valid
+    assert valid > number / 20
+
+
 def test_value_of_a_class_without_hash_is_a_problem() -> None:
     class WithoutHash(type):
         __hash__ = None  # type: ignore[assignment]  # as of a class that defines only __eq__
