@@ -119,14 +119,14 @@ def _rules(model: RequestModel, settings: "RequestRules") -> Mapping[str, values
     """Return the rules of a model. A field whose rule is not `Optional` is required."""
     limits = settings.limits
     if model is UserData:
-        return rules.user_data_rules(limits)
+        return rules.user_data_rules()
     if model is AdditionalData:
-        by_field = rules.additional_rules(limits)
+        by_field = rules.additional_rules()
         is_needed = settings.additional_data_needed
         return {name: _required(rule) for name, rule in by_field.items()} if is_needed else by_field
     if not settings.dialect.order_token_required:
         return rules.approval_rules(limits)
-    return {**rules.approval_rules(limits), "order_token": values.Text(single_line=limits.single_line)}
+    return {**rules.approval_rules(limits), "order_token": values.Text()}
 
 
 def _not_sent(model: RequestModel, dialect: Dialect) -> list[str]:
@@ -180,7 +180,7 @@ def _of_text(rule: values.Text) -> Schema:
     elif not rule.may_be_blank:
         made["pattern"] = _NOT_BLANK
     excluded = [rule.excluded.pattern] if rule.excluded else []
-    made["not"] = {"pattern": "|".join([*excluded, values.CONTROL if rule.single_line else values.NUL])}
+    made["not"] = {"pattern": "|".join([*excluded, values.NUL])}
     return made
 
 
@@ -287,9 +287,9 @@ class RequestRules(ValueObject):
 
     def _check(self, instance: object) -> list[Problem]:
         if isinstance(instance, UserData):
-            return rules.check_user_data(instance, self.limits)
+            return rules.check_user_data(instance)
         if isinstance(instance, AdditionalData):
-            return rules.check_additional(instance, self.limits, needed=self.additional_data_needed)
+            return rules.check_additional(instance, needed=self.additional_data_needed)
         return rules.check_approval(
             instance,
             additional_data_needed=self.additional_data_needed,

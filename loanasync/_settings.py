@@ -189,8 +189,7 @@ class CircuitBreaker(ValueObject):
 class Limits:
     """Limits that requests are checked against before they are sent (spec §2.1, §8).
 
-    A pattern is a regular expression that the whole text must match. The last five limits are not in the
-    specification and are off by default.
+    A pattern is a regular expression that the whole text must match.
 
     Args:
         amount_min: Minimum loan amount, euro cents.
@@ -199,19 +198,14 @@ class Limits:
         instalments_max: Maximum number of instalments.
         province: Pattern of the province.
         postal_code: Pattern of the postal code.
-        street_number: Pattern of the street number. One description says five digits, but numbers such as
-            ``12/A`` or ``SNC`` exist, so by default only blank ones are refused.
-        mobile_phone: Pattern of the mobile number, such as ``[0-9]+``. By default only blank numbers and
-            numbers with an international prefix are refused.
-        country_calling_code: Pattern of the calling code, such as ``[+][0-9]{1,4}``.
-        salary_max: Maximum salary, whole euros. If set, a salary below 0 is refused, too.
-        single_line: Refuse texts with line breaks or other control characters.
+        mobile_phone: Pattern of the mobile number, such as ``[0-9]+``. The specification states none, so by
+            default only blank numbers and numbers with an international prefix are refused.
 
     Raises:
         ConfigurationError: A range is empty, a pattern does not compile, or a value has a wrong type.
 
     Example:
-        >>> Limits(amount_max=1_000_000, street_number="[0-9]{1,5}").amount_max
+        >>> Limits(amount_max=1_000_000, mobile_phone="[0-9]+").amount_max
         1000000
     """
 
@@ -227,36 +221,21 @@ class Limits:
     """Pattern of the province (spec §8)."""
     postal_code: str = "[0-9]{5}"
     """Pattern of the postal code (spec §8)."""
-    street_number: str | None = None
-    """Pattern of the street number; None refuses only blank ones (spec §2.1)."""
     mobile_phone: str | None = None
     """Pattern of the mobile number; None refuses only blank ones and international prefixes (spec §2.1)."""
-    country_calling_code: str | None = None
-    """Pattern of the calling code; None accepts every code (spec §2.1)."""
-    salary_max: int | None = None
-    """Maximum salary, whole euros; None accepts every salary (spec §2.1)."""
-    single_line: bool = False
-    """Refuse texts with line breaks or other control characters (spec §2)."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("amount_min", "amount_max", "instalments_min", "instalments_max"):
             if type(value := getattr(self, name)) is not int:
                 raise ConfigurationError(f"limits.{name}", f"must be an int, not {type(value).__name__}")
-        if self.amount_min > self.amount_max:
-            raise ConfigurationError("limits.amount_min", "must not be greater than amount_max")
-        if self.instalments_min > self.instalments_max:
-            raise ConfigurationError("limits.instalments_min", "must not be greater than instalments_max")
-        for name in ("province", "postal_code", "street_number", "mobile_phone", "country_calling_code"):
+        for name in ("amount", "instalments"):
+            if getattr(self, f"{name}_min") > getattr(self, f"{name}_max"):
+                raise ConfigurationError(f"limits.{name}_min", f"must not be greater than {name}_max")
+        for name in ("province", "postal_code", "mobile_phone"):
             try:
                 re.compile(getattr(self, name) or "")
             except (re.error, TypeError):
                 raise ConfigurationError(f"limits.{name}", "must be a regular expression as a str") from None
-        if self.salary_max is not None and (type(self.salary_max) is not int or self.salary_max < 0):
-            raise ConfigurationError(
-                "limits.salary_max", "must be an int of at least 0 (whole euros), or None"
-            )
-        if type(self.single_line) is not bool:
-            raise ConfigurationError("limits.single_line", "must be True or False")
 
 
 @frozen(kw_only=True, eq=False, repr=False)

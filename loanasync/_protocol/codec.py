@@ -36,7 +36,6 @@ Read: TypeAlias = Callable[[Mapping[str, Any]], tuple[dict[str, Any], tuple[str,
 
 _DAY = re.compile("([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ][0-9]{2}:[0-9]{2}[0-9:.,]*(?:[Zz]|[+-][0-9:]+)?)?")
 _DAY_OF_MONTH = re.compile("[0-9]{1,2}")
-_CONTROL = re.compile(CONTROL)
 
 
 def write(model: ApprovalRequest | UserData, dialect: Dialect) -> bytes:
@@ -101,7 +100,7 @@ def to_url(text: str) -> str:
     url = text.strip()
     # An empty URL is treated as missing (spec §1.3). With a control character inside, the token must not be
     # guessed.
-    if not url or _CONTROL.search(url):
+    if not url or CONTROL.search(url):
         raise ValueError
     return url
 

@@ -472,6 +472,8 @@ OPERATIONS = tuple(each.operation for each in (CREATE_REQUEST, APPROVE, UPLOAD_D
 
 def prepare_options(options: Options) -> None:
     """Create the rules, writers and readers for these options, which the first call creates otherwise."""
-    for check in (rules.whole_check, rules.approval_check, rules.additional_check, rules.user_data_check):
-        check(options.limits)
+    rules.whole_check(options.limits)
+    rules.approval_check(options.limits)
+    rules.additional_check()
+    rules.user_data_check()
     codec.prepare_dialect(options.dialect)

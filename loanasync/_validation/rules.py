@@ -3,11 +3,10 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from typing import SupportsIndex
 
 import attrs
-from attrs import evolve
 
 from loanasync._display.masking import EMPTY_BODY
 from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
@@ -85,7 +84,7 @@ def check_approval(
                 values.Violation("dialect", "is not part of this dialect", hint).problem(field, names[field])
             )
     if additional is not None or additional_data_needed:
-        problems += check_additional(additional, limits, needed=additional_data_needed)
+        problems += check_additional(additional, needed=additional_data_needed)
     if request.extra is not EMPTY_BODY:
         problems += check_extra(request.extra, APPROVAL_MEMBERS)
     return problems
@@ -102,11 +101,11 @@ def check_order_id(order_id: object) -> tuple[Problem, ...]:
     return (values.Violation("type", "must be text", hint).problem("order_id", ""),)
 
 
-def check_user_data(data: object, limits: Limits = Limits(), **_: object) -> list[Problem]:
+def check_user_data(data: object, **_: object) -> list[Problem]:
     """Return the problems of additional user data (spec §2.2)."""
     if not isinstance(data, UserData):
         return [_wrong_type(UserData, data)]
-    problems = user_data_check(limits)(data, USER_DATA_NAMES)
+    problems = user_data_check()(data, USER_DATA_NAMES)
     if data.extra is not EMPTY_BODY:
         problems += check_extra(data.extra, _USER_DATA_MEMBERS)
     return problems
@@ -131,13 +130,13 @@ def check_payload(payload: object, *, name: str = "payload", **_: object) -> lis
     return problems
 
 
-def check_additional(additional: object, limits: Limits, *, needed: bool) -> list[Problem]:
+def check_additional(additional: object, *, needed: bool) -> list[Problem]:
     """Return the problems of the additional data of an approval (spec §2.1)."""
     if additional is not None and not isinstance(additional, AdditionalData):
         return [_wrong_object("additional", "must be an AdditionalData", additional)]
     # spec §2.1: each field is required when additionalDataNeeded is true, and only then
     missing = _ASKED_FOR if needed else None
-    return additional_check(limits)(additional or AdditionalData(), APPROVAL_NAMES, missing)
+    return additional_check()(additional or AdditionalData(), APPROVAL_NAMES, missing)
 
 
 def check_extra(extra: object, known: frozenset[str]) -> list[Problem]:
@@ -183,105 +182,93 @@ def _postal_code_hint(value: object) -> str:
 
 
 def _rules_by_field(
-    model: type, names: Mapping[str, str], limits: Limits, special: Mapping[str, values.ValueRule]
+    model: type, names: Mapping[str, str], special: Mapping[str, values.ValueRule]
 ) -> dict[str, values.Rule]:
     """Return a rule for each field that is sent: the special one, or else the rule for its type."""
-    text = values.Text(single_line=limits.single_line)
-    by_type: Mapping[object, values.ValueRule] = {
-        str: text,
-        str | None: evolve(text, may_be_blank=True),
-        bool | None: values.Boolean(),
-        DATE_TYPE: values.Day(),
-    }
     rules: dict[str, values.Rule] = {}
     for each in attrs.fields(model):
         if each.name in names:
-            rule = special[each.name] if each.name in special else by_type[each.type]
+            rule = special[each.name] if each.name in special else _BY_TYPE[each.type]
             rules[each.name] = values.Optional(rule) if each.default is None else rule
     return rules
 
 
 def approval_rules(limits: Limits) -> Mapping[str, values.Rule]:
     """Return the rules of an approval by field, without those of a dialect or of several fields."""
-    text = partial(values.Text, single_line=limits.single_line)
     special: dict[str, values.ValueRule] = {
         "amount": values.Number(
             limits.amount_min, limits.amount_max, "euro cents", "125.50 euros are 12550 cents"
         ),
         "instalments": values.Number(limits.instalments_min, limits.instalments_max),
         # spec §2.1: a valid e-mail address; only the service can check that it exists
-        "email": text(r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"),
-        "mobile_phone": text(
+        "email": values.Text(
+            r"[^@\s]+@[^@\s]+", "an e-mail address: one @ with text on both sides, and no spaces"
+        ),
+        "mobile_phone": values.Text(
             limits.mobile_phone,
             "a valid mobile number",
             "it does not match limits.mobile_phone",
             excluded=r"^[\s\x00-\x1f\x7f-\x9f(]*(\+|00)",
             exclusion=_PREFIX,
         ),
-        "country_calling_code": text(
-            limits.country_calling_code,
-            "a valid calling code",
-            "it does not match limits.country_calling_code",
-            may_be_blank=limits.country_calling_code is None,
-        ),
-        "address": text(excluded=",", exclusion=_COMMA),
-        "province": text(limits.province, "two upper-case letters, such as RM", hint=_province_hint),
-        "postal_code": text(
+        "address": values.Text(excluded=",", exclusion=_COMMA),
+        "province": values.Text(limits.province, "two upper-case letters, such as RM", hint=_province_hint),
+        "postal_code": values.Text(
             limits.postal_code,
             "five digits",
             "if it is shorter, it may have lost leading zeros",
             hint=_postal_code_hint,
         ),
-        "street_number": text(
-            limits.street_number, "a valid street number", "it does not match limits.street_number"
-        ),
         "citizenship": values.Choice((*Citizenship, "Italian")),
         "payment_day_of_month": _DAY_OF_MONTH,
     }
-    return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, limits, special)
+    return _rules_by_field(ApprovalRequest, APPROVAL_NAMES, special)
 
 
-def additional_rules(limits: Limits) -> Mapping[str, values.Rule]:
+def additional_rules() -> Mapping[str, values.Rule]:
     """Return the rules of the additional data by field."""
-    no_cents = "cents are not sent"
     special: dict[str, values.ValueRule] = {
         "residence": values.Choice(Residence),
         "educational_qualification": values.Choice(EducationalQualification),
         # The specification's examples do not include "0", but customers without children exist.
         "children": values.Choice(("0", "1", "2", "3", "4", "5+")),
         "salary_type": values.Choice(SalaryType),
-        "salary": values.Integer("euros", no_cents)
-        if limits.salary_max is None
-        else values.Number(0, limits.salary_max, "euros", no_cents),
+        "salary": values.Integer("euros", "cents are not sent"),
     }
-    return _rules_by_field(AdditionalData, APPROVAL_NAMES, limits, special)
+    return _rules_by_field(AdditionalData, APPROVAL_NAMES, special)
 
 
-def user_data_rules(limits: Limits) -> Mapping[str, values.Rule]:
+def user_data_rules() -> Mapping[str, values.Rule]:
     """Return the rules of the user data by field."""
-    text = values.Text(single_line=limits.single_line)  # spec §7: blank values are refused on PATCH
     special: dict[str, values.ValueRule] = {
         "document_type": values.Choice(DocumentType),
-        "document_code": text,
-        "document_city": text,
+        "document_code": _TEXT,  # spec §7: blank values are refused on PATCH
+        "document_city": _TEXT,
         "payment_day_of_month": _DAY_OF_MONTH,
     }
-    return _rules_by_field(UserData, USER_DATA_NAMES, limits, special)
+    return _rules_by_field(UserData, USER_DATA_NAMES, special)
 
 
 def _whole_check(limits: Limits) -> Callable[[object], bool]:
     """Return a quick check of an approval with its additional data."""
-    nested = {f"additional.{name}": rule for name, rule in additional_rules(limits).items()}
+    nested = {f"additional.{name}": rule for name, rule in additional_rules().items()}
     return values.quick_checker({**approval_rules(limits), **nested})
 
 
+_DAY_OF_MONTH = values.Number(1, 31)
+_TEXT = values.Text()
+_BY_TYPE: Mapping[object, values.ValueRule] = {
+    str: _TEXT,
+    str | None: values.Text(may_be_blank=True),
+    bool | None: values.Boolean(),
+    DATE_TYPE: values.Day(),
+}
 # Not decorators, because mutation testing skips decorated functions.
 whole_check = lru_cache(maxsize=32)(_whole_check)
 approval_check = lru_cache(maxsize=32)(lambda limits: values.checker(approval_rules(limits)))
-additional_check = lru_cache(maxsize=32)(lambda limits: values.checker(additional_rules(limits)))
-user_data_check = lru_cache(maxsize=32)(lambda limits: values.checker(user_data_rules(limits)))
+additional_check = cache(lambda: values.checker(additional_rules()))
+user_data_check = cache(lambda: values.checker(user_data_rules()))
 
-_DAY_OF_MONTH = values.Number(1, 31)
 _PREFIX = values.Violation(
     "prefix", "must not contain the international prefix", "put it into country_calling_code"
 )

@@ -23,8 +23,7 @@ from loanasync._enums import Citizenship, DocumentType, EducationalQualification
 from loanasync._results import Problem
 from loanasync._text import is_blank, normal_form, seen
 
-CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # line breaks are among them
-_CONTROL = re.compile(CONTROL)
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
 NUL = r"\x00"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT64 = range(-(2**63), 2**63)  # JSON parsers round or refuse integers outside of this range
@@ -112,7 +111,6 @@ class Text(ValueObject):
         exclusion: Violation of a text that contains `excluded`.
         hint: Returns advice for a value that is not a text, or an empty str.
         may_be_blank: Accept empty texts and texts of spaces.
-        single_line: Refuse line breaks and other control characters.
     """
 
     pattern: re.Pattern[str] | None = field(default=None, converter=_compiled)
@@ -122,7 +120,6 @@ class Text(ValueObject):
     exclusion: Violation | None = None
     hint: Callable[[object], str] = lambda _: ""
     may_be_blank: bool = False
-    single_line: bool = False
 
     def check(self, value: object) -> Violation | None:
         # For speed: a printable ASCII text has no surrogates, control characters or invisible characters.
@@ -160,13 +157,21 @@ class Text(ValueObject):
             return Violation("blank", "must not be blank")
         if _SURROGATE.search(value):
             return Violation("encoding", "must not contain an unpaired surrogate, which UTF-8 cannot encode")
-        if self.single_line and _CONTROL.search(value):
-            return Violation("control_characters", "must not contain line breaks or other control characters")
         return HAS_NUL if "\0" in value else None
 
 
 HAS_NUL = Violation("control_characters", "must not contain a NUL character")
-check_text = Text(single_line=True).check  # for settings and codes, which are used in URLs and headers
+
+
+def check_text(value: object) -> Violation | None:
+    """Check a setting or a code, which is used in URLs and headers: a text without control characters."""
+    violation = _TEXT.check(value)
+    if violation is None and CONTROL.search(str(value)):
+        return Violation("control_characters", "must not contain line breaks or other control characters")
+    return violation
+
+
+_TEXT = Text()
 
 
 @frozen(eq=False, repr=False)

@@ -41,14 +41,7 @@ CIVIC = Dialect(
     sends_iban=False,
     sends_payment_day_of_month=False,
 )
-STRICT = Limits(
-    street_number="[0-9]{1,5}",
-    mobile_phone="[0-9]+",
-    country_calling_code="[+][0-9]{1,4}|0",
-    salary_max=100_000,
-    single_line=True,
-    province=".{2}",
-)
+STRICT = Limits(mobile_phone="[0-9]+|0", province=".{2}")
 RULES = [
     RequestRules(),
     RequestRules(additional_data_needed=True),
