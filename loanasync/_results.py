@@ -83,31 +83,24 @@ class Problem(ValueObject):
         shown = printable(self)
         return ((each.name, getattr(shown, each.name)) for each in fields(Problem))
 
-    def text(self, language: str = "en", catalogue: Mapping[str, str] | None = None) -> str:
+    def text(self, language: str = "en") -> str:
         """Return the problem as a sentence for the customer.
 
-        The template is that of the code in `catalogue`, else that of the rule (the last part of the code) in
-        `catalogue`, else the one of the language. A template with a placeholder that `params` lack is
-        skipped. A problem without a template returns `message`, so a message of the service that the
-        specification does not list stays as it was received.
+        A message of the service that the specification does not list stays as it was received. For texts of
+        your own, use `code` and `params`.
 
         Args:
             language: ``en`` or ``it``, also with a region, such as ``it-IT``.
-            catalogue: Templates of your own, by code such as ``amount.range`` or by rule such as ``range``.
-                ``{least}`` is a value of `params`. ``{least:0.00}`` and ``{least:0,00}`` show euro cents as
-                euros.
 
         Raises:
-            ValueError: The language has no texts, or a template has a wrong form.
+            ValueError: The language has no texts.
 
         Example:
             >>> problem = Problem("amount", "amount", "...", "amount.range", {"least": 5_000, "most": 90_000})
             >>> problem.text("en")
             'Enter an amount between 50.00 and 900.00 euros.'
-            >>> problem.text("en", {"amount.range": "Mindestens {least:0,00} Euro."})
-            'Mindestens 50,00 Euro.'
         """
-        return text_of(self.code, self.params, self.message, language, catalogue)
+        return text_of(self.code, self.params, self.message, language)
 
 
 def printable(problem: Problem) -> Problem:

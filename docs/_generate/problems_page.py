@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from loanasync import Dialect, InvalidRequestError, Limits, Problem, UserData
-from loanasync._display.texts import CATALOGUES
+from loanasync._display.texts import RARE_RULES, TEXTS
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._protocol.error_bodies import read_problems
 from loanasync._validation import rules
@@ -95,14 +95,19 @@ def problems_of_service() -> Iterator[Problem]:
 
 
 def table() -> str:
-    """Return a line for each text: its key, the names in `params`, and the English text."""
-    english = CATALOGUES["en"]
+    """Return a line for each code or rule: its key, the names in `params`, and the English text."""
+    english = TEXTS["en"]
+    texts: dict[str, str] = {}
     params: dict[str, set[str]] = {}
     for each in (*problems_of_checks(), *problems_of_service()):
-        key = each.code if each.code in english else each.code.rpartition(".")[2]
+        field, _, rule = each.code.rpartition(".")
+        is_range = rule == "type" and "least" in each.params
+        key = each.code if each.code in english or is_range else rule
         params.setdefault(key, set()).update(each.params)
+        shown = f"{field}.range" if f"{field}.range" in english else "range"
+        texts[key] = english[shown if is_range else "not_accepted" if key in RARE_RULES else key]
     lines = ["| code or rule | params | English |", "|---|---|---|"]
     for key in sorted(params):
         names = ", ".join(f"`{name}`" for name in sorted(params[key]))
-        lines.append(f"| `{key}` | {names} | {english[key]} |")
+        lines.append(f"| `{key}` | {names} | {texts[key]} |")
     return "\n".join(lines)

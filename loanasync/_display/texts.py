@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from string import Formatter
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 Advice: TypeAlias = Literal[
     "correct_form", "wait", "ask_service", "try_later", "already_decided", "other_data", "fix_setup"
@@ -11,35 +10,23 @@ Advice: TypeAlias = Literal[
 Param: TypeAlias = int | str | tuple[str, ...] | None
 
 
-# Templates by code, such as ``amount.range``, or by rule, such as ``range``.
+# Templates by code, such as ``amount.range``, or by rule, such as ``range``. Amounts are shown in euros.
 _ENGLISH: Mapping[str, str] = {
     "accepted": "This must be accepted.",
     "access_denied": "The service does not accept this shop.",
     "address.comma": "Enter only the name of the street, without commas and without the number.",
     "already_evaluated": "A loan was already requested for this customer.",
-    "amount.range": "Enter an amount between {least:0.00} and {most:0.00} euros.",
-    "amount.type": "Enter an amount between {least:0.00} and {most:0.00} euros.",
+    "amount.range": "Enter an amount between {least} and {most} euros.",
     "blank": "This field must not be blank.",
     "choice": "Choose one of the options.",
-    "control_characters": "Remove line breaks and control characters.",
     "date": "Enter a valid date.",
-    "dialect": "This field cannot be sent: leave it empty.",
-    "digits": "This number has too many digits.",
     "email.format": "Enter a valid e-mail address.",
-    "encoding": "Remove the characters that cannot be sent.",
     "error": "The service has a fault.",
     "fiscal_code.check_letter": "The check letter is wrong: type the fiscal code again.",
     "fiscal_code.format": "Enter the 16 letters and digits of the fiscal code.",
-    "format": "This value has the wrong form.",
-    "instalments.type": "Enter a whole number between {least} and {most}.",
-    "json": "This field has a value that cannot be sent.",
-    "keys": "This field has a name that cannot be sent.",
-    "known": "{member} has a separate field.",
     "mobile_phone.format": "Enter a valid mobile number.",
     "mobile_phone.prefix": "Enter the mobile number without the international prefix.",
     "not_accepted": "This value is not accepted.",
-    "object": "These data have the wrong form.",
-    "payment_day_of_month.type": "Enter a whole number between {least} and {most}.",
     "postal_code.format": "Enter the five digits of the postal code.",
     "province.format": "Enter the two capital letters of the province, such as RM.",
     "range": "Enter a whole number between {least} and {most}.",
@@ -48,7 +35,6 @@ _ENGLISH: Mapping[str, str] = {
     "shop_not_allowed": "This shop cannot request loans.",
     "time": "Enter a date without a time.",
     "type": "Enter a text.",
-    "unknown_field": "This field is not known.",
     "user_not_found": "The fiscal code is not known.",
     "yes_no": "Choose yes or no.",
 }
@@ -57,29 +43,17 @@ _ITALIAN: Mapping[str, str] = {
     "access_denied": "Il servizio non accetta questo negozio.",
     "address.comma": "Inserire solo il nome della via, senza virgole e senza numero civico.",
     "already_evaluated": "Per questo cliente è già stato richiesto un finanziamento.",
-    "amount.range": "Inserire un importo tra {least:0,00} e {most:0,00} euro.",
-    "amount.type": "Inserire un importo tra {least:0,00} e {most:0,00} euro.",
+    "amount.range": "Inserire un importo tra {least} e {most} euro.",
     "blank": "Questo campo non può essere vuoto.",
     "choice": "Scegliere una delle opzioni.",
-    "control_characters": "Eliminare gli a capo e i caratteri di controllo.",
     "date": "Inserire una data valida.",
-    "dialect": "Questo campo non può essere inviato: lasciarlo vuoto.",
-    "digits": "Questo numero ha troppe cifre.",
     "email.format": "Inserire un indirizzo e-mail valido.",
-    "encoding": "Eliminare i caratteri che non possono essere inviati.",
     "error": "Il servizio ha un guasto.",
     "fiscal_code.check_letter": "Il carattere di controllo è errato: ricontrollare il codice fiscale.",
     "fiscal_code.format": "Inserire le 16 lettere e cifre del codice fiscale.",
-    "format": "Il formato di questo valore è errato.",
-    "instalments.type": "Inserire un numero intero tra {least} e {most}.",
-    "json": "Questo campo ha un valore che non può essere inviato.",
-    "keys": "Questo campo ha un nome che non può essere inviato.",
-    "known": "{member} ha un campo separato.",
     "mobile_phone.format": "Inserire un numero di cellulare valido.",
     "mobile_phone.prefix": "Inserire il numero di cellulare senza il prefisso internazionale.",
     "not_accepted": "Questo valore non è accettato.",
-    "object": "Il formato di questi dati è errato.",
-    "payment_day_of_month.type": "Inserire un numero intero tra {least} e {most}.",
     "postal_code.format": "Inserire le cinque cifre del CAP.",
     "province.format": "Inserire la sigla della provincia in lettere maiuscole, per esempio RM.",
     "range": "Inserire un numero intero tra {least} e {most}.",
@@ -88,11 +62,15 @@ _ITALIAN: Mapping[str, str] = {
     "shop_not_allowed": "Questo negozio non può richiedere finanziamenti.",
     "time": "Inserire una data senza ora.",
     "type": "Inserire un testo.",
-    "unknown_field": "Questo campo non è previsto.",
     "user_not_found": "Il codice fiscale non risulta registrato.",
     "yes_no": "Scegliere sì o no.",
 }
-CATALOGUES: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH, "it": _ITALIAN}
+TEXTS: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH, "it": _ITALIAN}
+# Rules that a form seldom breaks. Their text is that of ``not_accepted``.
+RARE_RULES = {
+    *("control_characters", "dialect", "digits", "encoding", "format"),
+    *("json", "keys", "known", "object", "unknown_field"),
+}
 
 # Texts of errors, by advice. After "data.": of calls that decide nothing, where they differ.
 _ENGLISH_ERRORS: Mapping[str, str] = {
@@ -141,19 +119,25 @@ _ITALIAN_ERRORS: Mapping[str, str] = {
 _ERRORS: Mapping[str, Mapping[str, str]] = {"en": _ENGLISH_ERRORS, "it": _ITALIAN_ERRORS}
 
 
-def text_of(
-    code: str, params: Mapping[str, Param], message: str, language: str, catalogue: Mapping[str, str] | None
-) -> str:
-    """Return the text of a problem: from the catalogue, else from the language, else its message.
+def text_of(code: str, params: Mapping[str, Param], message: str, language: str) -> str:
+    """Return the text of a problem, or its message if it has no text.
 
     Raises:
-        ValueError: There are no texts in this language, or a template has a wrong form.
+        ValueError: There are no texts in this language.
     """
-    for templates in (catalogue or {}, CATALOGUES[_known(language)]):
-        for key in (code, code.rpartition(".")[2]):
-            if (text := _filled(key, templates.get(key), params)) is not None:
-                return text
-    return message
+    name = _known(language)
+    field, _, rule = code.rpartition(".")
+    if rule == "type" and "least" in params:
+        rule = "range"
+    template = TEXTS[name].get(f"{field}.{rule}") or TEXTS[name].get(
+        "not_accepted" if rule in RARE_RULES else rule
+    )
+    if field == "amount":
+        params = {key: _euros(value, name) for key, value in params.items() if isinstance(value, int)}
+    try:
+        return message if template is None else template.format_map(params)
+    except KeyError:  # messages of the service do not have all params
+        return message
 
 
 def advice_text(advice: Advice, operation: str | None, language: str) -> str:
@@ -172,43 +156,16 @@ def advice_text(advice: Advice, operation: str | None, language: str) -> str:
 def _known(language: str) -> str:
     # Browsers send language tags with a region, such as it-IT.
     name = _REGION.sub("", language).lower() if isinstance(language, str) else ""
-    if name not in CATALOGUES:
+    if name not in TEXTS:
         raise ValueError(
-            "there are no texts in this language: pass 'en' or 'it', and texts of your own as the catalogue, "
-            'such as problem.text("en", {"amount.range": "..."})'
+            "there are no texts in this language: pass 'en' or 'it', or write your own texts for problem.code"
         )
     return name
 
 
-def _filled(key: str, template: str | None, params: Mapping[str, Param]) -> str | None:
-    """Return a template with its values; None if there is no template, or if a value is missing."""
-    if template is None:
-        return None
-    try:
-        return _Template().vformat(template, (), params)
-    except KeyError:  # messages of the service do not have all params
-        return None
-    except (AttributeError, IndexError, TypeError, ValueError):
-        raise ValueError(
-            f"the template of {key!r} has a wrong form; write placeholders as {{least}}, {{least:0.00}} or "
-            "{least:0,00}"
-        ) from None
-
-
-class _Template(Formatter):
-    def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401  (as in the base class)
-        match format_spec:
-            case "0.00":
-                return _euros(value)
-            case "0,00":
-                return _euros(value).translate(_COMMA)
-        if isinstance(value, list | tuple):  # a list if the params were JSON
-            value = ", ".join(value)
-        return str(super().format_field(value, format_spec))
-
-
-def _euros(cents: int) -> str:
-    return f"{cents // 100:,}.{cents % 100:02}"  # a float would overflow or be rounded
+def _euros(cents: int, language: str) -> str:
+    text = f"{cents // 100:,}.{cents % 100:02}"  # a float would overflow or be rounded
+    return text.translate(_COMMA) if language == "it" else text
 
 
 _COMMA = str.maketrans(",.", ".,")

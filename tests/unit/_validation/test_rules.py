@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
 from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
-from loanasync._display.texts import CATALOGUES
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._results import described
 from loanasync._validation import rules
@@ -455,7 +454,7 @@ def test_all_broken_rules_are_reported_without_the_values(value: Any) -> None:
     assert {each.name for each in FIELDS} >= {each.field for each in reported} >= {"amount", "extra"}
     reported += [*problems(value), *rules.check_fiscal_code(value), *rules.check_user_data(data)]
     for problem in reported + rules.check_payload(value):
-        texts = [problem.text(language) for language in CATALOGUES]
+        texts = [problem.text(language) for language in ("en", "it")]
         assert "Zzqmarker" not in f"{problem!r} {problem} {dict(problem.params)} {texts}"
     wrong: dict[str, Any] = {each.name: object() for each in FIELDS}
     assert [each.field for each in problems(ApprovalRequest(**wrong))] == [*wrong]
