@@ -3,12 +3,11 @@
 import platform
 import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
-from os.path import commonprefix
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -34,7 +33,7 @@ LEDGER_CIPHER: Final = "LOANASYNC_LEDGER_CIPHER"
 _LEDGER_VARIABLES = (LEDGER, LEDGER_KEY, LEDGER_OLD_KEYS, LEDGER_CIPHER)
 # Kubernetes sets these for each Service, also for one that is named loanasync-ledger.
 _OF_KUBERNETES = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.*)", re.DOTALL)
-_TYPING_MISTAKES = 2  # letters by which a mistyped name differs
+_RESEMBLANCE = 0.875  # of names in which two of 16 letters differ
 
 
 # The token, or a function that returns it, called before each request.
@@ -154,37 +153,18 @@ def ledger_variables(environment: Iterable[str]) -> list[str]:
 
 
 def _mistyped_error(
-    environment: Iterable[str], known: Collection[str], prefix: str | None = None
+    environment: Iterable[str], known: Collection[str], prefix: str = "\0"
 ) -> ConfigurationError | None:
     """Return an error that names the first mistyped variable and the name that was probably meant."""
-    for name in _mistyped(environment, known, prefix):
-        from difflib import get_close_matches  # noqa: PLC0415  (for the error only)
+    from difflib import get_close_matches  # noqa: PLC0415  (clients without variables do not need it)
 
-        meant = get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-        return ConfigurationError(name, f"is unknown; rename it to {meant}, or remove it")
-    return None
-
-
-def _mistyped(environment: Iterable[str], known: Collection[str], prefix: str | None) -> Iterator[str]:
     for name in environment:
         upper = name.upper()
-        if name in known or _OF_KUBERNETES.fullmatch(upper):
-            continue
-        begins = prefix is not None and upper.startswith(prefix)
-        if begins or any(_resembles(upper, each, _TYPING_MISTAKES) for each in known):
-            yield name
-
-
-def _resembles(name: str, other: str, mistakes: int) -> bool:
-    """Return True if at most `mistakes` letters were added, left out or replaced."""
-    if abs(len(name) - len(other)) > mistakes:
-        return False
-    equal = len(commonprefix((name, other)))  # noqa: RUF071  (of letters)
-    name, other = name[equal:], other[equal:]
-    if not name or not other:
-        return True
-    pairs = (name[1:], other[1:]), (name[1:], other), (name, other[1:])
-    return mistakes > 0 and any(_resembles(*pair, mistakes - 1) for pair in pairs)
+        if name not in known and not _OF_KUBERNETES.fullmatch(upper):
+            cutoff = 0.0 if upper.startswith(prefix) else _RESEMBLANCE
+            for meant in get_close_matches(upper, known, n=1, cutoff=cutoff):
+                return ConfigurationError(name, f"is unknown; rename it to {meant}, or remove it")
+    return None
 
 
 @cache
