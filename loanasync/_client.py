@@ -246,25 +246,17 @@ class LoanClient(Closing):
         *,
         shop_id: str | None = None,
         auth_token: AuthToken | None = None,
-        dialect: Dialect | None = None,
-        limits: Limits | None = None,
-        retry: RetryPolicy | None = None,
         timeout: Timeout | None = None,
-        strict: bool | None = None,
     ) -> Self:
-        """Return a copy with other options that shares sessions, retry quota and slots with this client.
+        """Return a copy of this client for another shop, or with other time limits.
 
-        It also shares the memory of approvals, the ledger and the circuit breaker. Closing one of the clients
-        closes both.
+        Both share sessions, slots, retry quota, circuit breaker, ledger, and the memory of approvals. Closing
+        one of them closes both.
 
         Args:
             shop_id: Identifier of another shop. Requires `auth_token`.
             auth_token: Token of that shop, or a function that returns it.
-            dialect: Field names and required fields of `approve`.
-            limits: Limits that requests are checked against.
-            retry: Retries after HTTP status 500. The quota of the original client still applies.
             timeout: Time limits of each call, seconds.
-            strict: Also verify the check letter of fiscal codes.
 
         Raises:
             ConfigurationError: A setting is invalid; the error names it.
@@ -278,13 +270,7 @@ class LoanClient(Closing):
         vars(other).update(vars(self))
         try:
             vars(other)["_options"] = self._options.with_changes(
-                shop_id=shop_id,
-                auth_token=auth_token,
-                dialect=dialect,
-                limits=limits,
-                retry=retry,
-                timeout=timeout,
-                strict=strict,
+                shop_id=shop_id, auth_token=auth_token, timeout=timeout
             )
         finally:
             del auth_token  # secret: must not be in a traceback

@@ -8,6 +8,7 @@ import pytest
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
 from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 from support.specification import SPECIFICATION
@@ -61,14 +62,14 @@ async def test_refusal_echoes_the_same_fields_without_a_redirect(client: LoanCli
 @pytest.mark.parametrize(
     "dialect", [Dialect.street_number(), Dialect.civic_number()], ids=["street", "civic"]
 )
-async def test_choices_of_an_approval_are_accepted_and_echoed(client: LoanClient, dialect: Dialect) -> None:
-    shop = client.with_options(dialect=dialect)
-    for citizenship in ("italian", "eu", "outside_eu"):
-        decision = await approve(shop, approval_request(citizenship=citizenship, order_token="o"))
-        assert decision.citizenship == citizenship
-    for sent, echoed in ((None, False), (False, False), (True, True)):
-        decision = await approve(shop, approval_request(zero_interest_rate=sent, order_token="o"))
-        assert decision.zero_interest_rate is echoed
+async def test_choices_of_an_approval_are_accepted_and_echoed(sandbox: Sandbox, dialect: Dialect) -> None:
+    async with sandbox.client(dialect=dialect) as shop:
+        for citizenship in ("italian", "eu", "outside_eu"):
+            decision = await approve(shop, approval_request(citizenship=citizenship, order_token="o"))
+            assert decision.citizenship == citizenship
+        for sent, echoed in ((None, False), (False, False), (True, True)):
+            decision = await approve(shop, approval_request(zero_interest_rate=sent, order_token="o"))
+            assert decision.zero_interest_rate is echoed
 
 
 ADDITIONAL: dict[str, tuple[Any, ...]] = {

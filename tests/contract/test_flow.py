@@ -26,8 +26,12 @@ async def create(client: LoanClient, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-async def test_loan_request_from_creation_to_completion(client: LoanClient, dialect: Dialect) -> None:
-    shop = client.with_options(dialect=dialect)
+async def test_loan_request_from_creation_to_completion(sandbox: Sandbox, dialect: Dialect) -> None:
+    async with sandbox.client(dialect=dialect) as shop:
+        await loan_request(shop)
+
+
+async def loan_request(shop: LoanClient) -> None:
     await create(shop)  # §1.1
     decision = await shop.approve(FISCAL_CODE, approval_request(order_token="order-1"))  # §1.2
     assert isinstance(decision, Approved)
@@ -45,10 +49,14 @@ async def test_loan_request_from_creation_to_completion(client: LoanClient, dial
 async def test_sandbox_and_client_of_one_dialect_agree(dialect: Any) -> None:
     request = approval_request(order_token="o", street_number="7")
     [other] = [value for name, value in DIALECTS.items() if name != dialect]
-    async with Sandbox(dialect=dialect) as sandbox, sandbox.client(dialect=DIALECTS[dialect]) as client:
+    async with (
+        Sandbox(dialect=dialect) as sandbox,
+        sandbox.client(dialect=DIALECTS[dialect]) as client,
+        sandbox.client(dialect=other) as stranger,
+    ):
         await create(client)
         with pytest.raises(RejectedError) as caught:
-            await client.with_options(dialect=other).approve(FISCAL_CODE, request)
+            await stranger.approve(FISCAL_CODE, request)
         assert "street_number" in [problem.field for problem in caught.value.problems]
         decision = await client.approve(FISCAL_CODE, request)
         assert decision.street_number == "7"

@@ -135,7 +135,7 @@ async def test_copies_of_a_client_share_its_quota() -> None:
         serving(fault) as server,
         server.client(retry=RetryPolicy(base=0.001, cap=0.001, quota=5)) as client,
     ):
-        copies = [client.with_options(retry=RetryPolicy(base=0.001, cap=0.001, quota=500)) for _ in range(20)]
+        copies = [client.with_options(timeout=Timeout(total=50 + number)) for number in range(20)]
         errors = await asyncio.gather(*(approve(copy) for copy in copies), return_exceptions=True)
         assert server.requests == 20 + 5
     for error in errors:

@@ -28,8 +28,8 @@ async def refuse(client: LoanClient) -> Refused:
     code = fiscal_code()
     async with client:
         await client.create_request({"fiscalCode": code})
-        quick = client.with_options(retry=RetryPolicy(base=0.001, cap=0.002))
-        decision = await quick.approve(code, approval_request(tag="500x1.refused"))
+        quick = RetryPolicy(base=0.001, cap=0.002)
+        decision = await client.approve(code, approval_request(tag="500x1.refused"), retry=quick)
     assert isinstance(decision, Refused)
     return decision
 

@@ -32,7 +32,7 @@ async def sent(session: str, *, copied: bool = False, **options: Any) -> bytes:
         running(RawServer((Play.READ, REFUSAL))) as server,
         client_of(server.base_url, session, **options) as client,
     ):
-        assert isinstance(await approve(client.with_options(strict=False) if copied else client), Refused)
+        assert isinstance(await approve(client.with_options() if copied else client), Refused)
         return server.requests[0]
 
 
