@@ -1192,38 +1192,7 @@ def _advice_of(error: LoanError) -> Advice:
 
 
 __all__ = [
-    "AccessDeniedError",
-    "AlreadyEvaluatedError",
-    "CannotCompleteError",
-    "CircuitOpenError",
-    "ClientClosedError",
-    "ConfigurationError",
-    "ConnectError",
-    "ConnectionLostError",
-    "DeadlineExceededError",
-    "DecisionForgottenError",
-    "DecisionNotRecordedError",
-    "DomainError",
-    "InFlightError",
-    "InvalidFiscalCodeError",
-    "InvalidRequestError",
-    "LedgerError",
-    "LedgerMismatchError",
-    "LedgerUnavailableError",
-    "LoanError",
-    "NotResolvedError",
-    "OutcomeUnknownError",
-    "PayloadMismatchError",
-    "PoolTimeoutError",
-    "ReadTimeoutError",
-    "RejectedError",
-    "ServiceError",
-    "ShopNotAllowedError",
-    "SystemFaultError",
-    "TransportError",
-    "UnexpectedResponseError",
-    "UnexpectedStatusError",
-    "UserNotFoundError",
+    name for name, kind in sorted(globals().items()) if isinstance(kind, type) and issubclass(kind, LoanError)
 ]
 
 name_by_package(globals(), "loanasync")
