@@ -95,7 +95,6 @@ class Flight(Run):
         super().__init__(pipeline, call, timeout, retry)
         self.memory = memory
         self.guard: Guard = guard or (_UNGUARDED if memory is None else memory.guard)
-        self._process = os.getpid()
         if memory is not None:
             self.approval, self.payload = memory.digests_of(call)
 
@@ -116,7 +115,7 @@ class Flight(Run):
     @property
     def is_inherited(self) -> bool:
         """True in a forked child of the process in which the flight runs."""
-        return self._process != os.getpid()
+        return self.resources.process != os.getpid()
 
     # --- its owners
 
@@ -342,6 +341,7 @@ class Memory(ForkSafe):
         self.guard = ProcessGuard()
         self._hash = blake2b(key=token_bytes(32), digest_size=16)  # copying it is faster than making one
         self._in_flight: dict[bytes, Flight] = {}
+        self._process = os.getpid()
 
     def digests_of(self, call: Call) -> tuple[bytes, bytes]:
         """Return the digests of shop, customer and order, and the digest of the request's members."""
@@ -361,10 +361,9 @@ class Memory(ForkSafe):
         """Return the flight of an approval in progress, or else add `own`. End flights that nobody ends."""
         while True:
             with self.lock:
-                flight = self._in_flight.get(approval)
-                if flight is not None and flight.is_inherited:
+                if self._process != os.getpid():
                     self._drop_inherited()
-                    flight = None
+                flight = self._in_flight.get(approval)
                 if flight is None:
                     if own is not None:
                         self._in_flight[approval] = own
@@ -387,10 +386,9 @@ class Memory(ForkSafe):
 
     def _drop_inherited(self) -> None:
         """Note the approvals that the parent process is requesting, and forget its flights."""
-        for approval, flight in tuple(self._in_flight.items()):
-            if flight.is_inherited:
-                flight.guard.inherit(flight)
-                del self._in_flight[approval]
+        for flight in tuple(self._in_flight.values()):
+            flight.guard.inherit(flight)
+        self._in_flight, self._process = {}, os.getpid()
 
     def remove(self, flight: Flight) -> None:
         """Remove a flight that is over or given up."""

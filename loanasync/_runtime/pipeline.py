@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import math
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -125,6 +126,7 @@ class LoopResources:
         self._opened = transport
         self.is_own: bool = isinstance(self.transport, SessionTransport) and self.transport.is_owned
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.process: int = os.getpid()
         self.waits: Waits = Waits()
         self.slots: Slots = Slots(slots)
         self.timer: SharedTimer[Caller] = SharedTimer(self.loop, end_wait)

@@ -85,7 +85,7 @@ class Unwritten:
 class LedgerGuard(Guard):
     """The ledger and its policy, shared by a client and its light copies.
 
-    The entries note all that `keep_unread`, `inherit` and `give_up` would note.
+    The entries note all that `keep_unread` and `give_up` would note.
 
     Raises:
         ConfigurationError: The ledger or the policy has the wrong type.
@@ -247,6 +247,18 @@ class LedgerGuard(Guard):
         claim = LedgerClaim(self, run)
         result = await claim.begin()
         return result if isinstance(result, Claim) else await claim.end(result)
+
+    def inherit(self, run: Run) -> None:
+        """See `Guard.inherit`. The parent may still claim the entry in its copy of a ledger in memory."""
+        if self._never_waits:
+            with suppress(StopIteration, LoanError):
+                self._claim_for_parent(run).send(None)
+
+    async def _claim_for_parent(self, run: Run) -> None:
+        """Claim the entry of an approval, unless it is claimed. It is unknown from now on."""
+        place = places_of_call(run.call, (await self.keys()).secrets)[0]
+        token = os.urandom(16).hex()
+        await self.ledger.claim(place.key, token=token, payload=place.payload, lease=0, subject=place.subject)
 
     async def places(self, approval: Approval) -> tuple[Place, ...]:
         """Return the places of an approval's entry with each key of the ledger, the present key first.
