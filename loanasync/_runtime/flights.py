@@ -79,7 +79,7 @@ class Flight(Run):
     is_over: bool = False
     result: Outcome | BaseException
     _claim: Claim | None = None  # the right to send the request, until it is settled
-    _context: Context  # of all steps: a copy of that of the first caller
+    _context: Context = Context()  # of all steps: a copy of that of the first caller
     _task: asyncio.Task[None] | None = None  # the owner, unless a connection is
     _connection: DirectConnection | None = None  # which has the request
 
@@ -102,7 +102,16 @@ class Flight(Run):
     def is_dead(self) -> bool:
         """True if nothing will end it: its event loop was closed, or an interrupt has ended its owner."""
         has_owner = self._task is not None or self._connection is not None
-        return self.resources.loop.is_closed() or (self.is_here and not has_owner)
+        return self.resources.loop.is_closed() or (self.is_here and not (has_owner or self._is_running))
+
+    @property
+    def _is_running(self) -> bool:
+        """True in one of its steps, which may call code of the user, such as a tracer or a log handler."""
+        try:
+            self._context.run(bool)
+        except RuntimeError:  # the context is entered
+            return True
+        return False
 
     @property
     def is_here(self) -> bool:

@@ -7,17 +7,20 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from loanasync import (
     Approved,
     DeadlineExceededError,
     DecisionNotRecordedError,
+    LoanClient,
     LoanError,
     NoResponse,
     OutcomeUnknownError,
     Request,
     RetryPolicy,
     SystemFaultError,
+    Telemetry,
     Timeout,
     _log,
 )
@@ -261,3 +264,21 @@ def test_approval_without_an_owner_leaves_its_slot_to_the_calls_that_wait() -> N
         assert isinstance(await first, OutcomeUnknownError)
 
     VirtualTime().run(approve())
+
+
+async def test_client_that_a_tracer_creates_in_a_step_does_not_end_the_flight() -> None:
+    """A new client ends flights that have no owner. One of them has none while its first step runs."""
+
+    class Creating(SpanProcessor):
+        def on_start(self, span: object, parent_context: object = None) -> None:
+            del span, parent_context
+            created.append(shop.new_client(telemetry=Telemetry()))
+
+    created: list[LoanClient] = []
+    tracing = TracerProvider()
+    shop = Shop(approved(), approved(), options={"telemetry": Telemetry(tracer_provider=tracing)})
+    tracing.add_span_processor(Creating())
+    assert isinstance(await shop.result(), Approved)
+    assert len(shop.script.sent) == 1
+    assert [entry.state for entry in await shop.entries()] == [State.APPROVED]
+    assert created
