@@ -49,6 +49,10 @@ class Order(Protocol):
     each method opens a new database connection.
     """
 
+    @property
+    def number(self) -> str:
+        """Number of the order, the `order_id` of `LoanClient.approve`: not personal, and not the cookie."""
+
     async def decision(self) -> Mapping[str, Any] | None:
         """Return the decision that `save` stored, None before."""
 
@@ -208,13 +212,14 @@ async def checkout(
     approved_url: str,
     additional_data_needed: Callable[[AnyJSON], bool] = _says_nothing,
     already_created: Callable[[LoanError], bool] = _says_already_evaluated,
-    order_id: str = "",
     create_timeout: Timeout | None = None,
 ) -> Page:
     """Create a request, request its approval, and return the page to show.
 
-    Call it for each click, such as a double click or a reload: the approval is sent once. A stored decision
-    is returned whatever the shopper has typed. An invalid request is not created. Errors of your functions,
+    Call it for each click, such as a double click or a reload: the approval is sent once, with the number of
+    the order as `order_id`. A stored decision is returned whatever the shopper has typed. An invalid request
+    is not created. A decision about another amount is not stored; the page is `Ask`, and an error is logged.
+    Errors of your functions,
     `Order.decision` and `Order.hold` are raised. Those of `Order.release` and `Order.save` are logged, since
     the page is known. If the shopper leaves and the caller is cancelled, an approval that was begun ends in
     the background, and its decision is stored.
@@ -231,7 +236,6 @@ async def checkout(
             specification does not show this response.
         already_created: Returns True if an error of the creation means that the request exists already. By
             default, only `AlreadyEvaluatedError` does.
-        order_id: The `order_id` of `LoanClient.approve`.
         create_timeout: Time limits of the creation instead of the client's.
 
     Example:
@@ -250,7 +254,7 @@ async def checkout(
         payload,
         additional_data_needed,
         already_created,
-        order_id,
+        order.number,
         create_timeout,
     )
     del fiscal_code, request, payload  # personal: must not be in a traceback
@@ -299,7 +303,8 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
         click.may_evaluate &= is_own
         page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
         is_in_doubt = not click.has_recalled and error.outcome == "not_sent"
-        is_late = isinstance(error, DeadlineExceededError) and is_own  # the response is still awaited
+        # The response is still awaited. A creation decides nothing.
+        is_late = isinstance(error, DeadlineExceededError) and is_own and error.operation == "approve"
         if is_late or (is_in_doubt and holds > 1):  # another click may have evaluated the customer
             page = Waiting(error=error, advice="wait")
         entry = page.entry
@@ -312,6 +317,13 @@ async def _decide(click: "_Click", order: Order, fields: Collection[str], approv
             with _logged("release", entry):
                 await order.release()
     entry = decision.meta.entry or ""
+    if decision.amount not in (None, click.request.amount):  # the shop must not deliver what no loan pays
+        state = "approved" if decision.approved else "refused"
+        page = Ask(error=PayloadMismatchError("approve", entry, state), advice="already_decided")
+        with _logged("save", entry):
+            await order.save(entry, None)
+        log(ERROR, "checkout, entry %s: the decision is about another amount: not stored", entry or "-")
+        return page
     with _logged("save", entry):
         await order.save(entry, decision.to_dict())
     return _decided(decision, approved_url)

@@ -62,9 +62,9 @@ class Shop:
         self.client = client or open_client()
         self._orders = Orders(orders)
 
-    async def respond(self, path: str, number: str | None, form: Mapping[str, object]) -> PageResponse:
+    async def respond(self, path: str, cookie: str | None, form: Mapping[str, object]) -> PageResponse:
         """Return the page of a route, for the order in the shopper's cookie."""
-        order = await self._orders.get(number) or await self._orders.add()
+        order = await self._orders.get(cookie) or await self._orders.add()
         typed = {name: value for name, value in form.items() if isinstance(value, str)}
         decision = await order.decision() or {}
         match path, decision.get("approved"):
@@ -131,7 +131,7 @@ def _error_page(order: Order, name: str, form: dict[str, str], page: Form | Wait
 
 
 def _headers(order: Order) -> dict[str, str]:
-    cookie = f"order={order.number}; Path=/; HttpOnly; SameSite=Lax"  # add "; Secure" with HTTPS
+    cookie = f"order={order.cookie}; Path=/; HttpOnly; SameSite=Lax"  # add "; Secure" with HTTPS
     return {"Set-Cookie": cookie, "Cache-Control": "no-store"}
 
 

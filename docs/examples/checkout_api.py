@@ -57,11 +57,11 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
 
     @app.post("/orders", status_code=201)
     async def add_order() -> str:
-        return (await stored.add()).number
+        return (await stored.add()).cookie
 
-    @app.post("/orders/{number}/loan")
-    async def request_loan(number: str, form: LoanForm, response: Response) -> LoanResult:
-        if (order := await stored.get(number)) is None:
+    @app.post("/orders/{key}/loan")
+    async def request_loan(key: str, form: LoanForm, response: Response) -> LoanResult:
+        if (order := await stored.get(key)) is None:
             raise HTTPException(404, "no such order")
         values = dict(form)
         code = values.pop("fiscal_code").strip().upper()
@@ -72,7 +72,7 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
             order=order,
             payload={"fiscalCode": code},
             fields=[*LoanForm.model_fields, *ADDITIONAL],
-            approved_url=f"/orders/{number}",
+            approved_url=f"/orders/{key}",
             additional_data_needed=additional_data_needed,
             create_timeout=SHORT,
         )

@@ -7,7 +7,8 @@ from typing import Any
 class MemoryOrder:
     """An order as `loanasync.checkout` uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: str = "A-1001") -> None:
+        self.number = number
         self.code, self.holds, self.entry = "", 0, ""
         self.stored: Mapping[str, Any] | None = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import LoanClient, LoanError, Refused, Timeout
+from loanasync import DeadlineExceededError, LoanClient, LoanError, Refused, Timeout
 from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
@@ -319,22 +319,43 @@ async def test_creation_has_its_own_time_limits() -> None:
     assert "1 attempt, stopped by deadline" in str(page.error)
 
 
-async def test_other_data_and_another_customer_send_nothing() -> None:
-    script = ScriptedTransport(CREATED, connection_lost(), *[CREATED, approved()] * 2)
-    client, order = script.client(ledger=MemoryLedger()), MemoryOrder()
+async def test_another_customer_of_the_order_sends_nothing() -> None:
+    script, order = ScriptedTransport(CREATED, connection_lost()), MemoryOrder()
+    client = script.client(ledger=MemoryLedger())
     await page_of(client, order)
-    other_customer = await page_of(client, order, code="TSTABC00A00A000A")
-    assert isinstance(other_customer, Ask)
-    second = MemoryOrder()
-    await page_of(client, MemoryOrder(), code="TSTABC00A00A000A", order_id="1001")
-    changed: Any = {"changes": {"amount": 70_000}, "order_id": "1001"}
-    other_amount = await page_of(client, second, code="TSTABC00A00A000A", **changed)
-    assert isinstance(other_amount, Ask)
-    assert other_customer.advice == other_amount.advice == "other_data"
-    assert (order.holds, second.holds) == (1, 0)
-    assert sent_by(script).count("approve") == 2
-    new = {**changed, "order_id": "1002"}
-    assert isinstance(await page_of(client, second, code="TSTABC00A00A000A", **new), Redirect)
+    page = await page_of(client, order, code="TSTABC00A00A000A")
+    assert isinstance(page, Ask)
+    assert (page.advice, order.holds) == ("other_data", 1)
+    assert sent_by(script) == ["create_request", "approve"]
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_second_order_with_the_same_data_is_another_application(*, has_ledger: bool) -> None:
+    """Its page must not have the URL, with a token, of the first order."""
+    steps = [CREATED, approved(redirect_url=URL), CREATED, approved(redirect_url=f"{URL}2")]
+    client = scripted_client(*steps, ledger=MemoryLedger() if has_ledger else None)
+    pages = [await page_of(client, MemoryOrder(number)) for number in ("A-1001", "A-1002", "A-1001")]
+    assert [getattr(page, "url", "") for page in pages] == [URL, f"{URL}2", URL]
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_changed_cart_is_not_stored_as_approved(*, has_ledger: bool) -> None:
+    script, second = ScriptedTransport(CREATED, approved()), MemoryOrder()
+    client = script.client(ledger=MemoryLedger() if has_ledger else None)
+    await page_of(client, MemoryOrder())
+    page = await page_of(client, second, changes={"amount": 450_000})  # with the number of the first one
+    assert isinstance(page, Ask)
+    assert (page.advice, second.stored, second.holds) == ("other_data", None, 0)
+    assert sent_by(script) == ["create_request", "approve"]
+
+
+async def test_decision_about_another_amount_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
+    order = MemoryOrder()
+    page = await after(CREATED, approved(amount=70_000), order=order)
+    assert isinstance(page, Ask)
+    assert (page.advice, order.stored, order.holds) == ("already_decided", None, 1)
+    assert page.entry == order.entry
+    assert f"checkout, entry {page.entry}: the decision is about another amount" in caplog.text
 
 
 async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.LogCaptureFixture) -> None:
@@ -443,6 +464,15 @@ async def test_without_a_ledger_an_order_with_another_hold_sends_nothing(
     assert "nothing is sent: another click holds the order" in caplog.text
     order.holds = 0  # by the staff
     assert isinstance(await page_of(restarted, order), Redirect)
+
+
+async def test_slow_creation_may_be_tried_again() -> None:
+    """Nobody was evaluated: the shopper need not wait, and may pay otherwise."""
+    order, limits = MemoryOrder(), Timeout(total=4, attempt=5, connect=1)
+    page = await after(timed_out(), order=order, create_timeout=limits)
+    assert isinstance(page, Waiting)
+    assert isinstance(page.error, DeadlineExceededError)
+    assert (page.error.operation, page.advice, order.holds) == ("create_request", "try_later", 0)
 
 
 def test_late_decision_without_a_ledger_is_saved_by_the_next_click() -> None:

@@ -23,8 +23,8 @@ BODY: dict[str, Any] = {**FORM, "instalments": 12}
 async def serving(client: LoanClient | None, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Serve the app; yield an HTTP client for a new order."""
     async with browsing(app(client, folder / "orders.db")) as api:
-        number = (await api.post("/orders")).json()
-        api.base_url = api.base_url.join(f"/orders/{number}/")
+        key = (await api.post("/orders")).json()
+        api.base_url = api.base_url.join(f"/orders/{key}/")
         yield api
 
 

@@ -141,7 +141,7 @@ async def test_order_is_known_to_all_workers_private_and_never_taken_back(tmp_pa
     file = tmp_path / "orders.db"
     worker, other_worker = Orders(file), Orders(file)
     order = await worker.add()
-    other = await other_worker.get(order.number)
+    other = await other_worker.get(order.cookie)
     assert other is not None
     assert [await each.hold(CODE) for each in (order, other)] == [1, 2]
     await order.release()  # the first click failed; the second one may evaluate the customer
