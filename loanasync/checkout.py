@@ -5,20 +5,26 @@
     match await checkout(client, code, request, order=order, payload=..., fields=..., approved_url="/order"):
         case Redirect(url=url): ...           # send the shopper to this URL, and never log it
         case Refused(): ...                   # final: offer another way to pay
+        case Paid(): ...                      # otherwise, by a method of your shop: your page of the order
         case Form(problems=problems): ...     # the form again, with the problems beside its fields
         case Waiting() as page: ...           # page.text("it"), with a button that sends the same form
         case Ask() as page: ...               # page.text("it"), without a button; the staff see page.entry
 
-It calls only public methods of the client. Use these directly if your checkout differs.
+`settle` returns the page of an order without the form: for its start page, a cron job or your staff. Both
+call only public methods of the client. Use these directly if your checkout differs.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
 from logging import ERROR, WARNING
+from secrets import token_hex
 from typing import Any, Protocol, TypeAlias
 
-from attrs import define, field, fields_dict, frozen
+from attrs import Factory, asdict, define, evolve, field, fields_dict, frozen
 
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON, AnyJSON, mask
@@ -32,48 +38,68 @@ from loanasync._validation import rules
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DeadlineExceededError,
+    DecisionForgottenError,
     DecisionNotRecordedError,
     InFlightError,
     InvalidRequestError,
     LedgerError,
     LoanError,
+    OutcomeUnknownError,
     PayloadMismatchError,
 )
 
 
 class Order(Protocol):
-    """Protocol of an order in your database, which all workers share. Each method is one statement.
+    """Protocol of an order in your database, which all workers share.
 
-    A click holds the order for its customer. `checkout` releases this hold if the click evaluated nobody. The
-    hold of a killed worker stays. If the shopper leaves, the last methods run after the request has ended, so
-    each method opens a new database connection.
+    The order has two columns for its loan. Only `checkout` and `settle` write them, by `change`, except as
+    stated here:
+
+    ``loan_state``
+        ``free``, the default: no click holds the order. You may change its amount, in a statement with
+        ``WHERE loan_state = 'free'``.
+
+        ``held``: a click holds it for a customer. The hold of an approval with an unknown outcome, or of a
+        killed worker, stays until `settle` frees the order.
+
+        ``approved`` or ``refused``: decided for good.
+
+        ``paid``: write this when the customer pays otherwise, in one statement: ``UPDATE orders SET
+        loan_state = 'paid' WHERE number = :number AND loan_state IN ('free', 'refused')``.
+    ``loan``
+        A text, by default empty. Otherwise it is JSON with personal data: protect and delete it like the
+        order. Its member ``code`` is the fiscal code, ``entry`` the key of the entry in the ledger, for your
+        staff, and ``decision`` that of `Approved.to_dict`.
+
+    If the shopper leaves, the last methods run after the request has ended, so each method opens a new
+    database connection.
+
+    Example:
+        >>> changed = run(order.change(("free", ""), ("paid", "")))
+        >>> order.number, order.amount, changed, run(order.loan())
+        ('A-1001', 45000, True, ('paid', ''))
     """
 
     @property
     def number(self) -> str:
         """Number of the order, the `order_id` of `LoanClient.approve`: not personal, and not the cookie."""
 
-    async def decision(self) -> Mapping[str, Any] | None:
-        """Return the decision that `save` stored, None before."""
+    @property
+    def amount(self) -> int:
+        """Amount of the order, in euro cents."""
 
-    async def hold(self, fiscal_code: str, /) -> int:
-        """Add a hold for a customer, and return the number of holds.
+    async def loan(self) -> tuple[str, str]:
+        """Return the columns ``(loan_state, loan)``, as they are stored now."""
 
-        The code has capital letters, and no spaces around it. Return 0 if another customer has a hold, or if
-        the order was paid by another method. For example
-        ``UPDATE orders SET code = :code, holds = holds + 1 WHERE number = :number AND NOT paid_by_card AND
-        (holds = 0 OR code = :code) RETURNING holds``; without a row, return 0.
-        """
+    async def change(self, old: tuple[str, str], new: tuple[str, str], /) -> bool:
+        """Change both columns in one statement, and return True if this changed the row.
 
-    async def release(self) -> None:
-        """Take back one hold. Never go below 0: your staff may have set the holds to 0."""
-
-    async def save(self, entry: str, decision: Mapping[str, Any] | None, /) -> None:
-        """Store the key of the ledger entry, for your staff, and the decision. Keep a stored decision.
+        ``UPDATE orders SET loan_state = :new_state, loan = :new_loan WHERE number = :number AND amount =
+        :amount AND loan_state = :old_state AND loan = :old_loan``
 
         Args:
-            entry: Key of the entry; empty without a ledger.
-            decision: JSON values with personal data, or None after an error.
+            old: The columns that the row must still have.
+            new: The new columns.
         """
 
 
@@ -83,7 +109,7 @@ class Redirect:
 
     Args:
         url: URL of the service's web application (spec §1.3), or the ``approved_url`` of `checkout`.
-        decision: The decision; ``decision.to_dict()`` stores it.
+        decision: The decision.
 
     Example:
         >>> from loanasync.checkout import Redirect
@@ -101,15 +127,18 @@ class Redirect:
         return self.decision.meta.entry
 
 
-_STATUS: Mapping[Advice, int] = {
-    "correct_form": 422,
-    "wait": 202,
-    "ask_service": 202,
-    "already_decided": 202,
-    "other_data": 409,
-    "try_later": 503,
-    "fix_setup": 503,
-}
+@frozen
+class Paid:
+    """The order was paid by a method of your shop, so nothing was sent. Show your page of the order.
+
+    Example:
+        >>> _ = run(order.change(("free", ""), ("paid", "")))
+        >>> run(settle(client, order))
+        Paid()
+    """
+
+
+_STATUS: Mapping[Advice, int] = {"correct_form": 422, "other_data": 409, "try_later": 503, "fix_setup": 503}
 
 
 @frozen(kw_only=True)
@@ -117,11 +146,7 @@ class _ErrorPage:
     """A page after an error."""
 
     error: LoanError
-    advice: Advice = field()
-
-    @advice.default
-    def _advice_of_error(self) -> Advice:
-        return self.error.advice
+    advice: Advice = field(default=Factory(lambda self: self.error.advice, takes_self=True))
 
     @property
     def entry(self) -> str | None:
@@ -131,7 +156,7 @@ class _ErrorPage:
     @property
     def status(self) -> int:
         """HTTP status of the page."""
-        return _STATUS[self.advice]
+        return _STATUS.get(self.advice, 202)
 
     def text(self, language: str = "en") -> str:
         """Return a text for the shopper, in ``en`` or ``it``."""
@@ -186,19 +211,13 @@ class Ask(_ErrorPage):
     """
 
 
-Page: TypeAlias = Redirect | Refused | Form | Waiting | Ask
-"""Result of `checkout`: the page to show."""
+Page: TypeAlias = Redirect | Refused | Paid | Form | Waiting | Ask
+"""Result of `checkout` and `settle`: the page to show."""
 
 
 _ADDITIONAL = frozenset(fields_dict(AdditionalData))
-
-
-def _says_already_evaluated(error: LoanError) -> bool:
-    return isinstance(error, AlreadyEvaluatedError)
-
-
-def _says_nothing(_: AnyJSON) -> bool:
-    return False
+_SLACK = 30.0  # seconds for a slow database, and again for different clocks
+_TRIES = 50  # other clicks may change an order meanwhile
 
 
 async def checkout(
@@ -210,8 +229,8 @@ async def checkout(
     payload: Mapping[str, JSON],
     fields: Collection[str],
     approved_url: str,
-    additional_data_needed: Callable[[AnyJSON], bool] = _says_nothing,
-    already_created: Callable[[LoanError], bool] = _says_already_evaluated,
+    additional_data_needed: Callable[[AnyJSON], bool] = lambda _: False,
+    already_created: Callable[[LoanError], bool] = lambda error: isinstance(error, AlreadyEvaluatedError),
     create_timeout: Timeout | None = None,
 ) -> Page:
     """Create a request, request its approval, and return the page to show.
@@ -219,8 +238,7 @@ async def checkout(
     Call it for each click, such as a double click or a reload: the approval is sent once, with the number of
     the order as `order_id`. A stored decision is returned whatever the shopper has typed. An invalid request
     is not created. A decision about another amount is not stored; the page is `Ask`, and an error is logged.
-    Errors of your functions,
-    `Order.decision` and `Order.hold` are raised. Those of `Order.release` and `Order.save` are logged, since
+    Errors of your functions are raised, and those of the order until it is held. Later ones are logged, since
     the page is known. If the shopper leaves and the caller is cancelled, an approval that was begun ends in
     the background, and its decision is stored.
 
@@ -238,6 +256,10 @@ async def checkout(
             default, only `AlreadyEvaluatedError` does.
         create_timeout: Time limits of the creation instead of the client's.
 
+    Raises:
+        ValueError: The request has not the amount of the order, or its columns are not as `Order.change`
+            wrote them.
+
     Example:
         >>> from loanasync.checkout import checkout
         >>> page = run(checkout(
@@ -248,31 +270,75 @@ async def checkout(
         'Redirect'
     """
     click = _Click(
-        client,
-        fiscal_code,
-        request,
-        payload,
-        additional_data_needed,
-        already_created,
-        order.number,
-        create_timeout,
+        client, fiscal_code, request, order, payload, additional_data_needed, already_created, create_timeout
     )
     del fiscal_code, request, payload  # personal: must not be in a traceback
-    if (decision := _restored(await order.decision())) is not None:
-        return _decided(decision, approved_url)
-    problems = client.check(click.fiscal_code, click.request)
-    if problems.for_fields({*fields, "fiscal_code"})[0]:  # before `hold`: a database may refuse such a code
-        return error_page(InvalidRequestError(problems, "approve"), fields)
-    deciding = asyncio.create_task(_decide(click, order, fields, approved_url))
+    loan = await _read(order)
+    if (page := loan.page(order, approved_url)) is not None:
+        return page
+    if problems := client.check(click.fiscal_code, click.request):  # first: a database may refuse such a code
+        invalid = InvalidRequestError(problems, "approve")
+        page = error_page(invalid, fields)
+        # A shopper who cannot correct it must not pay otherwise, if the loan may be approved.
+        return _page(invalid, loan.advice) if isinstance(page, Ask) and loan.state == "held" else page
+    if click.request.amount != order.amount:
+        raise ValueError("the request must have the amount of the order: pass amount=order.amount")
+    deciding = asyncio.create_task(_decide(click, fields, approved_url))
     client._flights.follow(deciding)  # noqa: SLF001  (of this package)
     try:
         return await asyncio.shield(deciding)
     except asyncio.CancelledError:  # the shopper has left
         click.has_left = True
-        if click.is_preparing:
-            deciding.cancel()
         deciding.add_done_callback(_report)
         raise
+
+
+async def settle(client: LoanClient, order: Order, *, approved_url: str = "") -> Page | None:
+    """Bring an order up to date from the ledger. Return the page to show, or None if the order is free.
+
+    It needs no form, sends nothing, and can be repeated. It stores a decision that the order lacks, because
+    the shopper has left, `Order.change` failed, a worker was killed, or your staff have resolved the entry.
+    It frees the order if the ledger knows that nobody was evaluated, and if no click can still begin an
+    approval. Without a ledger it frees nothing. Call it for the page of an order without a form, and from
+    cron for all orders in the state ``held``. Errors of `Order.change` are logged.
+
+    Args:
+        client: A client with the shop's ledger.
+        order: The order in your database.
+        approved_url: The argument of `checkout`.
+
+    Raises:
+        ValueError: The columns of the order are not as `Order.change` wrote them.
+
+    Example:
+        >>> from loanasync.checkout import settle
+        >>> print(run(settle(client, order)))
+        None
+    """
+    loan = await _read(order)
+    if loan.state != "held":
+        return loan.page(order, approved_url)
+    try:
+        known = await client.known(loan.code, order_id=order.number)
+    except LoanError as error:  # the order keeps its page
+        return _page(error.with_traceback(None), loan.advice)
+    entry, state = known.entry or "", known.state
+    if known.decision is not None:
+        return await _store(order, loan, known.decision, approved_url)
+    match state:
+        case "none" | "released" | "inflight":
+            is_over = max(loan.holds.values(), default=0) < time.time() and state != "inflight"
+            is_free = client.ledger is not None and is_over
+            new = await _change_or_log(order, entry, lambda old: _FREE if is_free and old == loan else old)
+            return None if new == _FREE else Waiting(error=InFlightError("approve", entry))
+        case "unknown" | "lost" | "held":
+            failure: LoanError = OutcomeUnknownError("approve", entry, state, known.note)
+        case _:
+            outcome = "unknown" if state == "erased" else state
+            failure = DecisionForgottenError("approve", entry, outcome)
+    page = _page(failure, failure.advice)
+    await _change_or_log(order, entry, lambda old: old.noted(entry, page.advice) if old == loan else old)
+    return page
 
 
 def _report(deciding: "asyncio.Task[Page]") -> None:
@@ -281,63 +347,154 @@ def _report(deciding: "asyncio.Task[Page]") -> None:
         log(ERROR, "checkout: failed after the shopper had left: %s", type(error).__name__)
 
 
-async def _decide(click: "_Click", order: Order, fields: Collection[str], approved_url: str) -> Page:
-    """Hold and decide an order, then store its decision or release the hold.
+async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -> Page:
+    """Hold and decide an order, then store its decision or take back the hold.
 
     No method of the order is cancelled if the shopper leaves.
     """
-    holds = await order.hold(rules.normalize_fiscal_code(click.fiscal_code))
-    if isinstance(holds, bool) or not isinstance(holds, int):  # such as None of an UPDATE without RETURNING
-        raise TypeError(f"Order.hold must return the number of holds, not {type(holds).__name__}")
-    if not holds:
-        return Ask(error=PayloadMismatchError("approve", "", "inflight"))
-    entry = None
+    order, unwritten = click.order, None
+    loan = await _change(order, click.held)
+    if click.hold not in loan.holds:
+        return loan.page(order, approved_url) or click.page_of(loan)
     try:
-        decision = await click.decide(has_others=holds > 1)
-    except DecisionNotRecordedError as error:
-        log(ERROR, "checkout: %s", error)  # the ledger has failed; the decision stands
-        decision = error.decision
+        decision = await click.decide(has_others=len(loan.holds) > 1)
+    except DecisionNotRecordedError as error:  # the ledger has failed; the decision stands
+        decision, unwritten = error.decision, error
     except LoanError as error:
-        # A `LedgerError` is about an earlier click or order, which has its own hold.
-        is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
-        click.may_evaluate &= is_own
-        page = error_page(error.with_traceback(None), fields, additional_data_needed=click.needs_data)
-        is_in_doubt = not click.has_recalled and error.outcome == "not_sent"
-        # The response is still awaited. A creation decides nothing.
-        is_late = isinstance(error, DeadlineExceededError) and is_own and error.operation == "approve"
-        if is_late or (is_in_doubt and holds > 1):  # another click may have evaluated the customer
-            page = Waiting(error=error, advice="wait")
-        entry = page.entry
-        if entry is not None:
-            with _logged("save", entry):
-                await order.save(entry, None)
+        page = click.page_after(error.with_traceback(None), loan, fields)
+        if click.may_evaluate:
+            await _change_or_log(order, page.entry or "", lambda old: old.noted(page.entry, page.advice))
         return page
     finally:
         if not click.may_evaluate:
-            with _logged("release", entry):
-                await order.release()
-    entry = decision.meta.entry or ""
-    if decision.amount not in (None, click.request.amount):  # the shop must not deliver what no loan pays
-        state = "approved" if decision.approved else "refused"
-        page = Ask(error=PayloadMismatchError("approve", entry, state), advice="already_decided")
-        with _logged("save", entry):
-            await order.save(entry, None)
-        log(ERROR, "checkout, entry %s: the decision is about another amount: not stored", entry or "-")
-        return page
-    with _logged("save", entry):
-        await order.save(entry, decision.to_dict())
-    return _decided(decision, approved_url)
+            await _change_or_log(order, "", lambda old: old.without(click.hold))
+    shown = await _store(order, loan, decision, approved_url)
+    if unwritten is not None:
+        log(ERROR, "checkout: %s", unwritten)
+    return shown
 
 
-@contextmanager
-def _logged(method: str, entry: str | None) -> Iterator[None]:
-    """Log an error of the order, whose text may contain personal values: the page is known and is shown."""
+async def _store(order: Order, loan: "_Loan", decision: Decision, approved_url: str) -> Page:
+    """Store a decision with the order for which it was requested, if its amount and customer are the same."""
+    entry, state = decision.meta.entry or "", "approved" if decision.approved else "refused"
+    new = evolve(loan, state=state, holds={}, entry=entry, decision=decision.to_dict())
+
+    def decided(old: _Loan) -> _Loan:
+        is_same = (old.state, old.code, old.amount) == ("held", loan.code, loan.amount)
+        return new if old == _FREE or is_same else old
+
+    if order.amount == loan.amount and decision.amount in (None, loan.amount):
+        if (stored := await _change_or_log(order, entry, decided)) is None:
+            return _decided(decision, approved_url)  # an error was logged; the decision stands
+        if stored.decision is not None and (page := stored.page(order, approved_url)) is not None:
+            return page
+    await _change_or_log(order, entry, lambda old: old.noted(entry, "already_decided"))
+    return _not_stored(entry, state)
+
+
+def _not_stored(entry: str, state: str) -> Ask:
+    text = "the order was paid, or has another amount or customer: ask the service about this loan"
+    log(ERROR, "checkout, entry %s: %s, but %s", entry or "-", state, text)
+    return Ask(error=PayloadMismatchError("approve", entry, state), advice="already_decided")
+
+
+@frozen
+class _Loan:
+    """The columns of an order: the state, and the members of the text."""
+
+    state: str
+    order: str = ""
+    amount: int = 0  # for which the order is held or decided
+    code: str = field(default="", repr=mask)
+    holds: Mapping[str, float] = field(factory=dict)  # clicks, and when their approvals cannot begin any more
+    entry: str = ""
+    advice: Advice = "wait"  # of the last error
+    decision: Mapping[str, Any] | None = field(default=None, repr=mask)
+    stored: tuple[str, str] = field(default=("free", ""), eq=False, repr=mask)
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Return the columns to store."""
+        members = asdict(self, filter=lambda each, _: each.name not in ("state", "stored"))
+        return self.state, "" if self.state == "free" else json.dumps(members)
+
+    def noted(self, entry: str | None, advice: Advice) -> "_Loan":
+        """Return a held order with the entry and the advice of an error."""
+        return evolve(self, entry=entry or "", advice=advice) if self.state == "held" else self
+
+    def without(self, hold: str) -> "_Loan":
+        """Return the order without a hold. The last one frees the order."""
+        others = {key: until for key, until in self.holds.items() if key != hold}
+        if self.state != "held" or others == self.holds:
+            return self
+        return evolve(self, holds=others) if others else _FREE
+
+    def page(self, order: Order, approved_url: str) -> Page | None:
+        """Return the page of an order that is decided or paid."""
+        if self.state == "paid":
+            return Paid()
+        if self.decision is None:
+            return None
+        if self.state == "approved" and self.amount != order.amount:  # no loan pays what the shop delivers
+            return _not_stored(self.entry, self.state)
+        kind = Approved if self.state == "approved" else Refused
+        return _decided(kind.from_dict(self.decision), approved_url)
+
+
+_FREE = _Loan("free")
+
+
+async def _read(order: Order) -> _Loan:
+    """Return the columns of an order.
+
+    Raises:
+        ValueError: They are not as `Order.change` wrote them.
+    """
+    columns = await order.loan()
+    with suppress(TypeError, ValueError, LookupError):  # their texts and frames may be personal
+        is_open = columns[0] in ("free", "paid")
+        loan = _Loan(columns[0], stored=columns[:2], **({} if is_open else json.loads(columns[1])))
+        if is_open or loan.order == order.number:
+            return loan
+    del columns
+    raise ValueError(
+        "Order.loan must return the columns (loan_state, loan) as Order.change wrote them for this order, "
+        "or ('free', '')"
+    )
+
+
+async def _change(order: Order, change: Callable[[_Loan], _Loan]) -> _Loan:
+    """Change the columns of an order, again if another click was faster. Return them.
+
+    Raises:
+        TypeError: `Order.change` returned no bool.
+    """
+    loan = await _read(order)
+    for _ in range(_TRIES):
+        if (new := change(loan)) == loan:
+            return loan
+        is_changed: object = await order.change(loan.stored, new.columns)
+        if not isinstance(is_changed, bool):  # such as the result of an UPDATE, which is true for 0 rows
+            raise TypeError(f"Order.change must return a bool, not {type(is_changed).__name__}")
+        if is_changed:
+            return new
+        loan = await _read(order)
+    log(WARNING, "checkout: Order.change changed nothing: check its WHERE, and the amount of the order")
+    return loan
+
+
+async def _change_or_log(order: Order, entry: str, change: Callable[[_Loan], _Loan]) -> _Loan | None:
+    """Change an order whose page is known and is shown. Log an error, and return None.
+
+    The text of an error may contain personal values.
+    """
     try:
-        yield
+        return await _change(order, change)
     except (Exception, asyncio.CancelledError) as error:  # also the end of the event loop
-        log(ERROR, "checkout, entry %s: order.%s failed: %s", entry or "-", method, type(error).__name__)
+        log(ERROR, "checkout, entry %s: the order was not changed: %s", entry or "-", type(error).__name__)
         if isinstance(error, asyncio.CancelledError):
             raise
+    return None
 
 
 @define
@@ -347,67 +504,81 @@ class _Click:
     client: LoanClient
     fiscal_code: str = field(repr=mask)
     request: ApprovalRequest
+    order: Order
     payload: Mapping[str, JSON] = field(repr=mask)
     additional_data_needed: Callable[[AnyJSON], bool]
     already_created: Callable[[LoanError], bool]
-    order_id: str
     create_timeout: Timeout | None
+    hold: str = field(factory=partial(token_hex, 4))  # of this click
+    begin_until: float = 0.0  # the approval is not sent later than at this time of day
     needs_data: bool = False
-    has_recalled: bool = False  # the ledger or the client's memory was read
-    is_preparing: bool = False  # it ends if the shopper leaves
     may_evaluate: bool = False
     has_left: bool = False  # the shopper
 
+    def held(self, old: _Loan) -> _Loan:
+        """Return the order with the hold of this click; the same if it is decided, or of another customer."""
+        code, amount = rules.normalize_fiscal_code(self.fiscal_code), self.order.amount
+        own = _Loan("held", self.order.number, amount, code) if old == _FREE else old
+        if (own.state, own.code, own.amount) != ("held", code, amount):
+            return old
+        policy, limits = self.client.ledger_policy, self.client.timeout
+        self.begin_until = time.time() + (self.create_timeout or limits).total + _SLACK
+        until = self.begin_until + limits.longest + _SLACK + 2 * (policy.patience if policy else 0)
+        return evolve(own, holds={**own.holds, self.hold: until})
+
+    def page_of(self, loan: _Loan) -> Ask | Waiting:
+        """Return the page of an order that this click could not hold: nothing is sent."""
+        if self.held(loan) == loan:  # another customer, or an earlier amount
+            return Ask(error=PayloadMismatchError("approve", "", "inflight"))
+        return Waiting(error=InFlightError("approve", ""), advice="try_later")  # the amount has changed
+
+    def page_after(self, error: LoanError, loan: _Loan, fields: Collection[str]) -> Form | Waiting | Ask:
+        """Return the page after an error of this click, and note if it evaluated nobody."""
+        # A `LedgerError` is about an earlier click or order, which has its own hold.
+        is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
+        self.may_evaluate &= is_own
+        if len(loan.holds) > 1 and error.operation in (
+            "known",
+            None,
+        ):  # another click may have evaluated them
+            return _page(error, loan.advice)
+        if isinstance(error, DeadlineExceededError) and self.may_evaluate:
+            return Waiting(error=error, advice="wait")  # the response is still awaited
+        return error_page(error, fields, additional_data_needed=self.needs_data)
+
     async def decide(self, *, has_others: bool) -> Decision:
-        """Return the decision. Without a ledger, send nothing if other clicks hold the order.
+        """Create the request, unless its approval is known, and return the decision.
 
-        Another process, or this one before a restart, may have evaluated the customer.
+        Without a ledger, send nothing if other clicks hold the order: another process, or this one before a
+        restart, may have evaluated the customer.
         """
-        if self.has_left:
-            raise asyncio.CancelledError
-        self.is_preparing = True
-        try:
-            await self._prepare(may_send=not has_others or self.client.ledger is not None)
-        finally:
-            self.is_preparing = False
-        self.may_evaluate = True
-        return await self.client.approve(
-            self.fiscal_code, self.request, additional_data_needed=self.needs_data, order_id=self.order_id
-        )
-
-    async def _prepare(self, *, may_send: bool) -> None:
-        """Create the request, unless its approval is known."""
-        if problems := self.client.check(self.fiscal_code, self.request):
-            raise InvalidRequestError(problems, "approve")
         # First: the page of a known approval must not depend on the creation, which may fail this time.
-        known = await self.client.known(self.fiscal_code, order_id=self.order_id)
-        self.has_recalled = True
-        is_new = known.state in ("none", "released")
-        if is_new and not may_send:
-            log(
-                WARNING,
-                "checkout: nothing is sent: another click holds the order, and there is no ledger",
-            )
-            raise InFlightError("approve", "")
-        if is_new:
+        known = await self.client.known(self.fiscal_code, order_id=self.order.number)
+        if known.state in ("none", "released"):
+            if has_others and self.client.ledger is None:
+                log(
+                    WARNING,
+                    "checkout: nothing is sent: another click holds the order, and there is no ledger",
+                )
+                raise InFlightError("approve", "")
+            self._stop_if_left()
             try:
                 created = await self.client.create_request(self.payload, timeout=self.create_timeout)
                 self.needs_data = self.additional_data_needed(created)
             except LoanError as error:
                 if not self.already_created(error):
                     raise
+        self._stop_if_left()
+        if time.time() > self.begin_until:  # the process was stopped: `settle` may have freed the order
+            raise DeadlineExceededError("approve", "TimeoutError", "not_sent", 0)
+        self.may_evaluate = True
+        return await self.client.approve(
+            self.fiscal_code, self.request, additional_data_needed=self.needs_data, order_id=self.order.number
+        )
 
-
-def _restored(stored: Mapping[str, Any] | None) -> Decision | None:
-    try:
-        if stored is None:
-            return None
-        if not isinstance(stored, Mapping):
-            text = "Order.decision must return None or the mapping that Order.save got"
-            raise TypeError(f"{text}, not {type(stored).__name__}")
-        return (Approved if stored.get("approved") is True else Refused).from_dict(stored)
-    finally:
-        del stored  # personal: must not be in a traceback
+    def _stop_if_left(self) -> None:
+        if self.has_left:
+            raise asyncio.CancelledError
 
 
 def _decided(decision: Decision, approved_url: str) -> Redirect | Refused:
@@ -438,19 +609,18 @@ def error_page(
             log(WARNING, "checkout, entry %s: the form has no field for: %s", error.entry or "-", shown)
         if beside:
             # The service may ask for them only in its response to the approval.
-            additional_data_needed |= any(
-                each.field in _ADDITIONAL for found in beside.values() for each in found
-            )
-            return Form(
-                error=error,
-                problems=beside,
-                for_the_shop=others,
-                additional_data_needed=additional_data_needed,
-            )
+            asks = any(each.field in _ADDITIONAL for found in beside.values() for each in found)
+            needed = additional_data_needed or asks
+            return Form(error=error, problems=beside, for_the_shop=others, additional_data_needed=needed)
         return Ask(error=error, advice="fix_setup")  # the shopper cannot correct it
-    return Waiting(error=error) if error.advice in ("wait", "try_later") else Ask(error=error)
+    return _page(error, error.advice)
 
 
-__all__ = ["Ask", "Form", "Order", "Page", "Redirect", "Waiting", "checkout", "error_page"]
+def _page(error: LoanError, advice: Advice) -> Waiting | Ask:
+    kind = Waiting if advice in ("wait", "try_later") else Ask
+    return kind(error=error, advice=advice)
+
+
+__all__ = ["Ask", "Form", "Order", "Page", "Paid", "Redirect", "Waiting", "checkout", "error_page", "settle"]
 
 name_by_package(globals())

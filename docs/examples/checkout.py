@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader
 from shop_orders import Order, Orders
 
 from loanasync import ApprovalRequest, InvalidRequestError, LoanClient, LoanError, Refused, Timeout, UserData
-from loanasync.checkout import Ask, Form, Redirect, Waiting, checkout, error_page
+from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout, error_page, settle
 from loanasync.ledger import SqliteLedger
 
 ROUTES = (("GET", "/"), ("POST", "/pay"), ("GET", "/order"), ("POST", "/complete"))
@@ -64,29 +64,36 @@ class Shop:
 
     async def respond(self, path: str, cookie: str | None, form: Mapping[str, object]) -> PageResponse:
         """Return the page of a route, for the order in the shopper's cookie."""
-        order = await self._orders.get(cookie) or await self._orders.add()
+        found = await self._orders.where("cookie = ?", cookie)
+        order = found[0] if found else await self._orders.add(sum(CART.values()))
         typed = {name: value for name, value in form.items() if isinstance(value, str)}
-        decision = await order.decision() or {}
-        match path, decision.get("approved"):
-            case ("/pay", _):
-                return await self._pay(order, typed)
-            case ("/complete", True):
+        if path == "/pay":
+            return await self._pay(order, typed)
+        page = await settle(self.client, order, approved_url="/order")  # the shopper may come back later
+        match path, page:
+            case "/complete", Redirect():
                 return await self._complete(order, typed)
-            case ("/order", False):
-                return _render(order, "refused")
-            case ("/order", True):
+            case ("/order", Redirect() | Refused()) | ("/", None | Waiting() | Ask()):
+                return await self._show(order, page)
+        return _redirect(order, "/order" if isinstance(page, Redirect | Refused) else "/")
+
+    async def _show(self, order: Order, page: Page | None) -> PageResponse:
+        match page:
+            case Redirect(url=url):
                 name = "completed" if (await order.row())["is_completed"] else "data"
-                return _render(order, name, url=decision["redirect_url"])
-            case ("/", None):
-                return _render(order, "loan")
-        return _redirect(order, "/order" if decision else "/")
+                return _render(order, name, url=url)
+            case Refused():
+                return _render(order, "refused")
+            case Waiting() | Ask():
+                return _render(order, "message", page.status, message=page)
+        return _render(order, "loan")  # this shop has no other payment method
 
     async def _pay(self, order: Order, form: dict[str, str]) -> PageResponse:
         code = form.get("fiscal_code", "").strip().upper()
         page = await checkout(
             self.client,
             code,
-            ApprovalRequest.from_form(form, amount=sum(CART.values())),
+            ApprovalRequest.from_form(form, amount=order.amount),
             order=order,
             payload={"fiscalCode": code},
             fields=LOAN_FIELDS,
@@ -97,15 +104,14 @@ class Shop:
         match page:
             case Redirect(url=url):
                 return _redirect(order, url)  # contains a token: do not log it
-            case Refused():
+            case Refused() | Paid():
                 return _redirect(order, "/order")
             case Form() | Waiting() | Ask():
                 return _error_page(order, "loan", form, page)
 
     async def _complete(self, order: Order, form: dict[str, str]) -> PageResponse:
         """Send the shopper's documents and data. Omit this if the service's web application does it."""
-        row = await order.row()
-        code = row["fiscal_code"]
+        row, code = await order.row(), await order.customer()
         data = UserData.from_form(form, **{name: name in form for name in BOXES})
         try:
             if problems := self.client.check(code, data):

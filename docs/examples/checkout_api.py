@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from shop_orders import Orders
 
 from loanasync import AdditionalData, ApprovalRequest, LoanClient, Problem, Refused
-from loanasync.checkout import Ask, Form, Redirect, Waiting, checkout
+from loanasync.checkout import Ask, Form, Paid, Redirect, Waiting, checkout
 
 LANGUAGE = "en"  # of the texts for customers; "it" for Italian
 ADDITIONAL = fields_dict(AdditionalData)
@@ -44,7 +44,7 @@ class LoanForm(BaseModel):
 class LoanResult(BaseModel):
     """The JSON response of the route: no personal data except the redirect URL."""
 
-    status: str  # approved, refused, or the advice of the error
+    status: str  # approved, refused, paid, or the advice of the error
     redirect_url: str | None = None
     text: str | None = None
 
@@ -57,18 +57,19 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
 
     @app.post("/orders", status_code=201)
     async def add_order() -> str:
-        return (await stored.add()).cookie
+        return (await stored.add(sum(CART.values()))).cookie
 
     @app.post("/orders/{key}/loan")
     async def request_loan(key: str, form: LoanForm, response: Response) -> LoanResult:
-        if (order := await stored.get(key)) is None:
+        if not (found := await stored.where("cookie = ?", key)):
             raise HTTPException(404, "no such order")
+        [order] = found
         values = dict(form)
         code = values.pop("fiscal_code").strip().upper()
         page = await checkout(
             client,
             code,
-            ApprovalRequest(amount=sum(CART.values()), **values),
+            ApprovalRequest(amount=order.amount, **values),
             order=order,
             payload={"fiscalCode": code},
             fields=[*LoanForm.model_fields, *ADDITIONAL],
@@ -80,8 +81,8 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
         match page:
             case Redirect(url=url):
                 return LoanResult(status="approved", redirect_url=url)
-            case Refused():
-                return LoanResult(status="refused")
+            case Refused() | Paid():
+                return LoanResult(status="refused" if isinstance(page, Refused) else "paid")
         logger.warning("entry %s: %s", page.entry, page.error)
         match page:
             case Form(problems=problems):

@@ -1,28 +1,54 @@
 """An order of a shop in memory."""
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 
 class MemoryOrder:
-    """An order as `loanasync.checkout` uses it."""
+    """An order as `loanasync.checkout` uses it.
 
-    def __init__(self, number: str = "A-1001") -> None:
-        self.number = number
-        self.code, self.holds, self.entry = "", 0, ""
-        self.stored: Mapping[str, Any] | None = None
+    Attributes:
+        row: The columns ``(loan_state, loan)``.
+    """
 
-    async def decision(self) -> Mapping[str, Any] | None:
-        return self.stored
+    def __init__(self, number: str = "A-1001", amount: int = 45_000) -> None:
+        self.number, self.amount = number, amount
+        self.row = ("free", "")
 
-    async def hold(self, fiscal_code: str) -> int:
-        if self.holds and self.code != fiscal_code:
-            return 0
-        self.code, self.holds = fiscal_code, self.holds + 1
-        return self.holds
+    async def loan(self) -> tuple[str, str]:
+        return self.row
 
-    async def release(self) -> None:
-        self.holds -= 1
+    async def change(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        is_same = self.row == old
+        if is_same:
+            self.row = new
+        return is_same
 
-    async def save(self, entry: str, decision: Mapping[str, Any] | None) -> None:
-        self.entry, self.stored = entry, self.stored or decision
+    def is_held_until(self, seconds: float, code: str = "TSTXYZ00A00A000A") -> None:
+        """Hold the order, as a click does that another process runs."""
+        held = {"order": self.number, "amount": self.amount, "code": code, "holds": {"other": seconds}}
+        self.row = ("held", json.dumps(held))
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """Return the members of the text."""
+        members: dict[str, Any] = json.loads(self.row[1] or "{}")
+        return members
+
+    @property
+    def holds(self) -> int:
+        """Return the number of clicks that hold the order; 1 if it is decided."""
+        return {"free": 0, "held": len(self.members.get("holds", ()))}.get(self.row[0], 1)
+
+    @property
+    def code(self) -> str:
+        return str(self.members.get("code", ""))
+
+    @property
+    def entry(self) -> str:
+        return str(self.members.get("entry", ""))
+
+    @property
+    def stored(self) -> Any:
+        """Return the stored decision, None before."""
+        return self.members.get("decision")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import assert_never, assert_type
 
 from loanasync import ApprovalRequest, LoanClient, LoanError, Problems, Refused, UserData
-from loanasync.checkout import Ask, Form, Order, Page, Redirect, Waiting, checkout, error_page
+from loanasync.checkout import Ask, Form, Order, Page, Paid, Redirect, Waiting, checkout, error_page, settle
 
 FIELDS = ("fiscal_code", "email", "instalments")
 
@@ -17,8 +17,8 @@ def exists(error: LoanError) -> bool:
     return error.operation == "create_request" and error.outcome == "unknown"
 
 
-async def pay(client: LoanClient, order: Order, form: Mapping[str, str], amount: int) -> str:
-    request = ApprovalRequest.from_form(form, amount=amount, order_token="1001")
+async def pay(client: LoanClient, order: Order, form: Mapping[str, str]) -> str:
+    request = ApprovalRequest.from_form(form, amount=order.amount, order_token="1001")
     page = await checkout(
         client,
         form["fiscal_code"],
@@ -33,12 +33,19 @@ async def pay(client: LoanClient, order: Order, form: Mapping[str, str], amount:
     return shown(page)
 
 
+async def start_page(client: LoanClient, order: Order) -> str:
+    page = await settle(client, order, approved_url="/order")
+    return "the form" if page is None else shown(page)
+
+
 def shown(page: Page) -> str:
     match page:
         case Redirect(url=url):
             return url
         case Refused(meta=meta):
             return meta.entry or "refused"
+        case Paid():
+            return "paid"
         case Form(problems=problems, for_the_shop=others):
             assert_type(others, Problems)
             return "".join(each.text("it") for found in problems.values() for each in found)

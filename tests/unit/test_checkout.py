@@ -1,6 +1,7 @@
 """The page that `checkout` returns for each end of the creation and of the approval."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from traceback import TracebackException
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync import DeadlineExceededError, LoanClient, LoanError, Refused, Timeout
-from loanasync.checkout import Ask, Form, Page, Redirect, Waiting, checkout
+from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout, settle
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
@@ -43,9 +44,11 @@ FAULTS = [system_error(), system_error(), system_error()]
 
 async def page_of(client: LoanClient, order: MemoryOrder | None = None, **options: Any) -> Page:
     code = options.pop("code", FISCAL_CODE)
-    request = approval_request(email="anna@example.com", **options.pop("changes", {}))
+    changes = options.pop("changes", {})
+    order = order or MemoryOrder(amount=changes.get("amount", 45_000))
+    request = approval_request(email="anna@example.com", **changes)
     options = {"fields": ["fiscal_code", "email", "city", *ADDITIONAL], **options}
-    options |= {"order": order or MemoryOrder(), "payload": {"fiscalCode": code}}
+    options |= {"order": order, "payload": {"fiscalCode": code}}
     return await checkout(client, code, request, approved_url="/order", **options)
 
 
@@ -66,6 +69,7 @@ async def test_decision_is_stored_and_shown_whatever_is_typed(step: ScriptedResp
     script, order = ScriptedTransport(CREATED, step), MemoryOrder()
     client = script.client(ledger=MemoryLedger())
     first = await page_of(client, order)
+    assert isinstance(first, Redirect | Refused)
     entry = first.meta.entry if isinstance(first, Refused) else first.entry
     assert (order.holds, order.entry) == (1, entry)
     for changes in ({"code": "TSTABC00A00A000A"}, {"changes": {"city": ""}}):
@@ -176,7 +180,7 @@ async def test_fault_leads_to_a_page_that_never_repeats_an_approval(
     assert type(first) is of_approval
     assert isinstance(first, Form | Waiting | Ask)
     assert (first.error.__traceback__, first.error.__context__) == (None, None)
-    assert order.entry == first.entry
+    assert order.entry == (first.entry if may_be_evaluated else "")
     assert order.holds == may_be_evaluated
     again = await page_of(client, order)
     assert isinstance(again, Ask if may_be_evaluated else Redirect)
@@ -215,10 +219,10 @@ async def test_shopper_who_leaves_before_the_order_is_held_sends_nothing() -> No
     asked, held = asyncio.Event(), asyncio.Event()
 
     class WaitingOrder(MemoryOrder):
-        async def hold(self, fiscal_code: str) -> int:
+        async def change(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
             asked.set()
             await held.wait()
-            return await super().hold(fiscal_code)
+            return await super().change(old, new)
 
     script, order = ScriptedTransport(CREATED, approved()), WaitingOrder()
     click = asyncio.create_task(page_of(script.client(), order))
@@ -233,14 +237,11 @@ async def test_shopper_who_leaves_before_the_order_is_held_sends_nothing() -> No
 class SlowOrder(MemoryOrder):
     """An order whose statements take effect some time before or after they are called."""
 
-    async def hold(self, fiscal_code: str) -> int:
-        holds = await super().hold(fiscal_code)
+    async def change(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         await asyncio.sleep(0)
-        return holds
-
-    async def release(self) -> None:
+        is_changed = await super().change(old, new)
         await asyncio.sleep(0)
-        await super().release()
+        return is_changed
 
 
 @pytest.mark.parametrize("steps", [[response(502)], [CREATED, denied()]])
@@ -259,31 +260,35 @@ async def test_shopper_who_leaves_at_any_moment_keeps_no_hold(steps: list[Script
 
 
 class FailingOrder(MemoryOrder):
-    """An order of which a method fails with a personal value."""
+    """An order of which a method fails with a personal value, after a number of calls."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, after: int = 0) -> None:
         super().__init__()
+        self._works, self.left = getattr(self, method), after
         setattr(self, method, self._fail)
 
-    async def _fail(self, *_: object) -> None:
-        raise OSError(FISCAL_CODE)
+    async def _fail(self, *columns: Any) -> Any:
+        if not self.left:
+            raise OSError(FISCAL_CODE)
+        self.left -= 1
+        return await self._works(*columns)
 
 
-@pytest.mark.parametrize(
-    ("method", "end", "kind"),
-    [("save", approved(), Redirect), ("save", connection_lost(), Ask), ("release", denied(), Ask)],
-)
+@pytest.mark.parametrize(("end", "kind"), [(approved(), Redirect), (connection_lost(), Ask), (denied(), Ask)])
 async def test_order_that_fails_after_the_approval_is_logged_and_the_page_shown(
-    method: str, end: ScriptedResponse, kind: type, caplog: pytest.LogCaptureFixture
+    end: ScriptedResponse, kind: type, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page = await after(CREATED, end, order=FailingOrder(method))
+    order = FailingOrder("change", after=1)
+    page = await after(CREATED, end, order=order)
     assert isinstance(page, kind)
     assert isinstance(page, Redirect | Ask)
     assert page.entry
-    assert caplog.messages[-1] == f"checkout, entry {page.entry}: order.{method} failed: OSError"
+    assert order.row[0] == "held"
+    entry = "-" if end == denied() else page.entry
+    assert caplog.messages[-1] == f"checkout, entry {entry}: the order was not changed: OSError"
 
 
-@pytest.mark.parametrize("method", ["decision", "hold"])
+@pytest.mark.parametrize("method", ["loan", "change"])
 async def test_order_that_fails_before_anything_was_sent_raises_its_error(method: str) -> None:
     script = ScriptedTransport()
     with pytest.raises(OSError, match=FISCAL_CODE):
@@ -294,18 +299,18 @@ async def test_order_that_fails_before_anything_was_sent_raises_its_error(method
 @pytest.mark.parametrize(("fields", "kind"), [(["fiscal_code"], Form), ([], Ask)])
 async def test_invalid_fiscal_code_is_not_passed_to_the_database(fields: list[str], kind: type) -> None:
     code = f"{FISCAL_CODE}\0"
-    page = await page_of(scripted_client(), FailingOrder("hold"), code=code, fields=fields)
+    page = await page_of(scripted_client(), FailingOrder("change"), code=code, fields=fields)
     assert isinstance(page, kind)
 
 
 async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Left(FailingOrder):
-        async def _fail(self, *_: object) -> None:
+        async def _fail(self, *columns: Any) -> Any:
             click.cancel()
             await asyncio.wait([click])
-            await super()._fail()
+            return await super()._fail(*columns)
 
-    click = asyncio.create_task(page_of(scripted_client(), Left("hold")))
+    click = asyncio.create_task(page_of(scripted_client(), Left("change")))
     await asyncio.wait([click])
     await end_of_other_tasks()
     assert click.cancelled()
@@ -340,12 +345,20 @@ async def test_second_order_with_the_same_data_is_another_application(*, has_led
 
 @pytest.mark.parametrize("has_ledger", [True, False])
 async def test_changed_cart_is_not_stored_as_approved(*, has_ledger: bool) -> None:
-    script, second = ScriptedTransport(CREATED, approved()), MemoryOrder()
+    script, order, changed = (
+        ScriptedTransport(CREATED, approved()),
+        MemoryOrder(),
+        MemoryOrder(amount=450_000),
+    )
     client = script.client(ledger=MemoryLedger() if has_ledger else None)
-    await page_of(client, MemoryOrder())
-    page = await page_of(client, second, changes={"amount": 450_000})  # with the number of the first one
+    await page_of(client, order)
+    page = await page_of(client, changed, changes={"amount": 450_000})
     assert isinstance(page, Ask)
-    assert (page.advice, second.stored, second.holds) == ("other_data", None, 0)
+    assert (page.advice, changed.stored, changed.holds) == ("other_data", None, 0)
+    order.amount = 450_000  # after its decision was stored
+    for shown in (await page_of(client, order, changes={"amount": 450_000}), await settle(client, order)):
+        assert isinstance(shown, Ask)
+        assert shown.advice == "already_decided"
     assert sent_by(script) == ["create_request", "approve"]
 
 
@@ -355,7 +368,7 @@ async def test_decision_about_another_amount_is_not_stored(caplog: pytest.LogCap
     assert isinstance(page, Ask)
     assert (page.advice, order.stored, order.holds) == ("already_decided", None, 1)
     assert page.entry == order.entry
-    assert f"checkout, entry {page.entry}: the decision is about another amount" in caplog.text
+    assert f"entry {page.entry}: approved, but the order was paid, or has another amount" in caplog.text
 
 
 async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.LogCaptureFixture) -> None:
@@ -372,7 +385,7 @@ async def test_decision_that_the_ledger_does_not_store_is_used(caplog: pytest.Lo
         ({"get": broken}, 0, {}, "try_later"),
         ({"get": broken}, 1, {}, "wait"),  # another click may have evaluated the customer
         ({"get": broken}, 1, {"city": ""}, "correct_form"),
-        ({"get": broken}, 1, {"loan_finality": ""}, "wait"),  # the shopper cannot correct it
+        ({}, 1, {"loan_finality": ""}, "wait"),  # the shopper cannot correct it
         ({}, 1, {}, "try_later"),  # the ledger knows that it has not
     ],
 )
@@ -380,7 +393,8 @@ async def test_failing_ledger_waits_if_another_click_holds_the_order(
     faults: dict[str, Any], holds: int, changes: dict[str, str], advice: str
 ) -> None:
     ledger, order = FailingLedger(**faults), MemoryOrder()
-    order.code, order.holds = FISCAL_CODE, holds
+    if holds:
+        order.is_held_until(0)
     page = await page_of(scripted_client(not_connected(), ledger=ledger), order, changes=changes)
     assert isinstance(page, Form | Waiting)
     assert (page.advice, order.holds) == (advice, holds)
@@ -396,7 +410,7 @@ async def test_click_that_another_worker_overtakes_keeps_no_hold() -> None:
     client = scripted_client(CREATED, ledger=Overtaken(), ledger_policy=policy)
     page = await page_of(client, order)
     assert isinstance(page, Waiting)
-    assert (page.advice, order.entry, order.holds) == ("wait", page.entry, 0)
+    assert (page.advice, order.row) == ("wait", ("free", ""))
 
 
 @pytest.mark.parametrize("fault", [system_error(), denied(), not_connected(), timed_out()])
@@ -417,10 +431,11 @@ async def test_closing_waits_for_the_order_of_a_shopper_who_has_left(
     caplog: pytest.LogCaptureFixture, *, is_closed: bool
 ) -> None:
     class SlowToSave(MemoryOrder):
-        async def save(self, *arguments: Any) -> None:
-            click.cancel()
-            await asyncio.sleep(0.01)
-            await super().save(*arguments)
+        async def change(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+            if new[0] == "approved":
+                click.cancel()
+                await asyncio.sleep(0.01)
+            return await super().change(old, new)
 
     client, order = scripted_client(CREATED, approved()), SlowToSave()
     click = asyncio.create_task(page_of(client, order))
@@ -430,20 +445,48 @@ async def test_closing_waits_for_the_order_of_a_shopper_who_has_left(
     for each in asyncio.all_tasks() - {asyncio.current_task()}:  # the event loop ends
         each.cancel()
     await end_of_other_tasks()
-    lost = "checkout, entry -: order.save failed: CancelledError"
+    lost = "checkout, entry -: the order was not changed: CancelledError"
     assert (order.stored is not None, lost in caplog.messages) == (is_closed, not is_closed)
 
 
-@pytest.mark.parametrize(
-    ("method", "result"), [("decision", "{}"), ("decision", approved()), ("hold", None), ("hold", True)]
-)
-async def test_wrong_result_of_a_method_of_the_order_is_a_type_error(method: str, result: object) -> None:
-    async def wrong(*_: object) -> object:
-        return result
+@pytest.mark.parametrize("result", [None, 1])
+async def test_change_that_returns_no_bool_is_a_type_error(result: object) -> None:
+    class Wrong(MemoryOrder):
+        async def change(self, *_: object) -> Any:
+            return result
 
-    setattr(order := MemoryOrder(), method, wrong)
-    with pytest.raises(TypeError, match=f"Order.{method} must return .*, not {type(result).__name__}$"):
-        await page_of(scripted_client(), order)
+    with pytest.raises(TypeError, match=f"Order.change must return a bool, not {type(result).__name__}$"):
+        await page_of(scripted_client(), Wrong())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None,
+        ("held",),
+        ("held", ""),
+        ("held", None),
+        ("held", FISCAL_CODE),
+        ("approved", "{}"),
+        ("approved", '{"order": "A-1000", "amount": 45000}'),  # the row was copied from another order
+        (None, ""),
+    ],
+)
+async def test_columns_that_change_did_not_write_are_a_value_error(row: Any) -> None:
+    order = MemoryOrder()
+    order.row = row
+    for work in (page_of, settle):
+        with pytest.raises(ValueError, match=r"Order\.loan must return the columns") as caught:
+            await work(scripted_client(), order)
+        frames = TracebackException.from_exception(caught.value, capture_locals=True).format()
+        assert FISCAL_CODE not in "".join(frames).partition("loanasync/checkout.py")[2]
+
+
+async def test_request_with_another_amount_than_the_order_is_a_value_error() -> None:
+    script, order = ScriptedTransport(), MemoryOrder()
+    with pytest.raises(ValueError, match=r"pass amount=order\.amount"):
+        await page_of(script.client(), order, changes={"amount": 70_000})
+    assert (script.sent, order.row) == ([], ("free", ""))
 
 
 async def test_order_is_held_for_the_fiscal_code_in_its_normal_form() -> None:
@@ -462,7 +505,7 @@ async def test_without_a_ledger_an_order_with_another_hold_sends_nothing(
     page = await page_of(restarted := second.client(), order)
     assert (type(page), order.holds, second.sent) == (Waiting, 1, [])
     assert "nothing is sent: another click holds the order" in caplog.text
-    order.holds = 0  # by the staff
+    order.row = ("free", order.row[1])  # by the staff
     assert isinstance(await page_of(restarted, order), Redirect)
 
 
@@ -473,6 +516,138 @@ async def test_slow_creation_may_be_tried_again() -> None:
     assert isinstance(page, Waiting)
     assert isinstance(page.error, DeadlineExceededError)
     assert (page.error.operation, page.advice, order.holds) == ("create_request", "try_later", 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "state", "kind"),
+    [
+        (connection_lost(), None, "held", Ask),
+        (connection_lost(), "approved", "approved", Redirect),
+        (connection_lost(), "refused", "refused", Refused),
+        (response(502), "not_evaluated", "free", None),
+        (approved(), None, "approved", Redirect),
+        (denied(), None, "free", None),
+    ],
+)
+async def test_settled_order_learns_what_the_ledger_knows(
+    end: ScriptedResponse,
+    outcome: Any,
+    state: str,
+    kind: type | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order could not be changed after the approval, and a person may have resolved the entry."""
+    script, order = ScriptedTransport(CREATED, end), FailingOrder("change", after=1)
+    client = script.client(ledger=MemoryLedger())
+    page = await page_of(client, order)
+    assert order.row[0] == "held"
+    order.left = 99
+    if outcome is not None:
+        await client.resolve(FISCAL_CODE, outcome, source="a person", order_id=order.number)
+    if state == "free":
+        assert isinstance(await settle(client, order), Waiting)  # the click may be alive
+    passed = time.time() + 600
+    monkeypatch.setattr("loanasync.checkout.time.time", lambda: passed)
+    for _ in range(2):
+        settled = await settle(client, order, approved_url="/order")
+        assert (order.row[0], settled if settled is None else type(settled)) == (state, kind)
+        assert "#t" not in repr(settled)
+    if isinstance(page, Redirect):
+        assert getattr(settled, "url", None) == page.url
+    assert sent_by(script) == ["create_request", "approve"]
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+@pytest.mark.parametrize(("state", "kind"), [("free", type(None)), ("paid", Paid)])
+async def test_order_without_a_click_is_settled_without_the_ledger(
+    state: str, kind: type, *, has_ledger: bool
+) -> None:
+    ledger = FailingLedger(get=broken) if has_ledger else None
+    order = MemoryOrder()
+    order.row = (state, "")
+    client = scripted_client(ledger=ledger)
+    assert isinstance(await settle(client, order), kind)
+    if state == "paid":
+        assert isinstance(await page_of(client, order), Paid)
+
+
+async def test_order_is_not_freed_without_a_ledger() -> None:
+    order = MemoryOrder()
+    order.is_held_until(0)
+    for _ in range(2):
+        assert isinstance(await settle(scripted_client(), order), Waiting)
+    assert order.holds == 1
+
+
+async def test_order_keeps_its_page_while_the_ledger_cannot_be_read() -> None:
+    ledger, order = FailingLedger(), MemoryOrder()
+    client = scripted_client(CREATED, connection_lost(), ledger=ledger)
+    first = await page_of(client, order)
+    ledger.faults = {"get": broken}
+    for page in (await settle(client, order), await page_of(client, order)):
+        assert isinstance(page, Ask)
+        assert isinstance(first, Ask)
+        assert (page.advice, page.text()) == ("ask_service", first.text())
+
+
+async def test_live_click_keeps_its_hold_between_hold_and_claim() -> None:
+    async def settled(_: SentRequest) -> ScriptedResponse:
+        assert isinstance(await settle(client, order), Waiting)
+        assert order.holds == 1
+        return CREATED
+
+    order = MemoryOrder()
+    client = scripted_client(computed(settled), approved(), ledger=MemoryLedger())
+    assert isinstance(await page_of(client, order), Redirect)
+
+
+async def test_click_that_was_stopped_for_long_sends_no_approval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another customer may have held the order since then, or it was paid."""
+
+    def sleeps(_: SentRequest) -> ScriptedResponse:
+        passed = time.time() + 600
+        monkeypatch.setattr("loanasync.checkout.time.time", lambda: passed)
+        return CREATED
+
+    script, order = ScriptedTransport(computed(sleeps)), MemoryOrder()
+    page = await page_of(script.client(ledger=MemoryLedger()), order)
+    assert isinstance(page, Waiting)
+    assert (page.advice, order.row, len(script.sent)) == ("try_later", ("free", ""), 1)
+
+
+async def test_paid_order_is_not_decided_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    """The shop has ignored the state when it took the payment."""
+
+    def paid(_: SentRequest) -> ScriptedResponse:
+        order.row = ("paid", "")
+        return approved()
+
+    order = MemoryOrder()
+    page = await after(CREATED, computed(paid), order=order)
+    assert isinstance(page, Ask)
+    assert (page.advice, order.row) == ("already_decided", ("paid", ""))
+    assert "approved, but the order was paid" in caplog.text
+
+
+async def test_order_whose_amount_changes_in_another_tab_sends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Changed(MemoryOrder):
+        async def change(self, *_: object) -> bool:
+            return False
+
+    script = ScriptedTransport()
+    page = await page_of(script.client(), Changed())
+    assert isinstance(page, Waiting)
+    assert (page.advice, script.sent) == ("try_later", [])
+    assert "Order.change changed nothing" in caplog.text
+
+
+async def test_clicks_at_the_same_moment_hold_and_free_the_order() -> None:
+    order, client = SlowOrder(), scripted_client(*[response(502)] * 40)
+    pages = await asyncio.gather(*(page_of(client, order) for _ in range(20)))
+    assert {type(page) for page in pages} == {Waiting}
+    assert order.row == ("free", "")
 
 
 def test_late_decision_without_a_ledger_is_saved_by_the_next_click() -> None:

@@ -1,13 +1,18 @@
 """The example shops on each framework, against a sandbox."""
 
 import asyncio
+import json
 import logging
 import stat
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from attrs import evolve
+from settle_orders import settle_orders, state_outcome
 from shop_orders import Orders
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
@@ -137,20 +142,43 @@ async def test_failed_call_other_than_the_approval_can_be_repeated(
     assert sorted(calls(sandbox)) == sorted([*steps, operation])
 
 
-async def test_order_is_known_to_all_workers_private_and_never_taken_back(tmp_path: Path) -> None:
+async def test_order_is_known_to_all_workers_and_private(tmp_path: Path) -> None:
     file = tmp_path / "orders.db"
     worker, other_worker = Orders(file), Orders(file)
-    order = await worker.add()
-    other = await other_worker.get(order.cookie)
-    assert other is not None
-    assert [await each.hold(CODE) for each in (order, other)] == [1, 2]
-    await order.release()  # the first click failed; the second one may evaluate the customer
-    assert await order.hold(OTHER_CUSTOMER["fiscal_code"]) == 0
-    for decision in (None, {"approved": True}, {"approved": False}, None):
-        await order.save("c0ffee", decision)
-    await order.save_completion()
-    row = await other.row()
-    assert (await other.decision(), row["entry"], row["fiscal_code"]) == ({"approved": True}, "c0ffee", CODE)
-    assert (row["holds"], row["has_documents"], row["is_completed"]) == (1, 0, 1)
-    assert await other_worker.get("guessed") is None
+    order = await worker.add(45_000)
+    [other] = await other_worker.where("cookie = ?", order.cookie)
+    held, approved = ("held", "{}"), ("approved", json.dumps({"code": CODE}))
+    assert [await each.change(("free", ""), held) for each in (order, other)] == [True, False]
+    assert not await evolve(other, amount=450_000).change(held, approved)
+    assert await other.change(held, approved)
+    assert (await order.loan(), await order.customer(), order.number) == (approved, CODE, "A-1")
+    assert (await worker.add(45_000)).number == "A-2"
+    assert await worker.where("cookie = ?", "guessed") == await worker.where("cookie = ?", None) == []
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("outcome", "shown"), [("approved", "/order"), ("not_evaluated", "/")])
+async def test_outcome_that_the_staff_state_reaches_the_order_from_cron(
+    client: LoanClient,
+    sandbox: Sandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    outcome: Any,
+    shown: str,
+) -> None:
+    async with shopper("fastapi", client, tmp_path) as browser:
+        await browser.post("/pay", data=tagged("resetafter"))
+        orders = Orders(tmp_path / "orders.db")
+        [line] = await settle_orders(client, orders)
+        [order] = await orders.where("loan_state = 'held'")
+        assert (
+            line == f"order {order.number}: ask_service, entry {json.loads((await order.loan())[1])['entry']}"
+        )
+        later = time.time() + 600  # no click can still begin an approval
+        monkeypatch.setattr("loanasync.checkout.time.time", lambda: later)
+        assert await state_outcome(client, order, outcome, "ticket 7") is None or outcome == "approved"
+        assert await settle_orders(client, orders) == []
+        page = await browser.get("/", follow_redirects=True)
+        assert (page.url.path, "<form" in page.text) == (shown, True)
+    sandbox.journal.assert_once(operation="approve")
