@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from logging import ERROR, WARNING
 from secrets import token_hex
+from traceback import walk_tb
 from typing import Any, Protocol, TypeAlias
 
 from attrs import Factory, asdict, define, evolve, field, fields_dict, frozen
@@ -101,6 +102,24 @@ class Order(Protocol):
             old: The columns that the row must still have.
             new: The new columns.
         """
+
+
+class OrderError(Exception):
+    """A method of your `Order` failed. Its text has the class of the error, and the line of your code.
+
+    Attributes:
+        original: The error of your method. Its text and its traceback may contain personal values, such as
+            those of a statement: do not log it. A pickle contains it.
+
+    Example:
+        >>> print(OrderError("loan", "OSError", "/shop/orders.py", 17))
+        Order.loan failed: OSError in /shop/orders.py, line 17
+    """
+
+    original: Exception | None = None
+
+    def __str__(self) -> str:
+        return "Order.{} failed: {} in {}, line {}".format(*self.args)
 
 
 @frozen(kw_only=True)
@@ -257,6 +276,7 @@ async def checkout(
         create_timeout: Time limits of the creation instead of the client's.
 
     Raises:
+        OrderError: A method of the order failed before the order was held.
         ValueError: The request has not the amount of the order, or its columns are not as `Order.change`
             wrote them.
 
@@ -308,6 +328,7 @@ async def settle(client: LoanClient, order: Order, *, approved_url: str = "") ->
         approved_url: The argument of `checkout`.
 
     Raises:
+        OrderError: `Order.loan` failed.
         ValueError: The columns of the order are not as `Order.change` wrote them.
 
     Example:
@@ -344,7 +365,7 @@ async def settle(client: LoanClient, order: Order, *, approved_url: str = "") ->
 def _report(deciding: "asyncio.Task[Page]") -> None:
     """Log the error of a click whose shopper has left. Its text may contain personal values."""
     if not deciding.cancelled() and (error := deciding.exception()) is not None:
-        log(ERROR, "checkout: failed after the shopper had left: %s", type(error).__name__)
+        log(ERROR, "checkout: failed after the shopper had left: %s", _described(error))
 
 
 async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -> Page:
@@ -444,13 +465,39 @@ class _Loan:
 _FREE = _Loan("free")
 
 
+async def _call(order: Order, method: str, *columns: tuple[str, str]) -> Any:  # noqa: ANN401  (not checked yet)
+    """Call a method of an order.
+
+    Raises:
+        OrderError: The method failed. Neither its error nor its frames are in the traceback.
+    """
+    try:
+        return await getattr(order, method)(*columns)
+    except Exception as error:  # noqa: BLE001  (raised again, without its text)
+        *_, (frame, line) = [*walk_tb(error.__traceback__)][:2]  # of this function, and of the shop
+        failure = OrderError(method, type(error).__name__, frame.f_code.co_filename, line)
+        failure.original = error
+    finally:
+        del columns
+    try:
+        raise failure
+    finally:
+        del failure  # breaks the reference cycle of error, traceback and frame
+
+
+def _described(error: BaseException) -> str:
+    """Return the text of an `OrderError`. That of another error may contain personal values."""
+    return str(error) if isinstance(error, OrderError) else type(error).__name__
+
+
 async def _read(order: Order) -> _Loan:
     """Return the columns of an order.
 
     Raises:
+        OrderError: `Order.loan` failed.
         ValueError: They are not as `Order.change` wrote them.
     """
-    columns = await order.loan()
+    columns = await _call(order, "loan")
     with suppress(TypeError, ValueError, LookupError):  # their texts and frames may be personal
         is_open = columns[0] in ("free", "paid")
         loan = _Loan(columns[0], stored=columns[:2], **({} if is_open else json.loads(columns[1])))
@@ -467,13 +514,14 @@ async def _change(order: Order, change: Callable[[_Loan], _Loan]) -> _Loan:
     """Change the columns of an order, again if another click was faster. Return them.
 
     Raises:
+        OrderError: A method of the order failed.
         TypeError: `Order.change` returned no bool.
     """
     loan = await _read(order)
     for _ in range(_TRIES):
         if (new := change(loan)) == loan:
             return loan
-        is_changed: object = await order.change(loan.stored, new.columns)
+        is_changed: object = await _call(order, "change", loan.stored, new.columns)
         if not isinstance(is_changed, bool):  # such as the result of an UPDATE, which is true for 0 rows
             raise TypeError(f"Order.change must return a bool, not {type(is_changed).__name__}")
         if is_changed:
@@ -491,7 +539,7 @@ async def _change_or_log(order: Order, entry: str, change: Callable[[_Loan], _Lo
     try:
         return await _change(order, change)
     except (Exception, asyncio.CancelledError) as error:  # also the end of the event loop
-        log(ERROR, "checkout, entry %s: the order was not changed: %s", entry or "-", type(error).__name__)
+        log(ERROR, "checkout, entry %s: the order was not changed: %s", entry or "-", _described(error))
         if isinstance(error, asyncio.CancelledError):
             raise
     return None
@@ -504,7 +552,7 @@ class _Click:
     client: LoanClient
     fiscal_code: str = field(repr=mask)
     request: ApprovalRequest
-    order: Order
+    order: Order = field(repr=mask)
     payload: Mapping[str, JSON] = field(repr=mask)
     additional_data_needed: Callable[[AnyJSON], bool]
     already_created: Callable[[LoanError], bool]
@@ -621,6 +669,7 @@ def _page(error: LoanError, advice: Advice) -> Waiting | Ask:
     return kind(error=error, advice=advice)
 
 
-__all__ = ["Ask", "Form", "Order", "Page", "Paid", "Redirect", "Waiting", "checkout", "error_page", "settle"]
+__all__ = ["Ask", "Form", "Order", "OrderError", "Page", "Paid", "Redirect", "Waiting"]
+__all__ += ["checkout", "error_page", "settle"]
 
 name_by_package(globals())

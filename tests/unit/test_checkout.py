@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync import DeadlineExceededError, LoanClient, LoanError, Refused, Timeout
-from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout, settle
+from loanasync.checkout import Ask, Form, OrderError, Page, Paid, Redirect, Waiting, checkout, settle
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
@@ -262,10 +262,13 @@ async def test_shopper_who_leaves_at_any_moment_keeps_no_hold(steps: list[Script
 class FailingOrder(MemoryOrder):
     """An order of which a method fails with a personal value, after a number of calls."""
 
+    line = 0
+
     def __init__(self, method: str, after: int = 0) -> None:
         super().__init__()
         self._works, self.left = getattr(self, method), after
         setattr(self, method, self._fail)
+        FailingOrder.line = FailingOrder._fail.__code__.co_firstlineno + 2
 
     async def _fail(self, *columns: Any) -> Any:
         if not self.left:
@@ -285,14 +288,22 @@ async def test_order_that_fails_after_the_approval_is_logged_and_the_page_shown(
     assert page.entry
     assert order.row[0] == "held"
     entry = "-" if end == denied() else page.entry
-    assert caplog.messages[-1] == f"checkout, entry {entry}: the order was not changed: OSError"
+    place = f"Order.change failed: OSError in {__file__}, line {FailingOrder.line}"
+    assert caplog.messages[-1] == f"checkout, entry {entry}: the order was not changed: {place}"
 
 
-@pytest.mark.parametrize("method", ["loan", "change"])
-async def test_order_that_fails_before_anything_was_sent_raises_its_error(method: str) -> None:
-    script = ScriptedTransport()
-    with pytest.raises(OSError, match=FISCAL_CODE):
-        await page_of(script.client(), FailingOrder(method))
+@pytest.mark.parametrize(("method", "works"), [("loan", page_of), ("change", page_of), ("loan", settle)])
+async def test_order_that_fails_first_raises_its_line_without_values(method: str, works: Any) -> None:
+    script, order = ScriptedTransport(), FailingOrder(method)
+    with pytest.raises(OrderError) as caught:
+        await works(script.client(), order)
+    error = caught.value
+    assert str(error) == f"Order.{method} failed: OSError in {__file__}, line {order.line}"
+    assert isinstance(error.original, OSError)
+    frames = TracebackException.from_exception(error, capture_locals=True)
+    shown = "".join(frames.format()).partition("loanasync/checkout.py")[2]
+    assert FISCAL_CODE not in shown
+    assert (error.__cause__, error.__context__) == (None, None)
     assert script.sent == []
 
 
@@ -314,7 +325,10 @@ async def test_error_after_the_shopper_has_left_is_logged(caplog: pytest.LogCapt
     await asyncio.wait([click])
     await end_of_other_tasks()
     assert click.cancelled()
-    assert caplog.messages == ["checkout: failed after the shopper had left: OSError"]
+    [message] = caplog.messages
+    assert message.startswith(
+        "checkout: failed after the shopper had left: Order.change failed: OSError in /"
+    )
 
 
 async def test_creation_has_its_own_time_limits() -> None:
