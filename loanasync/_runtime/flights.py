@@ -23,13 +23,14 @@ from loanasync._protocol.messages import NoResponse, Response
 from loanasync._results import Decision
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
-from loanasync._runtime.run import Run, copy_error
+from loanasync._runtime.run import Run, copy_error, no_response
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._text import seen_body
 from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.connection import DirectConnection
 from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (
+    PROGRAM_FAILED,
     DeadlineExceededError,
     DecisionNotRecordedError,
     InFlightError,
@@ -128,20 +129,20 @@ class Flight(Run):
 
     # --- its owners
 
-    def start(self) -> None:
-        """Send the request now, or start the task that does."""
+    def start(self, now: float) -> None:
+        """Send the request now, a time of the event loop's clock, or start the task that does."""
         self._context = copy_context()
-        self._context.run(self._start)
+        self._context.run(self._start, now)
 
-    def _start(self) -> None:
+    def _start(self, now: float) -> None:
         try:
             self.begin()
             self._claim = self.guard.begin_now(self)
-            connection = None if self._claim is None else self.take_connection()
+            connection = None if self._claim is None else self.take_connection(now)
             if connection is None:
                 self._continue(self._prepare())
             else:
-                self.begin_attempt()
+                self.begin_attempt(now)
                 self._exchange(connection)
         except BaseException as error:  # for example of a signal handler
             if self._task is None and self._connection is None:
@@ -198,14 +199,19 @@ class Flight(Run):
     def _exchange(self, connection: DirectConnection) -> None:
         """Pass the request of the attempt to a connection, which then owns the flight."""
         run: Callable[..., object] = self._context.run
+        direct, request, failed = self.resources.direct, self._sending, None
+        assert direct is not None  # noqa: S101  (it has opened the connection)
+        assert request is not None  # noqa: S101  (of the attempt)
         try:
             self._connection = connection
-            failed = self.exchange(connection, partial(run, self.receive))
-        except BaseException:
+            direct.exchange(request, connection, self._until, partial(run, self.receive))
+        except BaseException as error:
+            connection.cancel()
             self._connection = None
-            raise
+            if not isinstance(error, Exception):
+                raise
+            failed = no_response(request, PROGRAM_FAILED + type(error).__name__)
         if failed is not None:
-            self._connection = None
             self.receive(failed)
 
     def receive(self, last: Response | NoResponse) -> None:
@@ -353,18 +359,17 @@ class Memory(ForkSafe):
         self._process = os.getpid()
 
     def digests_of(self, call: Call) -> tuple[bytes, bytes]:
-        """Return the digests of shop, customer and order, and the digest of the request's members."""
-        customer = self._hash.copy()
-        customer.update(f"{call.shop.base_url}\0{call.shop.shop_id}\0{call.fiscal_code}".encode())
-        approval = customer.digest()
+        """Return the digests of shop, customer and order, and one that includes the request's members."""
+        digest = self._hash.copy()
+        digest.update(f"{call.shop.base_url}\0{call.shop.shop_id}\0{call.fiscal_code}".encode())
+        approval = digest.digest()
         if call.order_id:
-            customer.update(f"\0{call.order_id}".encode(errors="surrogatepass"))
-            approval += customer.digest()
+            digest.update(f"\0{call.order_id}".encode(errors="surrogatepass"))
+            approval += digest.digest()
         # The writer puts the fields in the same order each time, and before `extra`.
-        request = self._hash.copy()
         body = seen_body(call.body)
-        request.update(sort_members(body) if call.has_extra else body)
-        return approval, request.digest()
+        digest.update(sort_members(body) if call.has_extra else body)
+        return approval, digest.digest()
 
     def find(self, approval: bytes, own: Own) -> "Flight | Own":
         """Return the flight of an approval in progress, or else add `own`. End flights that nobody ends."""
@@ -624,13 +629,14 @@ class Flights:
             caller = loop.create_future()
             flight.callers.append(caller)
             try:
+                now = loop.time()
                 if flight is own and not is_late:
-                    flight.start()
+                    flight.start(now)
                 elif flight.is_over:
                     wake(caller)
                 limit = CLOSE_TIMEOUT if is_late else within
                 if limit is not None:
-                    timer.set(caller, (now := loop.time()) + limit + GRACE, now)
+                    timer.set(caller, now + limit + GRACE, now)
                 await caller
             except BaseException:
                 self._leave(flight, caller)

@@ -22,7 +22,7 @@ from loanasync._settings import RetryPolicy, Timeout
 from loanasync._telemetry import AttemptTelemetry, CallTelemetry
 from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Transport
-from loanasync._transport.connection import DirectConnection, Receive
+from loanasync._transport.connection import DirectConnection
 from loanasync._transport.failures import SESSION_CLOSED
 from loanasync._transport.selection import is_of_user
 from loanasync._waits import Caller, was_cancelled
@@ -148,23 +148,21 @@ class Run:
             self.release_slot()
             if self._trial:  # it has no result, for example because it was cancelled
                 self._record_verdict("unknown" if self.may_be_evaluated else "other")
-            if not self._is_recorded:
-                counts, name = self._pipeline.telemetry.metrics.inflight.counts, self.call.endpoint.operation
-                self._is_recorded, counts[name] = True, counts[name] - 1  # as above
-                self._record(result)
+            if self._is_recorded:
+                return
+            counts, name = self._pipeline.telemetry.metrics.inflight.counts, self.call.endpoint.operation
+            self._is_recorded, counts[name] = True, counts[name] - 1  # as above
+            telemetry, error = self.telemetry, result if isinstance(result, BaseException) else None
+            if isinstance(result, _DECISIONS):
+                telemetry.outcome = "approved" if result.approved else "refused"
+            elif isinstance(result, LedgerError):
+                result.trace_id = self.trace_id
+            elif self.call.endpoint is not APPROVE and error is None:
+                telemetry.outcome = "done"
+            may_be_evaluated = error is not None and self.may_be_evaluated
+            telemetry.end(error, self.entry, self._pause, may_be_evaluated=may_be_evaluated)
         finally:
             self.resources.end_call(self)
-
-    def _record(self, result: object) -> None:
-        telemetry, error = self.telemetry, result if isinstance(result, BaseException) else None
-        if isinstance(result, _DECISIONS):
-            telemetry.outcome = "approved" if result.approved else "refused"
-        elif isinstance(result, LedgerError):
-            result.trace_id = self.trace_id
-        elif self.call.endpoint is not APPROVE and error is None:
-            telemetry.outcome = "done"
-        may_be_evaluated = error is not None and self.may_be_evaluated
-        telemetry.end(error, self.entry, self._pause, may_be_evaluated=may_be_evaluated)
 
     @property
     def is_dead(self) -> bool:
@@ -266,12 +264,12 @@ class Run:
             return "deadline"
         return None if self._pipeline.quota.take() else "quota"
 
-    def take_connection(self) -> DirectConnection | None:
-        """Return an idle connection, if the request can be sent now."""
+    def take_connection(self, now: float) -> DirectConnection | None:
+        """Return an idle connection, if the request can be sent now, a time of the event loop's clock."""
         direct, shop = self.resources.direct, self.call.shop
         if direct is None or not isinstance(shop.auth_token, str):
             return None
-        return direct.take(shop.base_url, approves=self.call.endpoint is APPROVE)
+        return direct.take(shop.base_url, now, approves=self.call.endpoint is APPROVE)
 
     async def prepare_attempt(self) -> NoResponse | None:
         """Begin the next attempt. Return the reason instead, if nothing can be sent."""
@@ -284,15 +282,15 @@ class Run:
             if isinstance(obtained, NoResponse):
                 return obtained
             token = obtained
-        self.begin_attempt(token)
+        self.begin_attempt(self.resources.loop.time(), token)
         return None
 
-    def begin_attempt(self, token: str | None = None) -> None:
+    def begin_attempt(self, now: float, token: str | None = None) -> None:
         """Begin the next attempt, with this token if the shop has a function for it."""
         resources, attempt = self.resources, self.timeout.attempt
         # The response to an approval is read and settled even if its callers have left.
         self._within = attempt if self.call.endpoint is APPROVE else min(attempt, self._remaining())
-        self._until = resources.loop.time() + self._within
+        self._until = now + self._within
         self.attempts += 1
         is_current = self.telemetry.is_recording and is_of_user(resources.transport)
         self._attempt = AttemptTelemetry(self.telemetry, self.attempts, is_current=is_current)
@@ -313,26 +311,12 @@ class Run:
             if _must_be_raised(error, transport):
                 raise
             name = type(error).__name__
-            return _no_response(request, name if is_of_user(transport) else PROGRAM_FAILED + name)
+            return no_response(request, name if is_of_user(transport) else PROGRAM_FAILED + name)
         if not isinstance(response, Response):
             return _valid_no_response(response, request)
         if type(response.body) is not bytes:  # of a user's transport
             response.body = _as_bytes(response.body)
         return response
-
-    def exchange(self, connection: DirectConnection, receive: Receive) -> NoResponse | None:
-        """Pass the request of the attempt to a connection. Return the result if that fails."""
-        direct, request = self.resources.direct, self._sending
-        assert direct is not None  # noqa: S101  (it has opened the connection)
-        assert request is not None  # noqa: S101  (of the attempt)
-        try:
-            direct.exchange(request, connection, self._until, receive)
-        except BaseException as error:
-            connection.cancel()
-            if not isinstance(error, Exception):
-                raise
-            return _no_response(request, PROGRAM_FAILED + type(error).__name__)
-        return None
 
     def may_resend(self, last: NoResponse, connection: DirectConnection | None) -> bool:
         """Return True if a used connection has not sent the request, and another one may do it."""
@@ -460,10 +444,10 @@ def _valid_no_response(response: object, request: Request) -> NoResponse:
         error: object = response.error
         if isinstance(error, type) and issubclass(error, TransportError):
             return response
-    return _no_response(request, type(response).__name__)
+    return no_response(request, type(response).__name__)
 
 
-def _no_response(request: Request, cause_type: str) -> NoResponse:
+def no_response(request: Request, cause_type: str) -> NoResponse:
     """Return the result for a transport that raised an error or returned a wrong type."""
     error = ConnectionLostError if request.is_sent else ConnectError
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)

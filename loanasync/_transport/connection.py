@@ -365,13 +365,9 @@ class DirectConnection(asyncio.Protocol):
         """Keep the connection for the next exchange, or abort it if it cannot be used again."""
         self._scheduler.busy.discard(self)
         self._unsent_bytes = self._request = None
-        if self._keep and not self._is_reading and self._is_clean:
-            self._store()
-        else:
+        if not self._keep or self._is_reading or not self._is_clean:
             self.abort()
-
-    def _store(self) -> None:
-        """Keep the connection as an idle one."""
+            return
         self.was_used = True
         now = self._scheduler.loop.time()
         if self._status:  # else nothing was sent, and the connection has been idle for longer
@@ -447,34 +443,31 @@ class DirectConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received data (called by asyncio)."""
         try:
-            self._receive_data(data)
+            if not self._is_reading or self._parser is None:
+                self._is_clean = False  # the server sent data without a request
+                return
+            self._received += len(data)
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                self._is_clean = False
+            except Exception as error:  # noqa: BLE001  (any error of the parser means malformed HTTP)
+                # An error after the end of the response means that something follows it.
+                self._is_malformed = True
+                self._is_followed |= self._is_complete
+                if (raised := error.__context__) is not None and not isinstance(raised, Exception):
+                    raise raised from None  # an interrupt in a method that the parser called
+            if self._is_complete:
+                self._finish_response()
+            elif self._is_malformed or (self._received > _MAX_RECEIVED and not self._status):
+                self._fail(failures.MalformedResponseError())
+            elif self._received > _MAX_RECEIVED or self._body_size > MAX_BODY_SIZE:
+                self._is_clean = False
+                self._finish(self._response(fault="too large", end="cut"))
         except BaseException:  # for example of a signal handler: a part of the data may be lost
             self._fail(failures.MalformedResponseError())
             self.end_exchange()
             raise
-
-    def _receive_data(self, data: bytes) -> None:
-        if not self._is_reading or self._parser is None:
-            self._is_clean = False  # the server sent data without a request
-            return
-        try:
-            self._received += len(data)
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._is_clean = False
-        except Exception as error:  # noqa: BLE001  (any error of the parser means malformed HTTP)
-            # An error after the end of the response means that something follows it.
-            self._is_malformed = True
-            self._is_followed |= self._is_complete
-            if (raised := error.__context__) is not None and not isinstance(raised, Exception):
-                raise raised from None  # an interrupt in a method that the parser called
-        if self._is_complete:
-            self._finish_response()
-        elif self._is_malformed or (self._received > _MAX_RECEIVED and not self._status):
-            self._fail(failures.MalformedResponseError())
-        elif self._received > _MAX_RECEIVED or self._body_size > MAX_BODY_SIZE:
-            self._is_clean = False
-            self._finish(self._response(fault="too large", end="cut"))
 
     def on_message_begin(self) -> None:
         """Note that another response follows (called by the parser at the first byte of a response)."""

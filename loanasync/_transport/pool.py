@@ -76,8 +76,8 @@ class DirectTransport:
         """True if no connection can be used any more."""
         return self._waits.is_closed or self._session.closed
 
-    def take(self, base_url: str, *, approves: bool) -> DirectConnection | None:
-        """Return an idle connection, or None without a usable one."""
+    def take(self, base_url: str, now: float, *, approves: bool) -> DirectConnection | None:
+        """Return an idle connection, or None without a usable one at this time of the event loop's clock."""
         origin = self._origins.get(base_url)
         if origin is None:
             if (origin := self._origins.get(address_of(base_url))) is None:
@@ -85,7 +85,7 @@ class DirectTransport:
             self._origins[base_url] = origin
         if is_replaced() or self._waits.is_closed:
             return None
-        return origin.take_idle(self._loop.time(), approves=approves)
+        return origin.take_idle(now, approves=approves)
 
     def exchange(
         self, request: Request, connection: DirectConnection, deadline: float, receive: Receive
