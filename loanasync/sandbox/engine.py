@@ -9,23 +9,11 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from loanasync.sandbox import validation
+from loanasync.sandbox import outcomes, validation
 from loanasync.sandbox.customers import Customer, Customers
 from loanasync.sandbox.faults import Faults, SetFault
 from loanasync.sandbox.journal import Journal, JournalEntry
 from loanasync.sandbox.linter import Linter
-from loanasync.sandbox.outcomes import (
-    DEFAULT_OUTCOME,
-    ERRORS,
-    FAULTS,
-    SYSTEM_ERROR,
-    Outcome,
-    Response,
-    UnknownTagError,
-    decision_texts,
-    parse_email,
-    tag_of,
-)
 
 _BODY_OMITTED = "(too large to keep)"
 _REFUSED_ABOVE = 1_000_000  # euro cents: a limit of the sandbox, so that a refusal is easy to get
@@ -46,7 +34,7 @@ class Call:
     route: str = ""
     base_url: str = ""
     findings: tuple[str, ...] = ()
-    outcome: Outcome = DEFAULT_OUTCOME
+    outcome: outcomes.Outcome = outcomes.DEFAULT_OUTCOME
     fault: SetFault | None = None
     customer: Customer = field(factory=Customer)
 
@@ -62,7 +50,7 @@ class Call:
 class Delivery:
     """A response and the fault that is applied while sending it."""
 
-    response: Response
+    response: outcomes.Response
     fault: str = ""
     phase: str = ""
 
@@ -107,7 +95,7 @@ class Engine:
             call.fault = self.faults.choose(call.operation, call.code, number)
             try:
                 call.outcome = self._outcome_from_tag(call)
-            except UnknownTagError as unknown:
+            except outcomes.UnknownTagError as unknown:
                 return Delivery(self._rejected({"email": [str(unknown)]}))
             if call.fault is not None:
                 call.outcome = call.fault.outcome.merged_with(call.outcome)
@@ -118,13 +106,13 @@ class Engine:
             token = (call.body or {}).get("orderToken")  # spec §2.1
             call.customer.selected = token if isinstance(token, str) else ""
 
-    def _outcome_from_tag(self, call: Call) -> Outcome:
+    def _outcome_from_tag(self, call: Call) -> outcomes.Outcome:
         if call.operation == "complete":
-            return parse_email(call.customer.email)  # its body has no e-mail address (spec §2.2)
+            return outcomes.parse_email(call.customer.email)  # its body has no e-mail address (spec §2.2)
         if call.operation != "approve" or call.body is None:
-            return DEFAULT_OUTCOME
+            return outcomes.DEFAULT_OUTCOME
         email = call.body.get("email")
-        outcome = parse_email(email)
+        outcome = outcomes.parse_email(email)
         if call.customer.order.approved is None:  # a repeat after the decision does not change the request
             call.customer.email = email if isinstance(email, str) else ""
         return outcome
@@ -133,7 +121,7 @@ class Engine:
         """Process the call, or apply the fault or error of its outcome, and save the customer."""
         with self.lock:
             if call.customer.was_removed:
-                return Delivery(SYSTEM_ERROR)
+                return Delivery(outcomes.SYSTEM_ERROR)
             self._select_order(call)  # another call may have selected another order meanwhile
             call.findings += tuple(self.linter.check_call(call.operation, call.customer))
             delivery = self._delivery(call)
@@ -153,7 +141,7 @@ class Engine:
     def _delivery(self, call: Call) -> Delivery:
         outcome = call.outcome
         if outcome.before and (name := outcome.fault_for(call.next_turn())):
-            return Delivery(FAULTS[name].response or SYSTEM_ERROR, name, "before")
+            return Delivery(outcomes.FAULTS[name].response or outcomes.SYSTEM_ERROR, name, "before")
         response = self._respond(call)
         if outcome.after is None:
             return Delivery(response)
@@ -161,16 +149,16 @@ class Engine:
         applies = response.evaluated or (response.saved and call.next_turn(" after") == 0)
         if call.fault is None and not applies:
             return Delivery(response)
-        own = FAULTS[outcome.after].response
+        own = outcomes.FAULTS[outcome.after].response
         if own is not None:
             response = evolve(own, evaluated=response.evaluated, saved=response.saved)
         return Delivery(response, outcome.after, "after")
 
-    def _respond(self, call: Call) -> Response:
+    def _respond(self, call: Call) -> outcomes.Response:
         if call.fault is not None:  # its error applies in any state; that of a tag after some checks
             chosen = call.fault.outcome
             if chosen.error is not None:
-                return ERRORS[chosen.error]
+                return outcomes.ERRORS[chosen.error]
             if errors := validation.requested_errors(chosen.invalid, validation.FIELDS[call.operation]):
                 return self._rejected(errors)
         match call.operation:
@@ -183,44 +171,46 @@ class Engine:
             case _:
                 return self._complete(call)
 
-    def _create(self, call: Call) -> Response:
+    def _create(self, call: Call) -> outcomes.Response:
         """Create a request (spec §4.3). The shapes of payload and response are assumed."""
         body, customer = call.body or {}, call.customer
         if errors := validation.body_errors(validation.CREATION, body, ["fiscalCode"]):
             return self._rejected(errors)
         # Assumed: if each order is evaluated, a request can be created again for the next order.
         if not self.by_order and customer.order.approved is not None:
-            return ERRORS["already"]
+            return outcomes.ERRORS["already"]
         customer.created, customer.documents = True, False
         # An e-mail address is not a field of the creation, but a shop may send it.
-        needed = call.outcome.additional or "additional" in tag_of(body.get("email")).lower().split(".")
+        tag = outcomes.tag_of(body.get("email")).lower().split(".")
+        needed = call.outcome.additional or "additional" in tag
         customer.additional_data_needed = needed or body.get("additionalDataNeeded") is True
         created = {"fiscalCode": call.code, "additionalDataNeeded": customer.additional_data_needed}
-        return Response(201, created)
+        return outcomes.Response(201, created)
 
-    def _approve(self, call: Call) -> Response:
+    def _approve(self, call: Call) -> outcomes.Response:
         """Evaluate a request (spec §4.1)."""
         body, customer, outcome, order = call.body or {}, call.customer, call.outcome, call.customer.order
         if customer.created and order.approved is not None:
             # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
-            return ERRORS["already"]
+            return outcomes.ERRORS["already"]
         if not customer.created and not validation.is_fiscal_code(call.code):
             is_domain = self.dialect == "civic_number"  # spec §7: in one description; assumed to be this one
             invalid = {"fiscalCode": [validation.INVALID_FISCAL_CODE]}
-            return ERRORS["code"] if is_domain else self._rejected(invalid)
+            return outcomes.ERRORS["code"] if is_domain else self._rejected(invalid)
         if not customer.created:
-            return ERRORS["nouser"]
+            return outcomes.ERRORS["nouser"]
         needed = customer.additional_data_needed or outcome.additional
         errors = validation.approval_errors(body, self.dialect, additional=needed)
         if errors := errors or validation.requested_errors(outcome.invalid, validation.FIELDS["approve"]):
             return self._rejected(errors)
         if outcome.error is not None:
-            return ERRORS[outcome.error]
+            return outcomes.ERRORS[outcome.error]
         wanted = outcome.decision or ("approved" if body["amount"] <= _REFUSED_ABOVE else "refused")
         order.approved = wanted == "approved"
         order.request = {**body, "instalments": validation.instalments_of(body, self.dialect)}
         order.page = secrets.token_urlsafe(12)
-        return Response(201 if order.approved else self.refusal, self._decision(call), evaluated=True)
+        status = 201 if order.approved else self.refusal
+        return outcomes.Response(status, self._decision(call), evaluated=True)
 
     def _decision(self, call: Call) -> dict[str, Any]:
         """Return the response fields of spec §2.1. Fields that were not sent are not echoed."""
@@ -228,7 +218,7 @@ class Engine:
         street_number, number = validation.street_number_of(sent, self.dialect)
         decision: dict[str, Any] = {
             "approved": order.approved,
-            **decision_texts(approved=order.approved is True),
+            **outcomes.decision_texts(approved=order.approved is True),
             "fiscalCode": call.code,
             **{name: value for name in _ECHOED if (value := sent.get(name)) is not None},
             call.outcome.street_number or street_number: number,
@@ -241,20 +231,20 @@ class Engine:
             decision["redirectUrl"] = f"{call.base_url}/apply/{order.page}#token={secrets.token_urlsafe(12)}"
         return decision
 
-    def _upload_documents(self, call: Call) -> Response:
+    def _upload_documents(self, call: Call) -> outcomes.Response:
         """Accept documents (spec §4.3). Any object is accepted; the shape of the response is assumed."""
         if not call.customer.created:
-            return ERRORS["nouser"]
+            return outcomes.ERRORS["nouser"]
         call.customer.documents = True
-        return Response(201, {"fiscalCode": call.code, "documents": "received"})
+        return outcomes.Response(201, {"fiscalCode": call.code, "documents": "received"})
 
-    def _complete(self, call: Call) -> Response:
+    def _complete(self, call: Call) -> outcomes.Response:
         """Save the user data (spec §4.2)."""
         body, customer, outcome = call.body or {}, call.customer, call.outcome
         if not customer.created:
-            return ERRORS["nouser" if validation.is_fiscal_code(call.code) else "code"]
+            return outcomes.ERRORS["nouser" if validation.is_fiscal_code(call.code) else "code"]
         if outcome.error in _ERRORS_OF_COMPLETION:
-            return ERRORS[outcome.error]
+            return outcomes.ERRORS[outcome.error]
         if not customer.documents:
             # spec §4.2: documents must be uploaded first. The response without documents is assumed.
             return self._rejected({"documents": [validation.BLANK_IN_ITALIAN]})
@@ -262,10 +252,10 @@ class Engine:
         if errors := errors or validation.requested_errors(outcome.invalid, validation.USER_DATA):
             return self._rejected(errors)
         customer.user_data = dict(body)
-        return Response(200, body, saved=True)  # spec §4.2: "returns these same fields"
+        return outcomes.Response(200, body, saved=True)  # spec §4.2: "returns these same fields"
 
-    def _rejected(self, errors: validation.Errors) -> Response:
-        return Response(self.rejection, {"errors": errors})  # spec §7
+    def _rejected(self, errors: validation.Errors) -> outcomes.Response:
+        return outcomes.Response(self.rejection, {"errors": errors})  # spec §7
 
     def reset(self) -> None:
         """Remove all customers, faults, calls and findings."""
@@ -276,7 +266,7 @@ class Engine:
 
     def record(self, call: Call, delivery: Delivery, started: float) -> None:
         """Add the call to the journal, before the first byte of the response is sent."""
-        response, fault = delivery.response, FAULTS.get(delivery.fault)
+        response, fault = delivery.response, outcomes.FAULTS.get(delivery.fault)
         status: int | None = response.status
         if fault is not None:
             status = None if fault.silent else fault.status or response.status
@@ -319,12 +309,12 @@ _AFTER_LOST_RESPONSE = "repeat-after-lost-response"
 
 def _finding_of_repeat(delivery: Delivery) -> str:
     """Return the protocol rule that a repeat of an approval with this response breaks, or an empty string."""
-    response, fault = delivery.response, FAULTS.get(delivery.fault)
+    response, fault = delivery.response, outcomes.FAULTS.get(delivery.fault)
     if fault is not None and fault.response is None:
         return _AFTER_LOST_RESPONSE
     approved = response.body.get("approved")
     if isinstance(approved, bool):  # with any status: `approved` is the decision (spec §3)
         return "post-after-201" if approved else "post-after-422"
-    if response == ERRORS["already"]:
+    if response == outcomes.ERRORS["already"]:
         return "repeat-after-already-evaluated"
     return "" if response.status in _REPEATABLE else "repeat-after-unclear-response"

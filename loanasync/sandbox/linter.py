@@ -10,42 +10,16 @@ from attrs import frozen
 from loanasync.sandbox.customers import Customer
 
 RULES = {
-    "post-after-422": (
-        "Approval was requested again for a refused customer. A refusal is final: offer another way to pay"
-        " (spec §3)."
-    ),
-    "post-after-201": (
-        "Approval was requested again for an approved customer. Keep the first response: it has the"
-        " redirectUrl (spec §3)."
-    ),
-    "repeat-after-already-evaluated": (
-        "Approval was requested again after 'User already evaluated for approval'. The response will not"
-        " change: do not repeat the request (spec §3)."
-    ),
-    "repeat-after-lost-response": (
-        "Approval was requested again after the response to the last call was lost. That call may have been"
-        " evaluated: repeat only after a 500 (spec §3, §7)."
-    ),
-    "repeat-after-unclear-response": (
-        "Approval was requested again after a response that does not say whether the customer was evaluated."
-        " Repeat only after a 500 (spec §3, §7)."
-    ),
-    "approve-before-create": (
-        "Approval was requested before the request was created. Call create_request first (spec §4.1)."
-    ),
-    "patch-before-documents": (
-        "User data was completed before documents were uploaded. Call upload_documents first (spec §4.2)."
-    ),
-    "token-in-url": (
-        "The token was in the URL, which ends up in logs. Send it in the header X-Auth-Token (spec §5)."
-    ),
-    "production-token": (
-        "The token looks like a production token. Use a made-up one, and replace the token if others saw it."
-    ),
-    "person-in-query": (
-        "A fiscal code or an e-mail address was in the query, which ends up in logs. Send the code in the"
-        " path and everything else in the body (spec §4)."
-    ),
+    "post-after-422": "A refusal is final: do not request approval again, offer another way to pay (§3).",
+    "post-after-201": "Keep the first response with the redirectUrl: do not request approval again (§3).",
+    "repeat-after-already-evaluated": "The response 'already evaluated' will not change: do not repeat (§3).",
+    "repeat-after-lost-response": "A call without a response may be evaluated: repeat only a 500 (§3, §7).",
+    "repeat-after-unclear-response": "The call before may be evaluated: repeat only a 500 (§3, §7).",
+    "approve-before-create": "Call create_request before you request its approval (§4.1).",
+    "patch-before-documents": "Call upload_documents before you complete the user data (§4.2).",
+    "token-in-url": "URLs end up in logs: send the token in the header X-Auth-Token (§5).",
+    "production-token": "The token looks like a real one: use a made-up one. Replace it if others saw it.",
+    "person-in-query": "Queries end up in logs: send the code in the path, all else in the body (§4).",
 }
 
 _MAX_FINDINGS = 1000

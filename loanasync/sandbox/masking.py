@@ -14,18 +14,19 @@ _MESSAGES = ("error", "errors")  # spec §7
 _FIELD = re.compile("[a-z][A-Za-z0-9_]{0,39}")
 _MAX_NAME_DIGITS = 4  # a fiscal code in lower case has more
 _KEY = secrets.token_bytes(16)
+_TEXTS = [text for approved in (True, False) for text in decision_texts(approved=approved).values()]
 
-# spec §2.1 and §2.2: fields of the order. All other fields, also unknown ones, are masked.
-_NUMBERS = frozenset({"amount", "netAmount", "instalments", "installments", "paymentDayOfMonth"})
-_FLAGS = frozenset({"approved", "zeroInterestRate", "additionalDataNeeded"})
-_TEXTS = {text for approved in (True, False) for text in decision_texts(approved=approved).values()}
-_WORDS = {
-    "loanFinality": {"ecommerce_shop"},
-    "documentOfType": set(DOCUMENT_TYPES),
-    "paymentDayOfMonth": {str(day) for day in range(1, 32)},
+# spec §2.1 and §2.2: fields of the order with their harmless types and values. All other fields, also unknown
+# ones, are masked.
+_HARMLESS: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("amount", "netAmount", "instalments", "installments"), (int, float)),
+    **dict.fromkeys(("approved", "zeroInterestRate", "additionalDataNeeded"), (bool,)),
+    "loanFinality": ("ecommerce_shop",),
+    "documentOfType": DOCUMENT_TYPES,
+    "paymentDayOfMonth": (int, float, *(str(day) for day in range(1, 32))),
     # texts of the sandbox itself
-    "documents": {"received"},
-    **dict.fromkeys(decision_texts(approved=True), _TEXTS),
+    "documents": ("received",),
+    **dict.fromkeys(decision_texts(approved=True), tuple(_TEXTS)),
 }
 
 
@@ -33,10 +34,8 @@ def masked_value(name: str, value: object) -> object:
     """Return the value of a field if it is not personal and is valid for the field, else the mask."""
     if name == "email":
         return masked_email(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and name in _NUMBERS
-    flag = isinstance(value, bool) and name in _FLAGS
-    word = isinstance(value, str) and value in _WORDS.get(name, ())
-    return value if number or flag or word else MASK
+    harmless = _HARMLESS.get(name, ())
+    return value if type(value) in harmless or (isinstance(value, str) and value in harmless) else MASK
 
 
 def masked(body: Mapping[str, Any]) -> dict[str, Any]:

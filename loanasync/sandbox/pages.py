@@ -98,23 +98,8 @@ def _money(name: str, value: float | str) -> str:
     return f"{int(value) / 100:,.2f} euro" if name == "amount" else str(value)
 
 
-def inspector(
-    engine: Engine,
-    shop_id: str,
-    *,
-    show_personal: bool,
-    fault_error: str = "",
-    fault_text: str = "",
-) -> str:
-    """Return the inspector, the page with the newest requests and calls, all findings, and the faults.
-
-    Args:
-        engine: Engine of the sandbox.
-        shop_id: Identifier of the shop.
-        show_personal: Whether to show personal data.
-        fault_error: Error of the submitted fault.
-        fault_text: Text of the submitted fault.
-    """
+def inspector(engine: Engine, shop_id: str, *, show_personal: bool) -> str:
+    """Return the inspector, the page with the newest requests and calls, all findings, and the faults."""
     with engine.lock:
         customers = engine.customers.items()
         return _render(
@@ -128,8 +113,6 @@ def inspector(
             findings=list(engine.linter.findings)[_NEWEST],
             faults=list(engine.faults),
             words=[word for word in TAG_WORDS if "<" not in word and "N" not in word],
-            fault_error=fault_error,
-            fault_text=fault_text,
             show_personal=show_personal,
             query="?personal=shown" if show_personal else "",
         )

@@ -92,9 +92,7 @@ class Sandbox:
         safety.check_token(auth_token)
         safety.check_shop(shop_id, shop_url)
         if shop_id == auth_token:
-            raise ValueError(
-                "shop_id and auth_token are equal: choose another one, the shop_id is in the URL"
-            )
+            raise ValueError("shop_id and auth_token are equal: use another one, the shop_id is in the URL")
         for name, value, choices in (
             ("dialect", dialect, (None, "street_number", "civic_number")),
             ("refusal", refusal, (422, 201)),
@@ -204,12 +202,11 @@ class Sandbox:
             >>> run(client.approve(fiscal_code, request)).approved
             True
         """
+        forget = self._engine.customers.forget
         with self._engine.lock:
             if fiscal_code is _OMITTED:
                 self._engine.reset()
-            elif not any(
-                map(self._engine.customers.forget, (normalize_fiscal_code(fiscal_code), fiscal_code))
-            ):
+            elif not any(map(forget, (normalize_fiscal_code(fiscal_code), fiscal_code))):
                 raise KeyError("unknown fiscal code: no call has named this customer since the last reset")
             self._engine.notify()
 

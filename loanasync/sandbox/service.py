@@ -5,7 +5,6 @@ import contextlib
 import hmac
 import json
 import math
-import re
 import socket
 import struct
 import time
@@ -44,6 +43,7 @@ ROUTES = {
     "upload_documents": ("POST", _REQUEST + "/documents"),
     "complete": ("PATCH", _REQUEST),
 }
+_KNOWN_PATHS = f"unknown path or method; the service has: {', '.join(map(' '.join, ROUTES.values()))}"
 
 
 @frozen
@@ -203,20 +203,12 @@ class Service:
         return stream
 
     async def _respond_unknown_path(self, request: web.Request) -> web.StreamResponse:
-        """Record a call to a path that the specification does not have, and respond with 404 or 405."""
+        """Record a call that the specification does not have, and respond with 404."""
         call = Call("", "", None, request.method, "(unknown)", "")
         self._lint_url(request, call)
-        allowed = ",".join(sorted(method for method, path in _PATHS if path.fullmatch(request.path)))
-        headers = {"Allow": allowed} if allowed else None
-        response = Response(405 if allowed else 404, {"errors": {"path": [_KNOWN_PATHS]}}, headers=headers)
+        response = Response(404, {"errors": {"path": [_KNOWN_PATHS]}})
         self._engine.record(call, Delivery(response), time.perf_counter())
         return _json_response(response)
-
-
-_PATHS = [(method, re.compile(re.sub(r"\{\w+\}", "[^/]+", path))) for method, path in ROUTES.values()]
-_KNOWN_PATHS = "unknown path or method; the service has: " + ", ".join(
-    f"{method} {path}" for method, path in ROUTES.values()
-)
 
 
 def base_url_of(request: web.Request) -> str:

@@ -62,7 +62,6 @@ class Web:
             "/_sandbox/health": self._health,
             "/_sandbox/journal.jsonl": self._journal,
             "/_sandbox/findings.json": self._findings,
-            "/_sandbox/faults": self._to_inspector,  # a reload after a fault with an error
         }
         for path, handler in reading.items():
             app.router.add_get(path, self._guarded(handler), allow_head=handler != self._events)
@@ -119,9 +118,6 @@ class Web:
                 customer.order.application = chosen
                 self._engine.customers.save(code, customer)
                 self._engine.notify()
-            elif customer.order.application != chosen and not _is_browser(request):
-                text = f"the application is already {customer.order.application}: the first decision is final"
-                raise web.HTTPConflict(text=text)
         raise _after_change(request, request.path)
 
     async def _to_inspector(self, _: web.Request) -> web.StreamResponse:
@@ -183,10 +179,9 @@ class Web:
         with self._engine.lock:
             if handle is None:
                 self._engine.reset()
-            elif not self._forget_customer(handle) and not _is_browser(request):
+            elif not self._forget_customer(handle):
                 raise web.HTTPNotFound(text=_UNKNOWN_CUSTOMER)
-            else:
-                self._engine.notify()
+            self._engine.notify()
         raise _after_change(request, _INSPECTOR)
 
     def _forget_customer(self, handle: str) -> bool:
@@ -201,11 +196,7 @@ class Web:
                 self._engine.faults.add(text)
                 self._engine.notify()
         except ValueError as error:
-            if not _is_browser(request):
-                raise web.HTTPBadRequest(text=str(error)) from None
-            personal, wrong = _wants_personal(request), {"fault_error": str(error), "fault_text": text}
-            page = pages.inspector(self._engine, self._shop_id, show_personal=personal, **wrong)
-            return _html(page, HTTPStatus.BAD_REQUEST)
+            raise web.HTTPBadRequest(text=str(error)) from None
         raise _after_change(request, _INSPECTOR)
 
     async def _clear_faults(self, request: web.Request) -> web.StreamResponse:
@@ -216,19 +207,11 @@ class Web:
         raise _after_change(request, _INSPECTOR)
 
 
-def _is_browser(request: web.Request) -> bool:
-    """Return whether a browser sent the request; programs get plain text."""
-    return "text/html" in request.headers.get("Accept", "")
-
-
 def _wants_personal(request: web.Request) -> bool:
     return request.query.get("personal") == "shown"
 
 
 def _after_change(request: web.Request, path: str) -> web.HTTPException:
-    """Return the response after a change: a redirect for a browser, a 204 for a program."""
-    if not _is_browser(request):
-        return web.HTTPNoContent()
     return web.HTTPSeeOther(f"{path}?personal=shown" if _wants_personal(request) else path)
 
 

@@ -6,9 +6,8 @@ const state = document.querySelector("#live");
 let fetching = false;
 let again = false;
 
-// A part with typed text or with an error message is not replaced.
+// A part with typed text is not replaced.
 const inUse = (part) =>
-  part.querySelector(".wrong") !== null ||
   [...part.querySelectorAll("input")].some(
     (input) => input === document.activeElement || input.value !== input.defaultValue,
   );

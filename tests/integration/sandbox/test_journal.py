@@ -187,12 +187,12 @@ async def test_unknown_path_is_recorded_and_lists_known_paths(raw: Raw) -> None:
         assert response.status == 404
         assert "POST /api/shops/{shopId}/requests" in (await response.json())["errors"]["path"][0]
     async with raw.session.delete(f"{root}/api/shops/sandbox-shop/requests/{CODE}") as response:
-        assert (response.status, response.headers["Allow"]) == (405, "PATCH,POST")
+        assert response.status == 404
     async with raw.session.get(f"{root}/favicon.ico") as response:
         assert response.status == 404
     assert [repr(entry) for entry in raw.sandbox.journal] == [
         "<JournalEntry #1 POST (unknown) -> 404>",
-        "<JournalEntry #2 DELETE (unknown) -> 405>",
+        "<JournalEntry #2 DELETE (unknown) -> 404>",
     ], "requests of browsers for icons are not calls of the shop"
 
 

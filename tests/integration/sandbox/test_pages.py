@@ -24,8 +24,9 @@ UNKNOWN = "no customer has this handle"
 
 
 async def send(raw: Raw, path: str, **sent: Any) -> tuple[int, str]:
-    """Send a POST without an Accept header, as programs do."""
-    async with raw.session.post(f"{raw.sandbox.base_url}{path}", **sent) as response:
+    """Send a POST without following a redirect, as programs do."""
+    url = f"{raw.sandbox.base_url}{path}"
+    async with raw.session.post(url, allow_redirects=False, **sent) as response:
         return response.status, await response.text()
 
 
@@ -56,9 +57,8 @@ async def test_first_choice_of_the_customer_is_final(raw: Raw, first: str, then:
         status, text = await post(raw, page, action=action)
         assert (status, message in text, "<form" in text) == (200, True, False)
     assert "Anna" in (await post(raw, f"{page}?personal=shown", action=then))[1], "the choice is kept"
-    assert await send(raw, page, data={"action": first}) == (204, "")
-    status, text = await send(raw, page, data={"action": then})
-    assert (status, "the first decision is final" in text) == (409, True)
+    assert (await send(raw, page, data={"action": then}))[0] == 303
+    assert message in (await get(raw, page))[1]
 
 
 async def test_refused_customer_cannot_accept(raw: Raw) -> None:
@@ -171,8 +171,10 @@ async def test_texts_from_requests_and_faults_are_escaped(raw: Raw) -> None:
     unmasked = (await get(raw, f"{INSPECTOR}?personal=shown"))[1]
     assert "&lt;SCRIPT&gt;" in section(unmasked, "faults"), "a fiscal code is in capitals"
     assert SCRIPT.upper() not in (await get(raw, INSPECTOR))[1] + unmasked
-    status, text = await post(raw, "/_sandbox/faults", fault=SCRIPT)
-    assert (status, text.count(ESCAPED), SCRIPT in text) == (400, 2, False), "in the message and the field"
+    async with raw.session.post(
+        f"{raw.sandbox.base_url}/_sandbox/faults", data={"fault": SCRIPT}
+    ) as response:
+        assert (response.status, response.content_type) == (400, "text/plain")
 
 
 async def test_unpaired_surrogates_do_not_break_pages(raw: Raw) -> None:
@@ -309,16 +311,12 @@ async def test_customer_is_reset_by_handle(raw: Raw) -> None:
     lines = (await get(raw, "/_sandbox/journal.jsonl"))[1].splitlines()
     first, _, other, uncreated = (json.loads(line)["customer"] for line in lines)
     await post(raw, "/_sandbox/reset", customer=other)
-    assert await send(raw, "/_sandbox/reset", data={"customer": uncreated}) == (204, "")
+    assert await send(raw, "/_sandbox/reset", data={"customer": uncreated}) == (303, "303: See Other")
     assert first in (await get(raw, INSPECTOR))[1]
-    assert (codes(raw.sandbox), len(raw.sandbox.journal)) == (
-        [CODE],
-        4,
-    )
+    assert (codes(raw.sandbox), len(raw.sandbox.journal)) == ([CODE], 4)
     for wrong in (CODE, "", "nobody", other):
         status, text = await send(raw, "/_sandbox/reset", data={"customer": wrong})
         assert (status, text[: len(UNKNOWN)]) == (404, UNKNOWN)
-        assert (await post(raw, "/_sandbox/reset", customer=wrong))[0] == 200, "a browser: it is not there"
     assert codes(raw.sandbox) == [CODE]
 
 
@@ -337,10 +335,7 @@ async def test_fault_is_added_counted_and_removed(raw: Raw) -> None:
 @pytest.mark.parametrize(("text", "message"), [("refus", "did you mean +refused?"), ("", "no outcome")])
 async def test_invalid_fault_is_400_with_a_suggestion(raw: Raw, text: str, message: str) -> None:
     status, shown = await send(raw, "/_sandbox/faults", data={"fault": text})
-    assert (status, message in shown, "<html" in shown) == (400, True, False), "a program reads plain text"
-    status, page = await post(raw, "/_sandbox/faults?personal=shown", fault=text)
-    assert (status, page.count('id="wrong"'), f'value="{text}"' in page) == (400, 1, True)
-    assert "Hide personal data" in page, "the choice is kept"
+    assert (status, message in shown, "<html" in shown) == (400, True, False)
     assert not [*raw.sandbox._engine.faults]
 
 
@@ -385,7 +380,7 @@ async def test_empty_post_applies_to_everything(raw: Raw, sent: dict[str, Any]) 
     await raw.approve()
     for path in ("faults/clear", "reset"):
         raw.sandbox.fault("complete=500")
-        assert await send(raw, f"/_sandbox/{path}", **sent) == (204, "")
+        assert await send(raw, f"/_sandbox/{path}", **sent) == (303, "303: See Other")
         assert not [*raw.sandbox._engine.faults]
     assert "0 customers, 3 calls so far." in (await get(raw, INSPECTOR))[1]
     assert [(await get(raw, path))[1] for path in EXPORTS] == ["", "[]"]
