@@ -55,7 +55,6 @@ TAGS = {
     "Slow responses": {
         "slow<ms>": "every response 300 milliseconds late",
         "slow<ms>after": "every response 300 milliseconds after the decision",
-        "drip": "every response in twenty pieces, 50 milliseconds apart",
     },
 }
 

@@ -161,15 +161,8 @@ class Engine:
                 return outcomes.ERRORS[chosen.error]
             if errors := validation.requested_errors(chosen.invalid, validation.FIELDS[call.operation]):
                 return self._rejected(errors)
-        match call.operation:
-            case "create_request":
-                return self._create(call)
-            case "approve":
-                return self._approve(call)
-            case "upload_documents":
-                return self._upload_documents(call)
-            case _:
-                return self._complete(call)
+        calls = {"create_request": self._create, "approve": self._approve, "complete": self._complete}
+        return calls.get(call.operation, self._upload_documents)(call)
 
     def _create(self, call: Call) -> outcomes.Response:
         """Create a request (spec §4.3). The shapes of payload and response are assumed."""
@@ -193,7 +186,7 @@ class Engine:
         if customer.created and order.approved is not None:
             # spec §3 says "a request" and "user". Assumed: each customer, or each order, is evaluated once.
             return outcomes.ERRORS["already"]
-        if not customer.created and not validation.is_fiscal_code(call.code):
+        if not customer.created and not validation.FISCAL_CODE.accepts(call.code):
             is_domain = self.dialect == "civic_number"  # spec §7: in one description; assumed to be this one
             invalid = {"fiscalCode": [validation.INVALID_FISCAL_CODE]}
             return outcomes.ERRORS["code"] if is_domain else self._rejected(invalid)
@@ -242,7 +235,7 @@ class Engine:
         """Save the user data (spec §4.2)."""
         body, customer, outcome = call.body or {}, call.customer, call.outcome
         if not customer.created:
-            return outcomes.ERRORS["nouser" if validation.is_fiscal_code(call.code) else "code"]
+            return outcomes.ERRORS["nouser" if validation.FISCAL_CODE.accepts(call.code) else "code"]
         if outcome.error in _ERRORS_OF_COMPLETION:
             return outcomes.ERRORS[outcome.error]
         if not customer.documents:

@@ -110,7 +110,6 @@ _WORDS: Mapping[str, Mapping[str, Any]] = {
     "civic": {"street_number": "civicNumber"},
     "street": {"street_number": "streetNumber"},
     **{word: {"error": word} for word in ERRORS if word != "code"},
-    "drip": {"drip": True},
 }
 # N is a count, <ms> a number of milliseconds, <field> a field name.
 TAG_WORDS = (
@@ -140,7 +139,6 @@ class Outcome:
         after: Name of a fault that occurs after the call was processed.
         wait_before: Milliseconds to wait before processing.
         wait_after: Milliseconds to wait after processing, before the response.
-        drip: Send the body of the response in small pieces.
         redirect: Whether an approval has a ``redirectUrl``; one description has none (spec §2.1).
         street_number: Name of the street number in the response; None for the name in the request.
         name: The words.
@@ -155,7 +153,6 @@ class Outcome:
     after: str | None = None
     wait_before: int = 0
     wait_after: int = 0
-    drip: bool = False
     redirect: bool = True
     street_number: Literal["streetNumber", "civicNumber"] | None = None
     name: str = ""

@@ -8,7 +8,8 @@ import math
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -19,8 +20,6 @@ from loanasync.sandbox.engine import Call, Delivery, Engine
 from loanasync.sandbox.outcomes import ERRORS, FAULTS, Response
 from loanasync.sandbox.safety import HINT, looks_like_production
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 MAX_BODY = 16 << 20  # bytes; documents are images
 _MAX_SMALL_BODY = 64 << 10  # bytes; an approval has about a thousand
 _MAX_BRACKETS = 256  # objects and arrays in a body
@@ -28,8 +27,6 @@ _MAX_BRACKETS = 256  # objects and arrays in a body
 _UNREADABLE = Response(400, {"errors": {"body": ["This value should be a JSON object."]}})
 
 _NO_LINGER = struct.pack("ii", 1, 0)  # makes the socket send a reset when it is closed
-_PIECES = 20
-_PIECE_INTERVAL = 0.05  # seconds
 _POLL_INTERVAL = 0.05  # seconds
 _WRITER = json.JSONEncoder(check_circular=False)  # parsed JSON has no cycles
 
@@ -68,22 +65,17 @@ class Service:
         """Add the four calls of the specification."""
         # The approval is the most frequent call, and the router tries the routes in this order.
         for operation in sorted(ROUTES, key="approve".__ne__):
-            method, path = ROUTES[operation]
-            app.router.add_route(method, path, self._endpoint(operation, method, path))
+            app.router.add_route(*ROUTES[operation], partial(self._handle, operation))
         app.router.add_route("*", "/api{rest:(/.*)?}", self._respond_unknown_path)
 
-    def _endpoint(self, operation: str, method: str, route: str) -> Handler:
-        async def handler(request: web.Request) -> web.StreamResponse:
-            started = time.perf_counter()
-            code = request.match_info.get("fiscalCode", "")
-            call = Call(operation, code, None, method, route, base_url_of(request))
-            rejection = await self._read_request(request, call)
-            self._lint_url(request, call)
-            delivery = Delivery(rejection) if rejection is not None else await self._process(request, call)
-            self._engine.record(call, delivery, started)
-            return await self._deliver(request, delivery, drip=call.outcome.drip)
-
-        return handler
+    async def _handle(self, operation: str, request: web.Request) -> web.StreamResponse:
+        started, code = time.perf_counter(), request.match_info.get("fiscalCode", "")
+        call = Call(operation, code, None, *ROUTES[operation], base_url_of(request))
+        rejection = await self._read_request(request, call)
+        self._lint_url(request, call)
+        delivery = Delivery(rejection) if rejection is not None else await self._process(request, call)
+        self._engine.record(call, delivery, started)
+        return await self._deliver(request, delivery)
 
     def _lint_url(self, request: web.Request, call: Call) -> None:
         sent = request.raw_path
@@ -144,7 +136,7 @@ class Service:
             self._engine.client_disconnected(call)
         return delivery
 
-    async def _deliver(self, request: web.Request, delivery: Delivery, *, drip: bool) -> web.StreamResponse:
+    async def _deliver(self, request: web.Request, delivery: Delivery) -> web.StreamResponse:
         """Send the response, after applying the fault."""
         response, fault = delivery.response, FAULTS.get(delivery.fault)
         if fault is not None and fault.silent:
@@ -152,8 +144,8 @@ class Service:
         if fault is not None and fault.body is not None:
             headers = {"Content-Type": fault.content_type}
             return web.Response(body=fault.body, status=fault.status or response.status, headers=headers)
-        if delivery.fault == "trunc" or drip:
-            return await self._stream(request, response, is_truncated=delivery.fault == "trunc")
+        if delivery.fault == "trunc":
+            return await self._send_half(request, response)
         return _json_response(response)
 
     async def _pause(self, request: web.Request, seconds: float) -> None:
@@ -180,26 +172,15 @@ class Service:
             request.transport.abort()
         return web.Response()  # aiohttp needs a response; the connection is closed
 
-    async def _stream(
-        self, request: web.Request, response: Response, *, is_truncated: bool
-    ) -> web.StreamResponse:
-        """Send the body in small pieces, or only half of it."""
-        body = _encode(response.body)
+    async def _send_half(self, request: web.Request, response: Response) -> web.StreamResponse:
+        body = _WRITER.encode(response.body).encode()
         stream = web.StreamResponse(status=response.status, headers=response.headers)
         stream.content_type = "application/json"
         stream.content_length = len(body)
         await stream.prepare(request)
-        if is_truncated:
-            await stream.write(body[: len(body) // 2])
-            if request.transport is not None:
-                request.transport.close()  # after sending what was written
-            return stream
-        size = max(1, -(-len(body) // _PIECES))
-        for start in range(0, len(body), size):
-            if _is_disconnected(request):
-                break
-            await stream.write(body[start : start + size])
-            await self._pause(request, _PIECE_INTERVAL)
+        await stream.write(body[: len(body) // 2])
+        if request.transport is not None:
+            request.transport.close()  # after sending what was written
         return stream
 
     async def _respond_unknown_path(self, request: web.Request) -> web.StreamResponse:
@@ -224,8 +205,7 @@ def host_of(url: str) -> str:
 
 
 def _finite_number(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
+    if not math.isfinite(number := float(text)):
         raise ValueError("not a JSON number")
     return number
 
@@ -235,12 +215,8 @@ _READER = json.JSONDecoder(parse_float=_finite_number, parse_constant=_finite_nu
 
 
 def _json_response(response: Response) -> web.Response:
-    body, kind = _encode(response.body), "application/json"
+    body, kind = _WRITER.encode(response.body).encode(), "application/json"
     return web.Response(body=body, status=response.status, headers=response.headers, content_type=kind)
-
-
-def _encode(body: object) -> bytes:
-    return _WRITER.encode(body).encode()
 
 
 def _is_disconnected(request: web.Request) -> bool:

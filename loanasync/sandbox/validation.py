@@ -149,11 +149,6 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
 ECHOED = [name for name in APPROVAL if name not in ("loanFinality", "countryCallingCode")]
 
 
-def is_fiscal_code(value: object) -> bool:
-    """Return whether a value has the shape of a fiscal code."""
-    return FISCAL_CODE.check(value) is None
-
-
 def requested_errors(names: Iterable[str], fields: Mapping[str, Field]) -> Errors:
     """Return the errors of blank values for the named fields, as requested by a tag or a fault."""
     return {name: [fields[name].check(None) or FORMAT] for name in names if name in fields}

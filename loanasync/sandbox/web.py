@@ -28,7 +28,6 @@ _HEADERS = {
 }
 _INSPECTOR = "/_sandbox/"
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-_UNKNOWN_CUSTOMER = "no customer has this handle: take it from the member customer in /_sandbox/journal.jsonl"
 
 
 @frozen
@@ -98,9 +97,9 @@ class Web:
         with self._engine.lock:
             found = self._engine.customers.by_page(request.match_info["page"])
             if found is None:
-                return _html(pages.missing(), HTTPStatus.NOT_FOUND)
+                return _text(pages.missing(), status=HTTPStatus.NOT_FOUND)
             show_personal = _wants_personal(request)
-            return _html(
+            return _text(
                 pages.application(*found, self._shop_id, self._shop_url, show_personal=show_personal)
             )
 
@@ -109,7 +108,7 @@ class Web:
         with self._engine.lock:
             found = self._engine.customers.by_page(request.match_info["page"])
             if found is None or not found[1].order.approved:
-                return _html(pages.missing(), HTTPStatus.NOT_FOUND)
+                return _text(pages.missing(), status=HTTPStatus.NOT_FOUND)
             if wanted not in ("accept", "cancel"):
                 raise web.HTTPBadRequest(text="the field action must be accept or cancel")
             code, customer = found
@@ -124,14 +123,14 @@ class Web:
         raise web.HTTPFound(_INSPECTOR)
 
     async def _inspector(self, request: web.Request) -> web.StreamResponse:
-        return _html(pages.inspector(self._engine, self._shop_id, show_personal=_wants_personal(request)))
+        return _text(pages.inspector(self._engine, self._shop_id, show_personal=_wants_personal(request)))
 
     async def _call(self, request: web.Request) -> web.StreamResponse:
         wanted = request.match_info["number"]
         entry = next((each for each in self._engine.journal if str(each.number) == wanted), None)
         if entry is None:
-            return _html(pages.missing(), HTTPStatus.NOT_FOUND)
-        return _html(pages.call(entry, self._shop_id, show_personal=_wants_personal(request)))
+            return _text(pages.missing(), status=HTTPStatus.NOT_FOUND)
+        return _text(pages.call(entry, self._shop_id, show_personal=_wants_personal(request)))
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]
@@ -175,19 +174,15 @@ class Web:
         return web.json_response([*map(asdict, self._engine.linter.findings)])
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
-        handle = (await _read_form(request, "customer")).get("customer")
+        handle, customers = (await _read_form(request, "customer")).get("customer"), self._engine.customers
         with self._engine.lock:
+            known = [code for code in customers.codes() if code and pseudonym(code) == handle]
             if handle is None:
                 self._engine.reset()
-            elif not self._forget_customer(handle):
-                raise web.HTTPNotFound(text=_UNKNOWN_CUSTOMER)
+            elif not any(map(customers.forget, known)):
+                raise web.HTTPNotFound(text="no customer has this handle: see `customer` in journal.jsonl")
             self._engine.notify()
         raise _after_change(request, _INSPECTOR)
-
-    def _forget_customer(self, handle: str) -> bool:
-        customers = self._engine.customers
-        codes = [code for code in customers.codes() if code and pseudonym(code) == handle]
-        return any(map(customers.forget, codes))
 
     async def _add_fault(self, request: web.Request) -> web.StreamResponse:
         text = (await _read_form(request, "fault")).get("fault", "").strip()
@@ -215,11 +210,7 @@ def _after_change(request: web.Request, path: str) -> web.HTTPException:
     return web.HTTPSeeOther(f"{path}?personal=shown" if _wants_personal(request) else path)
 
 
-def _html(page: str, status: int = HTTPStatus.OK) -> web.Response:
-    return _text(page, "text/html", status)
-
-
-def _text(text: str, content_type: str, status: int = HTTPStatus.OK) -> web.Response:
+def _text(text: str, content_type: str = "text/html", status: int = HTTPStatus.OK) -> web.Response:
     # Strings from JSON may contain unpaired surrogates. They are escaped as in JSON.
     body = text.encode(errors="backslashreplace")
     return web.Response(

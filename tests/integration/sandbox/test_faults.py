@@ -180,7 +180,7 @@ def test_rate_depends_on_the_seed_the_fault_and_the_call_only() -> None:
         ("500", "", 1.0, "500"),
         (" 500after:0.1 ", "", 0.1, "500after"),
         ("approve=reset:0.05", "approve", 0.05, "reset"),
-        ("refused.drip", "", 1.0, "refused.drip"),
+        ("refused.slow1", "", 1.0, "refused.slow1"),
     ],
 )
 def test_text_is_parsed(text: str, operation: str, rate: float, words: str) -> None:

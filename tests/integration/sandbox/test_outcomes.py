@@ -24,7 +24,6 @@ class Received:
         self.status: int | None = None
         self.type = ""
         self.body = b""
-        self.pieces = 0
         self.failed: type[BaseException] | None = None
 
     @property
@@ -43,7 +42,6 @@ async def send(raw: Raw, method: str, path: str, body: object, timeout: float = 
             received.status, received.type = response.status, response.content_type
             async for piece in response.content.iter_any():
                 received.body += piece
-                received.pieces += 1
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
         received.failed = type(error)
     return received
@@ -148,21 +146,19 @@ async def test_concurrent_completions_get_one_fault(raw: Raw) -> None:
     assert sorted(str(each.status) for each in found) == ["200", "200", "200", "500"]
 
 
-@pytest.mark.parametrize("tag", ["slow120", "slow120after", "drip", "slow120.drip.500after"])
+@pytest.mark.parametrize("tag", ["slow120", "slow120after", "slow120.500after"])
 async def test_delays_apply_to_the_approval_and_the_completion(raw: Raw, tag: str) -> None:
-    least, pieces = 0.12 if "slow" in tag else 0.0, 5 if "drip" in tag else 1
+    least = 0.12
     await raw.create()
     started = time.perf_counter()
     received = await approve(raw, tag)
     assert time.perf_counter() - started >= least
     assert received.status == (500 if "500" in tag else 201)
-    assert received.pieces >= pieces
     assert raw.sandbox.journal[-1].elapsed >= least
     await raw("POST", f"/{CODE}/documents", {})
     started = time.perf_counter()
-    received = await complete(raw, documentCity="Roma" * 50)
+    await complete(raw)
     assert time.perf_counter() - started >= least
-    assert received.pieces >= pieces
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
