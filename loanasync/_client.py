@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from logging import WARNING
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack
 
 import aiohttp
@@ -21,6 +22,7 @@ from loanasync._config import (
     slot_count,
 )
 from loanasync._display.masking import JSON, AnyJSON
+from loanasync._log import log
 from loanasync._models import ApprovalRequest, Dialect, UserData
 from loanasync._protocol.endpoints import (
     APPROVE,
@@ -43,7 +45,13 @@ from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._transport.tls import Trust
 from loanasync._validation import rules
-from loanasync.errors import ClientClosedError, ConfigurationError, InvalidRequestError, LoanError
+from loanasync.errors import (
+    ClientClosedError,
+    ConfigurationError,
+    InvalidRequestError,
+    LedgerUnavailableError,
+    LoanError,
+)
 
 if TYPE_CHECKING:
     from loanasync import bulk
@@ -81,7 +89,7 @@ class LoanClient(Closing):
 
     A client can be created before an event loop runs. It can be used in several event loops and opens one
     session in each of them, on first use. Close it with `aclose`, or use it in an ``async with`` block.
-    Entering the block opens the session; otherwise the first call does.
+    Entering the block checks the ledger and opens the session; otherwise the first call does.
 
     A client cannot be copied or pickled. Create one in each process. Without a ledger, the clients of one
     process share the memory of approvals, also after a client was closed. Clients with `session` share that
@@ -559,6 +567,29 @@ class LoanClient(Closing):
             call, options.timeout, options.retry, lambda guard, run: guard.known(run)
         )
 
+    async def check_ledger(self) -> None:
+        """Check that the ledger can be used and fits this client, for example in a readiness probe.
+
+        It reads the header of the ledger, and creates and changes nothing. A ledger that the first call will
+        create is in order. So is a client without a ledger. Entering a client checks the ledger, too: there
+        a ledger that is not available is only a warning, and a header that is known is not read again.
+
+        Raises:
+            LedgerMismatchError: The ledger does not exist, belongs to another service, or has another key.
+            LedgerUnavailableError: The ledger is not available.
+
+        Example:
+            >>> from loanasync.ledger import SqliteLedger
+            >>> run(sandbox.client(ledger=SqliteLedger("/nowhere/decisions.db")).check_ledger())
+            Traceback (most recent call last):
+                ...
+            loanasync.LedgerUnavailableError: check_ledger: the ledger is not available (FileNotFoundErro...
+        """
+        guard = self._ledger_guard
+        error = None if guard is None else await guard.check_header(guard.policy.patience, again=True)
+        if error is not None:
+            raise error
+
     async def _approve_row(
         self,
         fiscal_code: str,
@@ -771,6 +802,12 @@ class LoanClient(Closing):
             raise ClientClosedError
         # A web shop enters its client when it starts, so that no customer waits for this.
         prepare_options(self._options)
+        if self._ledger_guard is not None:
+            error = await self._ledger_guard.check_header(_CHECK_TIME)
+            if isinstance(error, LedgerUnavailableError):  # it may work later
+                log(WARNING, "%s; no request is sent until the ledger works", error)
+            elif error is not None:
+                raise error
         if self._opens_session:
             self._pipeline.open()
         return self
@@ -869,6 +906,9 @@ class LoanClient(Closing):
             return "LoanClient(...)"
         shop = self._options.shop
         return f"LoanClient({shop.base_url!r}, shop_id={shop.shop_id!r}, auth_token=***)"
+
+
+_CHECK_TIME = 2.0  # seconds to check the ledger before the first call
 
 
 def _ledger_guard(ledger: object, policy: object, service: str) -> "LedgerGuard | None":

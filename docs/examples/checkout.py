@@ -9,11 +9,20 @@ from attrs import field, frozen
 from jinja2 import Environment, FileSystemLoader
 from shop_orders import Order, Orders
 
-from loanasync import ApprovalRequest, InvalidRequestError, LoanClient, LoanError, Refused, Timeout, UserData
+from loanasync import (
+    ApprovalRequest,
+    InvalidRequestError,
+    LedgerError,
+    LoanClient,
+    LoanError,
+    Refused,
+    Timeout,
+    UserData,
+)
 from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout, error_page, settle
 from loanasync.ledger import SqliteLedger
 
-ROUTES = (("GET", "/"), ("POST", "/pay"), ("GET", "/order"), ("POST", "/complete"))
+ROUTES = (("GET", "/"), ("POST", "/pay"), ("GET", "/order"), ("POST", "/complete"), ("GET", "/health"))
 # A shopper waits at most 20 seconds for a page.
 APPROVAL = Timeout(total=15, attempt=14, connect=2)  # approvals and uploads
 SHORT = Timeout(total=5, attempt=4, connect=2)  # a lost response to these calls loses no decision
@@ -64,6 +73,8 @@ class Shop:
 
     async def respond(self, path: str, cookie: str | None, form: Mapping[str, object]) -> PageResponse:
         """Return the page of a route, for the order in the shopper's cookie."""
+        if path == "/health":
+            return await self._health()
         found = await self._orders.where("cookie = ?", cookie)
         order = found[0] if found else await self._orders.add(sum(CART.values()))
         typed = {name: value for name, value in form.items() if isinstance(value, str)}
@@ -76,6 +87,15 @@ class Shop:
             case ("/order", Redirect() | Refused()) | ("/", None | Waiting() | Ask()):
                 return await self._show(order, page)
         return _redirect(order, "/order" if isinstance(page, Redirect | Refused) else "/")
+
+    async def _health(self) -> PageResponse:
+        """Return 503 while no approval can be sent, so that the load balancer uses another machine."""
+        try:
+            await self.client.check_ledger()
+        except LedgerError as error:
+            logger.error("not ready: %s", error)  # noqa: TRY400  (the text says what to do)
+            return PageResponse(503, {"Content-Type": "text/plain"}, "not ready")
+        return PageResponse(200, {"Content-Type": "text/plain"}, "ready")
 
     async def _show(self, order: Order, page: Page | None) -> PageResponse:
         match page:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from shop_orders import Orders
 
-from loanasync import AdditionalData, ApprovalRequest, LoanClient, Problem, Refused
+from loanasync import AdditionalData, ApprovalRequest, LedgerError, LoanClient, Problem, Refused
 from loanasync.checkout import Ask, Form, Paid, Redirect, Waiting, checkout
 
 LANGUAGE = "en"  # of the texts for customers; "it" for Italian
@@ -54,6 +54,15 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
     client, stored = client or open_client(), Orders(orders)
     app = FastAPI(lifespan=client.lifespan)  # closes the client at shutdown
     app.exception_handler(RequestValidationError)(validation_response)
+
+    @app.get("/health")
+    async def ready() -> str:
+        try:
+            await client.check_ledger()
+        except LedgerError as error:
+            logger.error("not ready: %s", error)  # noqa: TRY400  (the text says what to do)
+            raise HTTPException(503, "not ready") from None
+        return "ready"
 
     @app.post("/orders", status_code=201)
     async def add_order() -> str:

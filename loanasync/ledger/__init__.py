@@ -1,6 +1,7 @@
 """An idempotency store for decisions: no crash, redelivery or race repeats a request or loses a decision."""
 
 from loanasync._public import name_by_package
+from loanasync.ledger.address import open_ledger
 from loanasync.ledger.administration import create_ledger
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.maintenance import resolve, sweep
@@ -27,6 +28,7 @@ __all__ = [
     "Subject",
     "create_ledger",
     "import_orphans",
+    "open_ledger",
     "resolve",
     "sweep",
 ]

@@ -22,6 +22,31 @@ _SERVERS: Mapping[str, tuple[Callable[..., Ledger], tuple[str, ...]]] = {
 }
 
 
+def open_ledger(url: str) -> Ledger:
+    """Return the ledger with an address, for example of an object with the settings of your program.
+
+    No connection is opened. Like `LoanClient.from_env`, its clients never create it: a volume may not be
+    mounted, a name may be mistyped. Pass its key as ``LedgerPolicy(key=...)``.
+
+    Args:
+        url: Path of a file, or an address ``redis://``, ``rediss://``, ``unix://`` or ``postgresql://``.
+
+    Raises:
+        ConfigurationError: The address is invalid, or its folder does not exist.
+
+    Example:
+        >>> from loanasync.ledger import open_ledger
+        >>> open_ledger("postgresql://shop:secret@db.example.com/shop")
+        PostgresLedger('postgresql://db.example.com/shop')
+    """
+    try:
+        return ledger_at(url)
+    except ConfigurationError as error:
+        message = error.message
+    del url  # may contain a password: must not be in a traceback
+    raise ConfigurationError("ledger", message)
+
+
 def ledger_at(name: str) -> Ledger:
     """Return the ledger of a name: a path, ``sqlite:///path``, or the address of a server.
 

@@ -33,7 +33,7 @@ from loanasync.errors import (
     PayloadMismatchError,
 )
 from loanasync.ledger.drivers import may_repeat, unsuitable_driver_error
-from loanasync.ledger.header import Header, check_cipher, keys_of
+from loanasync.ledger.header import Header, check_cipher, check_service, keys_of, marked
 from loanasync.ledger.keys import Approval, Place, find_entry, places_of, places_of_call
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.ledger import HeaderChangedError, Ledger
@@ -196,6 +196,29 @@ class LedgerGuard(Guard):
 
     def _unavailable(self, error: BaseException, operation: str, key: str) -> LedgerUnavailableError:
         return LedgerUnavailableError(operation, key, type(error).__name__, self.ledger.reason(error))
+
+    async def check_header(self, within: float, *, again: bool = False) -> LoanError | None:
+        """Return an error if the ledger does not fit this client or cannot be used. Create nothing.
+
+        Args:
+            within: Seconds that this may take.
+            again: Read the header even if it is known.
+        """
+        compare = partial(self._compare, again=again)
+        found = await self.attempt(compare, min(within, self.policy.patience), call="check_ledger")
+        return found if isinstance(found, LoanError) else None
+
+    async def _compare(self, *, again: bool) -> None:
+        known = self.ledger.known_header
+        header = await self.ledger.find_header() if again or known is None else known
+        if header is None:
+            return
+        check_service(header, self._service)
+        if header.mark:
+            raise marked(header)
+        keys_of(header, self.policy)
+        check_cipher(header, self.policy)
+        await self.ledger.header()  # it is known now
 
     async def check(self) -> LoanError | None:
         """Return an error if the ledger does not fit this client or cannot be used, as a program starts."""

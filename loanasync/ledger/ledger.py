@@ -119,6 +119,19 @@ class Ledger(Closing):
             raise marked(header)
         return header
 
+    async def find_header(self) -> Header | None:
+        """Read the header, and leave `known_header` as it is. None: the first call will create the ledger.
+
+        Raises:
+            LedgerMismatchError: The ledger does not exist, and is not created.
+        """
+        found = (await self._store.header()).header
+        if self._creates and (found is None or not found.service):
+            return None
+        if found is None:
+            raise mismatch(self._store.name, _MISSING)
+        return found
+
     async def create_with(self, header: Header) -> bool:
         """Create an empty ledger with the identity of another one; return False if a ledger exists."""
         return await self._store.swap_header(evolve(header, name=self._store.name), replaces=None)
@@ -194,10 +207,7 @@ class Ledger(Closing):
         """Use a header that was read from the store, unless it belongs to another ledger."""
         header = found.header
         if header is None:
-            raise mismatch(
-                self._store.name,
-                "does not exist: check the name, or run loanasync ledger create",
-            )
+            raise mismatch(self._store.name, _MISSING)
         if self._id not in ("", header.id):
             raise mismatch(
                 header.name, "was replaced by another ledger: restart this process to use that one"
@@ -532,3 +542,6 @@ def lacks_redirect(entry: Entry) -> bool:
     except Malformed:
         return False
     return not (isinstance(redirect, str) and redirect.strip())
+
+
+_MISSING = "does not exist: check the name, or run loanasync ledger create"

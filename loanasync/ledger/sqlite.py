@@ -160,6 +160,13 @@ class SqliteLedger(Ledger):
             )
         super().__init__(_SqliteStore(Path(path), patience, local_only=local_only), creates=not must_exist)
 
+    async def find_header(self) -> Header | None:
+        """See `Ledger.find_header`. A missing folder is an error, since no file can be created there."""
+        header = await super().find_header()
+        if header is None and not await asyncio.to_thread(Path(self._store.name).parent.is_dir):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))  # it could not be created
+        return header
+
     def __repr__(self) -> str:
         return f"SqliteLedger({self._store.name!r})"
 

@@ -11,6 +11,7 @@ import pytest
 from checkout_api import app
 
 from loanasync import LoanClient
+from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, FORM, browsing
 from support.processes import credentials
@@ -108,6 +109,15 @@ async def test_required_additional_data_are_reported_and_then_sent(
     response = await api.post("loan", json={**BODY, "additional": more})
     assert response.json()["status"] == "approved"
     sandbox.journal.assert_once(operation="approve", body={"salary": 1_600})
+
+
+async def test_health_route_says_if_the_ledger_can_be_used(sandbox: Sandbox, tmp_path: Path) -> None:
+    for name, status in (("decisions.db", 200), ("missing/decisions.db", 503)):
+        async with (
+            SqliteLedger(tmp_path / name) as ledger,
+            serving(sandbox.client(ledger=ledger), tmp_path) as api,
+        ):
+            assert (await api.get("../../health")).status_code == status
 
 
 async def test_unknown_order_is_not_found(api: httpx.AsyncClient, sandbox: Sandbox) -> None:

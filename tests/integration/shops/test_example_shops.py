@@ -66,6 +66,8 @@ async def test_shop_walk_from_cart_to_completed_data(
         assert (saved.status_code, saved.headers["Location"]) == (303, "/order")
         assert "Your order is complete." in (await shop.get("/order")).text
         assert [(await shop.get(path)).status_code for path in ("/pay", "/complete")] == [405, 405]
+        health = await shop.get("/health")
+        assert (health.status_code, health.text, "Set-Cookie" in health.headers) == (200, "ready", False)
         assert set(calls(sandbox)) == {"create_request", "approve", "upload_documents", "complete"}
         sandbox.journal.assert_once(operation="approve", fiscal_code=CODE, body={"amount": 45_000})
         sandbox.journal.assert_once(operation="complete", body={"marketing": True, "usPerson": False})

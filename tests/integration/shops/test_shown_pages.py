@@ -12,6 +12,7 @@ import httpx
 import pytest
 from shop_orders import Orders
 
+from loanasync import LedgerMismatchError
 from loanasync.checkout import Page, checkout
 from loanasync.ledger import Entry, LedgerPolicy, SqliteLedger, State, create_ledger
 from loanasync.sandbox import Sandbox
@@ -25,11 +26,13 @@ OTHER_DATA = "You have already applied with other data"
 
 
 @asynccontextmanager
-async def worker(sandbox: Sandbox, folder: Path, **policy: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def worker(
+    sandbox: Sandbox, folder: Path, shop: str = "fastapi", **policy: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """A worker of a shop; all workers share the ledger and the orders in a folder."""
     ledger = SqliteLedger(folder / "decisions.db")
     client = sandbox.client(ledger=ledger, ledger_policy=LedgerPolicy(**policy))
-    async with ledger, shopper("fastapi", client, folder) as browser:
+    async with ledger, shopper(shop, client, folder) as browser:
         yield browser
 
 
@@ -89,12 +92,15 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 async def test_damaged_ledger_never_sells_an_evaluated_order_twice(
     sandbox: Sandbox, tmp_path: Path, damage: str
 ) -> None:
-    """The service may have approved the loan of the first order."""
+    """The service may have approved the loan of the first order. Quart does not enter the client."""
     async with worker(sandbox, tmp_path) as browser:
         await browser.post("/pay", data=tagged("resetafter"))
         cookies = browser.cookies
     DAMAGES[damage](tmp_path / "decisions.db")
-    async with worker(sandbox, tmp_path) as browser:
+    async with SqliteLedger(tmp_path / "decisions.db") as ledger:
+        with pytest.raises(LedgerMismatchError):
+            await sandbox.client(ledger=ledger).__aenter__()
+    async with worker(sandbox, tmp_path, "quart") as browser:
         assert shows(await browser.post("/pay", data=OTHER_CUSTOMER), 503, NOT_AVAILABLE)
         browser.cookies = cookies
         assert shows(await browser.post("/pay", data=tagged("resetafter")), 202, UNKNOWN)
