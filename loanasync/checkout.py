@@ -376,7 +376,8 @@ async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -
     order, unwritten = click.order, None
     loan = await _change(order, click.held)
     if click.hold not in loan.holds:
-        return loan.page(order, approved_url) or click.page_of(loan)
+        shown = loan.page(order, approved_url)
+        return click.page_of(loan) if shown is None else shown
     try:
         decision = await click.decide(has_others=len(loan.holds) > 1)
     except DecisionNotRecordedError as error:  # the ledger has failed; the decision stands

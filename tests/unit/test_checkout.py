@@ -585,6 +585,24 @@ async def test_order_without_a_click_is_settled_without_the_ledger(
         assert isinstance(await page_of(client, order), Paid)
 
 
+@pytest.mark.parametrize(
+    ("step", "kind"), [(approved(), Redirect), (refused(), Refused), (connection_lost(), Ask)]
+)
+async def test_click_sees_what_another_click_did_since_it_began(step: ScriptedResponse, kind: type) -> None:
+    class Late(MemoryOrder):
+        async def loan(self) -> tuple[str, str]:
+            row, self.row = self.row, others.pop(0) if others else self.row
+            return row
+
+    others: list[tuple[str, str]] = []
+    decided, order = MemoryOrder(), Late()
+    await after(CREATED, step, order=decided, code="TSTABC00A00A000A")
+    others.append(decided.row)
+    script = ScriptedTransport()
+    assert isinstance(await page_of(script.client(), order), kind)
+    assert (script.sent, order.row) == ([], decided.row)
+
+
 async def test_order_is_not_freed_without_a_ledger() -> None:
     order = MemoryOrder()
     order.is_held_until(0)
