@@ -15,23 +15,21 @@ call only public methods of the client. Use these directly if your checkout diff
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from functools import partial
 from logging import ERROR, WARNING
 from secrets import token_hex
-from traceback import walk_tb
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
-from attrs import Factory, asdict, define, evolve, field, fields_dict, frozen
+from attrs import Factory, define, evolve, field, fields_dict, frozen
 
 from loanasync._client import LoanClient
 from loanasync._display.masking import JSON, AnyJSON, mask
 from loanasync._display.texts import Advice, advice_text
 from loanasync._log import log
 from loanasync._models import AdditionalData, ApprovalRequest
+from loanasync._order import FREE, Loan, Order, OrderError, change_loan, change_or_log, described, read_loan
 from loanasync._public import name_by_package
 from loanasync._results import Approved, Decision, Problems, Refused
 from loanasync._settings import Timeout
@@ -48,78 +46,6 @@ from loanasync.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-
-
-class Order(Protocol):
-    """Protocol of an order in your database, which all workers share.
-
-    The order has two columns for its loan. Only `checkout` and `settle` write them, by `change`, except as
-    stated here:
-
-    ``loan_state``
-        ``free``, the default: no click holds the order. You may change its amount, in a statement with
-        ``WHERE loan_state = 'free'``.
-
-        ``held``: a click holds it for a customer. The hold of an approval with an unknown outcome, or of a
-        killed worker, stays until `settle` frees the order.
-
-        ``approved`` or ``refused``: decided for good.
-
-        ``paid``: write this when the customer pays otherwise, in one statement: ``UPDATE orders SET
-        loan_state = 'paid' WHERE number = :number AND loan_state IN ('free', 'refused')``.
-    ``loan``
-        A text, by default empty. Otherwise it is JSON with personal data: protect and delete it like the
-        order. Its member ``code`` is the fiscal code, ``entry`` the key of the entry in the ledger, for your
-        staff, and ``decision`` that of `Approved.to_dict`.
-
-    If the shopper leaves, the last methods run after the request has ended, so each method opens a new
-    database connection.
-
-    Example:
-        >>> changed = run(order.change(("free", ""), ("paid", "")))
-        >>> order.number, order.amount, changed, run(order.loan())
-        ('A-1001', 45000, True, ('paid', ''))
-    """
-
-    @property
-    def number(self) -> str:
-        """Number of the order, the `order_id` of `LoanClient.approve`: not personal, and not the cookie."""
-
-    @property
-    def amount(self) -> int:
-        """Amount of the order, in euro cents."""
-
-    async def loan(self) -> tuple[str, str]:
-        """Return the columns ``(loan_state, loan)``, as they are stored now."""
-
-    async def change(self, old: tuple[str, str], new: tuple[str, str], /) -> bool:
-        """Change both columns in one statement, and return True if this changed the row.
-
-        ``UPDATE orders SET loan_state = :new_state, loan = :new_loan WHERE number = :number AND amount =
-        :amount AND loan_state = :old_state AND loan = :old_loan``
-
-        Args:
-            old: The columns that the row must still have.
-            new: The new columns.
-        """
-
-
-class OrderError(Exception):
-    """A method of your `Order` failed. Its text has the class of the error, and the line of your code.
-
-    Attributes:
-        original: The error of your method. Its text and its traceback may contain personal values, such as
-            those of a statement: do not log it. A pickle contains it.
-
-    Example:
-        >>> print(OrderError("loan", "OSError", "/shop/orders.py", 17))
-        Order.loan failed: OSError in /shop/orders.py, line 17
-    """
-
-    original: Exception | None = None
-
-    def __str__(self) -> str:
-        return "Order.{} failed: {} in {}, line {}".format(*self.args)
 
 
 @frozen(kw_only=True)
@@ -236,7 +162,6 @@ Page: TypeAlias = Redirect | Refused | Paid | Form | Waiting | Ask
 
 _ADDITIONAL = frozenset(fields_dict(AdditionalData))
 _SLACK = 30.0  # seconds for a slow database, and again for different clocks
-_TRIES = 50  # other clicks may change an order meanwhile
 
 
 async def checkout(
@@ -293,8 +218,8 @@ async def checkout(
         client, fiscal_code, request, order, payload, additional_data_needed, already_created, create_timeout
     )
     del fiscal_code, request, payload  # personal: must not be in a traceback
-    loan = await _read(order)
-    if (page := loan.page(order, approved_url)) is not None:
+    loan = await read_loan(order)
+    if (page := _page_of(loan, order, approved_url)) is not None:
         return page
     if problems := client.check(click.fiscal_code, click.request):  # first: a database may refuse such a code
         invalid = InvalidRequestError(problems, "approve")
@@ -336,9 +261,9 @@ async def settle(client: LoanClient, order: Order, *, approved_url: str = "") ->
         >>> print(run(settle(client, order)))
         None
     """
-    loan = await _read(order)
+    loan = await read_loan(order)
     if loan.state != "held":
-        return loan.page(order, approved_url)
+        return _page_of(loan, order, approved_url)
     try:
         known = await client.known(loan.code, order_id=order.number)
     except LoanError as error:  # the order keeps its page
@@ -350,22 +275,22 @@ async def settle(client: LoanClient, order: Order, *, approved_url: str = "") ->
         case "none" | "released" | "inflight":
             is_over = max(loan.holds.values(), default=0) < time.time() and state != "inflight"
             is_free = client.ledger is not None and is_over
-            new = await _change_or_log(order, entry, lambda old: _FREE if is_free and old == loan else old)
-            return None if new == _FREE else Waiting(error=InFlightError("approve", entry))
+            new = await change_or_log(order, entry, lambda old: FREE if is_free and old == loan else old)
+            return None if new == FREE else Waiting(error=InFlightError("approve", entry))
         case "unknown" | "lost" | "held":
             failure: LoanError = OutcomeUnknownError("approve", entry, state, known.note)
         case _:
             outcome = "unknown" if state == "erased" else state
             failure = DecisionForgottenError("approve", entry, outcome)
     page = _page(failure, failure.advice)
-    await _change_or_log(order, entry, lambda old: old.noted(entry, page.advice) if old == loan else old)
+    await change_or_log(order, entry, lambda old: old.noted(entry, page.advice) if old == loan else old)
     return page
 
 
 def _report(deciding: "asyncio.Task[Page]") -> None:
     """Log the error of a click whose shopper has left. Its text may contain personal values."""
     if not deciding.cancelled() and (error := deciding.exception()) is not None:
-        log(ERROR, "checkout: failed after the shopper had left: %s", _described(error))
+        log(ERROR, "checkout: failed after the shopper had left: %s", described(error))
 
 
 async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -> Page:
@@ -374,9 +299,9 @@ async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -
     No method of the order is cancelled if the shopper leaves.
     """
     order, unwritten = click.order, None
-    loan = await _change(order, click.held)
+    loan = await change_loan(order, click.held)
     if click.hold not in loan.holds:
-        shown = loan.page(order, approved_url)
+        shown = _page_of(loan, order, approved_url)
         return click.page_of(loan) if shown is None else shown
     try:
         decision = await click.decide(has_others=len(loan.holds) > 1)
@@ -385,32 +310,32 @@ async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -
     except LoanError as error:
         page = click.page_after(error.with_traceback(None), loan, fields)
         if click.may_evaluate:
-            await _change_or_log(order, page.entry or "", lambda old: old.noted(page.entry, page.advice))
+            await change_or_log(order, page.entry or "", lambda old: old.noted(page.entry, page.advice))
         return page
     finally:
         if not click.may_evaluate:
-            await _change_or_log(order, "", lambda old: old.without(click.hold))
+            await change_or_log(order, "", lambda old: old.without(click.hold))
     shown = await _store(order, loan, decision, approved_url)
     if unwritten is not None:
         log(ERROR, "checkout: %s", unwritten)
     return shown
 
 
-async def _store(order: Order, loan: "_Loan", decision: Decision, approved_url: str) -> Page:
+async def _store(order: Order, loan: Loan, decision: Decision, approved_url: str) -> Page:
     """Store a decision with the order for which it was requested, if its amount and customer are the same."""
     entry, state = decision.meta.entry or "", "approved" if decision.approved else "refused"
     new = evolve(loan, state=state, holds={}, entry=entry, decision=decision.to_dict())
 
-    def decided(old: _Loan) -> _Loan:
+    def decided(old: Loan) -> Loan:
         is_same = (old.state, old.code, old.amount) == ("held", loan.code, loan.amount)
-        return new if old == _FREE or is_same else old
+        return new if old == FREE or is_same else old
 
     if order.amount == loan.amount and decision.amount in (None, loan.amount):
-        if (stored := await _change_or_log(order, entry, decided)) is None:
+        if (stored := await change_or_log(order, entry, decided)) is None:
             return _decided(decision, approved_url)  # an error was logged; the decision stands
-        if stored.decision is not None and (page := stored.page(order, approved_url)) is not None:
+        if stored.decision is not None and (page := _page_of(stored, order, approved_url)) is not None:
             return page
-    await _change_or_log(order, entry, lambda old: old.noted(entry, "already_decided"))
+    await change_or_log(order, entry, lambda old: old.noted(entry, "already_decided"))
     return _not_stored(entry, state)
 
 
@@ -420,130 +345,16 @@ def _not_stored(entry: str, state: str) -> Ask:
     return Ask(error=PayloadMismatchError("approve", entry, state), advice="already_decided")
 
 
-@frozen
-class _Loan:
-    """The columns of an order: the state, and the members of the text."""
-
-    state: str
-    order: str = ""
-    amount: int = 0  # for which the order is held or decided
-    code: str = field(default="", repr=mask)
-    holds: Mapping[str, float] = field(factory=dict)  # clicks, and when their approvals cannot begin any more
-    entry: str = ""
-    advice: Advice = "wait"  # of the last error
-    decision: Mapping[str, Any] | None = field(default=None, repr=mask)
-    stored: tuple[str, str] = field(default=("free", ""), eq=False, repr=mask)
-
-    @property
-    def columns(self) -> tuple[str, str]:
-        """Return the columns to store."""
-        members = asdict(self, filter=lambda each, _: each.name not in ("state", "stored"))
-        return self.state, "" if self.state == "free" else json.dumps(members)
-
-    def noted(self, entry: str | None, advice: Advice) -> "_Loan":
-        """Return a held order with the entry and the advice of an error."""
-        return evolve(self, entry=entry or "", advice=advice) if self.state == "held" else self
-
-    def without(self, hold: str) -> "_Loan":
-        """Return the order without a hold. The last one frees the order."""
-        others = {key: until for key, until in self.holds.items() if key != hold}
-        if self.state != "held" or others == self.holds:
-            return self
-        return evolve(self, holds=others) if others else _FREE
-
-    def page(self, order: Order, approved_url: str) -> Page | None:
-        """Return the page of an order that is decided or paid."""
-        if self.state == "paid":
-            return Paid()
-        if self.decision is None:
-            return None
-        if self.state == "approved" and self.amount != order.amount:  # no loan pays what the shop delivers
-            return _not_stored(self.entry, self.state)
-        kind = Approved if self.state == "approved" else Refused
-        return _decided(kind.from_dict(self.decision), approved_url)
-
-
-_FREE = _Loan("free")
-
-
-async def _call(order: Order, method: str, *columns: tuple[str, str]) -> Any:  # noqa: ANN401  (not checked yet)
-    """Call a method of an order.
-
-    Raises:
-        OrderError: The method failed. Neither its error nor its frames are in the traceback.
-    """
-    try:
-        return await getattr(order, method)(*columns)
-    except Exception as error:  # noqa: BLE001  (raised again, without its text)
-        *_, (frame, line) = [*walk_tb(error.__traceback__)][:2]  # of this function, and of the shop
-        failure = OrderError(method, type(error).__name__, frame.f_code.co_filename, line)
-        failure.original = error
-    finally:
-        del columns
-    try:
-        raise failure
-    finally:
-        del failure  # breaks the reference cycle of error, traceback and frame
-
-
-def _described(error: BaseException) -> str:
-    """Return the text of an `OrderError`. That of another error may contain personal values."""
-    return str(error) if isinstance(error, OrderError) else type(error).__name__
-
-
-async def _read(order: Order) -> _Loan:
-    """Return the columns of an order.
-
-    Raises:
-        OrderError: `Order.loan` failed.
-        ValueError: They are not as `Order.change` wrote them.
-    """
-    columns = await _call(order, "loan")
-    with suppress(TypeError, ValueError, LookupError):  # their texts and frames may be personal
-        is_open = columns[0] in ("free", "paid")
-        loan = _Loan(columns[0], stored=columns[:2], **({} if is_open else json.loads(columns[1])))
-        if is_open or loan.order == order.number:
-            return loan
-    del columns
-    raise ValueError(
-        "Order.loan must return the columns (loan_state, loan) as Order.change wrote them for this order, "
-        "or ('free', '')"
-    )
-
-
-async def _change(order: Order, change: Callable[[_Loan], _Loan]) -> _Loan:
-    """Change the columns of an order, again if another click was faster. Return them.
-
-    Raises:
-        OrderError: A method of the order failed.
-        TypeError: `Order.change` returned no bool.
-    """
-    loan = await _read(order)
-    for _ in range(_TRIES):
-        if (new := change(loan)) == loan:
-            return loan
-        is_changed: object = await _call(order, "change", loan.stored, new.columns)
-        if not isinstance(is_changed, bool):  # such as the result of an UPDATE, which is true for 0 rows
-            raise TypeError(f"Order.change must return a bool, not {type(is_changed).__name__}")
-        if is_changed:
-            return new
-        loan = await _read(order)
-    log(WARNING, "checkout: Order.change changed nothing: check its WHERE, and the amount of the order")
-    return loan
-
-
-async def _change_or_log(order: Order, entry: str, change: Callable[[_Loan], _Loan]) -> _Loan | None:
-    """Change an order whose page is known and is shown. Log an error, and return None.
-
-    The text of an error may contain personal values.
-    """
-    try:
-        return await _change(order, change)
-    except (Exception, asyncio.CancelledError) as error:  # also the end of the event loop
-        log(ERROR, "checkout, entry %s: the order was not changed: %s", entry or "-", _described(error))
-        if isinstance(error, asyncio.CancelledError):
-            raise
-    return None
+def _page_of(loan: Loan, order: Order, approved_url: str) -> Page | None:
+    """Return the page of an order that is decided or paid."""
+    if loan.state == "paid":
+        return Paid()
+    if loan.decision is None:
+        return None
+    if loan.state == "approved" and loan.amount != order.amount:  # no loan pays what the shop delivers
+        return _not_stored(loan.entry, loan.state)
+    kind = Approved if loan.state == "approved" else Refused
+    return _decided(kind.from_dict(loan.decision), approved_url)
 
 
 @define
@@ -564,10 +375,10 @@ class _Click:
     may_evaluate: bool = False
     has_left: bool = False  # the shopper
 
-    def held(self, old: _Loan) -> _Loan:
+    def held(self, old: Loan) -> Loan:
         """Return the order with the hold of this click; the same if it is decided, or of another customer."""
         code, amount = rules.normalize_fiscal_code(self.fiscal_code), self.order.amount
-        own = _Loan("held", self.order.number, amount, code) if old == _FREE else old
+        own = Loan("held", self.order.number, amount, code) if old == FREE else old
         if (own.state, own.code, own.amount) != ("held", code, amount):
             return old
         policy, limits = self.client.ledger_policy, self.client.timeout
@@ -575,13 +386,13 @@ class _Click:
         until = self.begin_until + limits.longest + _SLACK + 2 * (policy.patience if policy else 0)
         return evolve(own, holds={**own.holds, self.hold: until})
 
-    def page_of(self, loan: _Loan) -> Ask | Waiting:
+    def page_of(self, loan: Loan) -> Ask | Waiting:
         """Return the page of an order that this click could not hold: nothing is sent."""
         if self.held(loan) == loan:  # another customer, or an earlier amount
             return Ask(error=PayloadMismatchError("approve", "", "inflight"))
         return Waiting(error=InFlightError("approve", ""), advice="try_later")  # the amount has changed
 
-    def page_after(self, error: LoanError, loan: _Loan, fields: Collection[str]) -> Form | Waiting | Ask:
+    def page_after(self, error: LoanError, loan: Loan, fields: Collection[str]) -> Form | Waiting | Ask:
         """Return the page after an error of this click, and note if it evaluated nobody."""
         # A `LedgerError` is about an earlier click or order, which has its own hold.
         is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
