@@ -21,12 +21,32 @@ from loanasync import (
 )
 from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout, error_page, settle
 from loanasync.ledger import SqliteLedger
+from loanasync.testing import fiscal_code
 
-ROUTES = (("GET", "/"), ("POST", "/pay"), ("GET", "/order"), ("POST", "/complete"), ("GET", "/health"))
+ROUTES = (
+    ("GET", "/"),
+    ("POST", "/pay"),
+    ("GET", "/order"),
+    ("POST", "/complete"),
+    ("POST", "/new"),
+    ("GET", "/health"),
+)
 # A shopper waits at most 20 seconds for a page.
 APPROVAL = Timeout(total=15, attempt=14, connect=2)  # approvals and uploads
 SHORT = Timeout(total=5, attempt=4, connect=2)  # a lost response to these calls loses no decision
 CART = {"Bicycle": 43_500, "Bicycle bell": 1_500}  # euro cents
+# The form of this example is filled, except for the fiscal code, which is a made-up one for each order.
+MADE_UP = {
+    "first_name": "Anna",
+    "last_name": "Prova",
+    "email": "anna@example.com",
+    "mobile_phone": "3330000000",
+    "address": "Via Prova",
+    "street_number": "12/A",
+    "postal_code": "00100",
+    "city": "Roma",
+    "province": "RM",
+}
 LOAN_FIELDS = (
     *("fiscal_code", "instalments", "email", "first_name", "last_name", "mobile_phone", "city", "address"),
     *("province", "postal_code", "street_number", "citizenship", "residence", "residence_start_date"),
@@ -76,7 +96,7 @@ class Shop:
         if path == "/health":
             return await self._health()
         found = await self._orders.where("cookie = ?", cookie)
-        order = found[0] if found else await self._orders.add(sum(CART.values()))
+        order = found[0] if found and path != "/new" else await self._orders.add(sum(CART.values()))
         typed = {name: value for name, value in form.items() if isinstance(value, str)}
         if path == "/pay":
             return await self._pay(order, typed)
@@ -106,7 +126,7 @@ class Shop:
                 return _render(order, "refused")
             case Waiting() | Ask():
                 return _render(order, "message", page.status, message=page)
-        return _render(order, "loan")  # this shop has no other payment method
+        return _render(order, "loan", form={"fiscal_code": fiscal_code(), **MADE_UP})
 
     async def _pay(self, order: Order, form: dict[str, str]) -> PageResponse:
         code = form.get("fiscal_code", "").strip().upper()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,9 @@ from shop_orders import Orders
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
-from support.example_shops import CODE, DATA, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
+from support.example_shops import CODE, DATA, EXAMPLES, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
+
+PAGE = EXAMPLES.parent / "howto" / "web.md"
 
 
 @pytest.fixture
@@ -142,6 +145,26 @@ async def test_failed_call_other_than_the_approval_can_be_repeated(
     assert "Your order is complete." in (await shop.get("/order")).text
     steps = ["create_request", "approve", "upload_documents", "complete"]
     assert sorted(calls(sandbox)) == sorted([*steps, operation])
+
+
+async def test_shop_can_be_tried_again_with_each_address_of_the_page(shop: httpx.AsyncClient) -> None:
+    """The sandbox evaluates a customer once, so each order has another one."""
+    addresses = re.findall(r"^- `(anna\+.+)`: ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(addresses) == 3
+    shown = []
+    for address in [*addresses, *addresses]:
+        form = dict(re.findall(r'name="(\w+)" type="\w+" value="([^"]*)"', (await shop.get("/")).text))
+        form |= {"email": address, "citizenship": "italian", "instalments": "12"}
+        page = await shop.post("/pay", data=form, follow_redirects=True)
+        if page.status_code == 422:
+            form["email"] = "anna@example.com"
+            page = await shop.post("/pay", data=form)
+            assert page.status_code == 303
+        else:
+            assert "<button>New order</button>" in page.text
+        shown.append(page.status_code)
+        assert (await shop.post("/new")).headers["Location"] == "/"
+    assert shown == [200, 303, 202] * 2
 
 
 async def test_order_is_known_to_all_workers_and_private(tmp_path: Path) -> None:
