@@ -160,7 +160,8 @@ def _mistyped_error(
 
     for name in environment:
         upper = name.upper()
-        if name not in known and not _OF_KUBERNETES.fullmatch(upper):
+        is_other = _OF_KUBERNETES.fullmatch(upper) or upper.endswith(tuple(f"_{each}" for each in known))
+        if name not in known and not is_other:
             cutoff = 0.0 if upper.startswith(prefix) else _RESEMBLANCE
             for meant in get_close_matches(upper, known, n=1, cutoff=cutoff):
                 return ConfigurationError(name, f"is unknown; rename it to {meant}, or remove it")
