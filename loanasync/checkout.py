@@ -397,10 +397,8 @@ class _Click:
         # A `LedgerError` is about an earlier click or order, which has its own hold.
         is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
         self.may_evaluate &= is_own
-        if len(loan.holds) > 1 and error.operation in (
-            "known",
-            None,
-        ):  # another click may have evaluated them
+        is_of_ledger = error.operation in ("known", None)
+        if len(loan.holds) > 1 and is_of_ledger:  # another click may have evaluated them
             return _page(error, loan.advice)
         if isinstance(error, DeadlineExceededError) and self.may_evaluate:
             return Waiting(error=error, advice="wait")  # the response is still awaited
@@ -416,10 +414,8 @@ class _Click:
         known = await self.client.known(self.fiscal_code, order_id=self.order.number)
         if known.state in ("none", "released"):
             if has_others and self.client.ledger is None:
-                log(
-                    WARNING,
-                    "checkout: nothing is sent: another click holds the order, and there is no ledger",
-                )
+                text = "checkout: nothing is sent: another click holds the order, and there is no ledger"
+                log(WARNING, text)
                 raise InFlightError("approve", "")
             self._stop_if_left()
             try:

@@ -152,6 +152,10 @@ GROUPS: dict[str, list[Row]] = {
             others=(errors.DecisionForgottenError("approve", "", "refused"),),
         ),
         Row(
+            "the customer was erased with `loanasync ledger forget`",
+            errors.DecisionForgottenError("approve", "c0ffee", "unknown"),
+        ),
+        Row(
             "from `resolve` only: the customer has no entry, or an entry that contradicts the stated outcome",
             errors.NotResolvedError("resolve", "", "missing", "refused"),
             others=(

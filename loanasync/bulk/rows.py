@@ -94,9 +94,8 @@ class RowResult(MaskedPairs):
     ``refused``   refused                         `decision` is `Refused`, which is final
     ``rejected``  not_sent, not_evaluated         wrong fields: correct `error.problems`
     ``unknown``   unknown                         the service may have evaluated the customer: ask it
-    ``failed``    not_evaluated, approved,        the service did not evaluate the customer, or decided an
-                  refused, unknown                earlier request with other data or for another order, or the
-                                                  customer was erased: see `error`
+    ``failed``    not_evaluated, approved,        not evaluated, or decided earlier with other data or for
+                  refused, unknown                another order, or the customer was erased: see `error`
     ``not_sent``  not_sent                        no request was sent: see `error` and `repeatable`
     ============  ==============================  ====================================================
 
