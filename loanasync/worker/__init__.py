@@ -4,6 +4,8 @@
 `handle` from your own task.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from loanasync._client import LoanClient
@@ -27,6 +29,7 @@ def register(
     tries: int = 5,
     base: float = 1.0,
     cap: float = 10.0,
+    lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> "taskiq.AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]":
     """Add the task that requests approvals to a broker; the worker closes the client and ledger when it ends.
 
@@ -51,6 +54,8 @@ def register(
         tries: Maximum number of deliveries of a message that send a request.
         base: Delay after the first try in seconds. Each further delay is twice the previous one.
         cap: Longest delay after a try, and the delay after a delivery that sent nothing, in seconds.
+        lifespan: Returns an async context manager that each worker enters when it starts, and leaves after it
+            has closed the client: for example to shut down telemetry, which sends the last metrics.
 
     Returns:
         The task. Its ``await task.kiq(message(...))`` puts an approval into the queue.
@@ -83,7 +88,7 @@ def register(
     except ImportError as error:
         raise ImportError(NEEDS_EXTRA.format("register")) from error
 
-    return register_task(broker, client, name, Tries(tries, base, cap))
+    return register_task(broker, client, name, Tries(tries, base, cap), lifespan)
 
 
 name_by_package(globals())

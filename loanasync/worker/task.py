@@ -1,6 +1,8 @@
 """The taskiq task that requests approvals, its middleware, and its redelivery after errors."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from logging import ERROR, WARNING
 from secrets import token_hex
 from typing import Annotated, Any
@@ -110,7 +112,11 @@ class _SafeFormatter(TaskiqFormatter):
 
 
 def register_task(
-    broker: AsyncBroker, client: LoanClient, name: str, tries: Tries
+    broker: AsyncBroker,
+    client: LoanClient,
+    name: str,
+    tries: Tries,
+    lifespan: Callable[[], AbstractAsyncContextManager[object]],
 ) -> AsyncTaskiqDecoratedTask[[dict[str, Any]], Any]:
     """See `loanasync.worker.register`."""
     ledger = required_ledger(client)
@@ -132,7 +138,10 @@ def register_task(
         finally:
             contexts.detach(token)
 
-    async def check_ledger(_: TaskiqState) -> None:
+    entered = AsyncExitStack()
+
+    async def start(_: TaskiqState) -> None:
+        await entered.enter_async_context(lifespan())
         error = await client._ledger_guard.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
         if error is None:
             return
@@ -144,11 +153,12 @@ def register_task(
             raise error
 
     async def close(_: TaskiqState) -> None:
-        await client.aclose()
-        await ledger.aclose()
+        async with entered:  # left at the end, also after an error
+            await client.aclose()
+            await ledger.aclose()
 
     broker.add_middlewares(_MessageMiddleware(name, tries))
-    broker.on_event(TaskiqEvents.WORKER_STARTUP)(check_ledger)
+    broker.on_event(TaskiqEvents.WORKER_STARTUP)(start)
     broker.on_event(TaskiqEvents.WORKER_SHUTDOWN)(close)
     return broker.register_task(approve, task_name=name)  # type: ignore[arg-type]  # the context is taskiq's to give
 

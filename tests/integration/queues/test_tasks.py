@@ -193,3 +193,23 @@ async def test_several_shops_share_a_queue_with_separate_task_names() -> None:
     await broker.shutdown()
     assert (len(one.script.sent), len(other.script.sent)) == (1, 1)
     assert isinstance(one.ledger, MemoryLedger)
+
+
+async def test_worker_leaves_its_lifespan_after_the_client_is_closed() -> None:
+    """The last metrics are recorded while the client closes."""
+    shop, broker, steps = Shop(), InMemoryBroker(), []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        steps.append("entered")
+        yield
+        with pytest.raises(ClientClosedError):
+            await shop.client.create_request({})
+        steps.append("left")
+
+    register(broker, shop.client, lifespan=lifespan)
+    assert steps == []
+    await broker.startup()
+    assert steps == ["entered"]
+    await broker.shutdown()
+    assert steps == ["entered", "left"]
