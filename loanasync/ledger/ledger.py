@@ -171,8 +171,11 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger does not exist, or has another format.
         """
-        self.known_header = None
-        return await self.header()
+        try:
+            return await self._read_header()
+        except BaseException:
+            self.known_header = None
+            raise
 
     async def header(self) -> Header:
         """Return the header, read from the store if it may have changed.
@@ -180,17 +183,18 @@ class Ledger(Closing):
         Raises:
             LedgerMismatchError: The ledger does not exist, or has another format.
         """
-        if self.known_header is None:
-            epoch, number, sent = self._epoch, self.number, time.monotonic()
-            found = await self._store.header()
-            header = self._use(found)
-            self._compare_clocks(found.now, sent)
-            # Without a number, a copy from before a confirmation still has an earlier epoch.
-            if (header.epoch, found.number or number) < (epoch, number):
-                await self._mark_lost_writes(header)
-                return await self.header()
-            return header
-        return self.known_header
+        return await self._read_header() if self.known_header is None else self.known_header
+
+    async def _read_header(self) -> Header:
+        epoch, number, sent = self._epoch, self.number, time.monotonic()
+        found = await self._store.header()
+        header = self._use(found)
+        self._compare_clocks(found.now, sent)
+        # Without a number, a copy from before a confirmation still has an earlier epoch.
+        if (header.epoch, found.number or number) < (epoch, number):
+            await self._mark_lost_writes(header)
+            return await self.header()
+        return header
 
     async def time_of_day(self) -> float:
         """Return the present time of the clock that dates entries, in seconds since 1970."""
@@ -212,6 +216,9 @@ class Ledger(Closing):
             raise mismatch(
                 header.name, "was replaced by another ledger: restart this process to use that one"
             )
+        known = self.known_header
+        if known is not None and (header, header.transaction) == (known, known.transaction):
+            header = known  # a claim in progress compares the object
         self._id, self.known_header = header.id, header
         # A slow response may be older than what other calls have read meanwhile.
         self.number = found.number if header.epoch > self._epoch else max(self.number, found.number)

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest import mock
 
 import pytest
 from attrs import evolve
@@ -138,3 +139,21 @@ async def test_entries_of_a_customer_are_current_and_oldest_first(ledger: Ledger
     found = await ledger.entries_of("anna")
     assert [(entry.key, entry.state) for entry in found] == [("b", State.INFLIGHT), ("a", State.UNKNOWN)]
     assert await ledger.entries_of("bea") == []
+
+
+async def test_refresh_of_an_unchanged_header_disturbs_no_claim(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim is undone if the header that it was made with is not the known one any more."""
+    before, read = await ledger.refresh(), ledger._store.header
+
+    async def header() -> object:
+        assert ledger.known_header is before
+        return await read()
+
+    monkeypatch.setattr(ledger._store, "header", header)
+    assert await ledger.refresh() is before
+    monkeypatch.setattr(ledger._store, "header", mock.AsyncMock(side_effect=OSError("away")))
+    with pytest.raises(OSError, match="away"):
+        await ledger.refresh()
+    assert ledger.known_header is None, "the next claim reads it"
