@@ -313,7 +313,7 @@ class ProcessGuard(ForkSafe, Guard):
     def _known(self, run: Run, state: EntryState, *, is_same: bool) -> Decision | LoanError:
         """Return the decision or the error that follows from a record."""
         run.telemetry.set_ledger_result("blocked")
-        if not is_same:
+        if not is_same and state != "final":
             return PayloadMismatchError("approve", "", state)
         kept = self._unread.get(run.approval) or self._kept.get(run.approval)
         if state not in ("approved", "refused"):

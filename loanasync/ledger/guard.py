@@ -556,6 +556,8 @@ class LedgerClaim(Claim):
         if is_own and self._may_repeat(entry):
             return None
         self._run.telemetry.set_ledger_result("blocked")
+        if entry.note == OTHER_ORDER:  # whatever the data are
+            return _error_of(entry)
         if self._is_other_request(entry) or (entry.state.is_decided and not is_own):
             if entry.state.is_decided:
                 log(WARNING, _OTHER_DATA, key[:12], entry.state.value)
