@@ -105,7 +105,7 @@ class Pool:
         self._delay = _CHECK  # seconds until a row tries again
         self._waited = 0.0  # seconds since the last success
         self._trials: set[int] = set()  # rows in progress that were sent while the circuit breaker was open
-        self._started: dict[int, float] = {}  # times at which the calls in progress began, by row
+        self._started: dict[int, tuple[float, RowLike]] = {}  # calls in progress: when they began, and rows
         self.stopped: str = ""  # the reason if the pool has stopped the run
         self._rate = rate
         self.unread: deque[RowResult] = deque()
@@ -116,7 +116,7 @@ class Pool:
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # `_take_rows`, and the calls in progress
         self._taking: asyncio.Task[None] | None = None  # the one that takes rows
-        self._changed = asyncio.Event()  # another row may be taken
+        self._waiting_taker: asyncio.Future[None] | None = None  # until another row may be taken
         # Tasks whose row waits until it may be sent, in the order in which they began. `stop` cancels them.
         self._paused: dict[asyncio.Task[None], None] = {}
         self._turn = asyncio.Lock()  # held by the one row that tries
@@ -136,7 +136,7 @@ class Pool:
         """The number of calls in progress, and since when the first of them waits."""
         if not self._started:
             return ""
-        waiting = time.monotonic() - next(iter(self._started.values()))
+        waiting = time.monotonic() - next(iter(self._started.values()))[0]
         return f"{len(self._started)} in progress" + (f", one for {waiting:.0f} s" if waiting >= 1 else "")
 
     @property
@@ -163,7 +163,7 @@ class Pool:
                 raise self._end_of_results()
             await self._wait_for_result()
         self.number_read += 1
-        self._changed.set()
+        self._wake_taker()
         return self.unread.popleft()
 
     def _end_of_results(self) -> BaseException:
@@ -235,6 +235,11 @@ class Pool:
         else:
             self._wake_reader()
 
+    def _wake_taker(self) -> None:
+        waiting = self._waiting_taker
+        if waiting is not None and not waiting.done() and not self._is_full:
+            waiting.set_result(None)
+
     def _wake_reader(self) -> None:
         if self._waiting_reader is not None and not self._waiting_reader.done():
             self._waiting_reader.set_result(None)
@@ -252,34 +257,35 @@ class Pool:
             while (row := await self._next_row()) is not _NO_MORE_ROWS and not self._is_stopped:
                 index = self.taken
                 self.taken += 1
-                self._started[index] = time.monotonic()
-                task = self._start(self._run_row(index, row))
-                task.add_done_callback(partial(self._row_ended, index, row))
-                del row, task  # personal data, not needed while the next row is awaited
-                await asyncio.sleep(0)  # the call begins before the next row is taken
+                self._started[index] = time.monotonic(), row
+                # No argument of a callback may be a row: asyncio prints them.
+                self._start(self._run_row(index)).add_done_callback(partial(self._row_ended, index))
+                del row  # personal data, not needed while the next row is awaited
+                if not self._is_full:
+                    await asyncio.sleep(0)  # the call begins before the next row is taken
             self._is_stopped = True
         except BaseException as error:
             if self._is_own_cancellation(error):
                 raise
             self._fail(error)
 
-    async def _run_row(self, index: int, row: RowLike) -> None:
+    async def _run_row(self, index: int) -> None:
         outcome: Decision | BaseException
         try:
-            outcome = await self._approve_row(index, row)
+            outcome = await self._approve_row(index, self._started[index][1])
         except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
             outcome = error
         except BaseException as error:  # cancelled: the row still gets a result
             refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
-            self._store_result(index, row, refusal if isinstance(refusal, LoanError) else error)
+            self._store_result(index, refusal if isinstance(refusal, LoanError) else error)
             raise
-        self._store_result(index, row, outcome)
+        self._store_result(index, outcome)
         if isinstance(outcome, AssertionError):  # of a test
             self._fail(outcome)
 
-    def _row_ended(self, index: int, row: RowLike, _: asyncio.Task[None]) -> None:
+    def _row_ended(self, index: int, _: asyncio.Task[None]) -> None:
         if index in self._started:  # its task was cancelled before it began
-            self._store_result(index, row, TransportError("approve", "CancelledError", "not_sent", 0))
+            self._store_result(index, TransportError("approve", "CancelledError", "not_sent", 0))
 
     def _count(self, result: RowResult) -> None:
         """Count a result, and stop the run after too many rows without a decision.
@@ -414,8 +420,8 @@ class Pool:
     async def _next_row(self) -> Any:  # noqa: ANN401  (a row, or `_NO_MORE_ROWS`)
         """Return the next row, when the reader has caught up and the rate allows a call."""
         while self._is_full:
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiting_taker = asyncio.get_running_loop().create_future()
+            await self._waiting_taker
         if self._rate is not None:
             await self._rate.wait()
         if self._async_rows is None:
@@ -429,13 +435,12 @@ class Pool:
         task = asyncio.current_task()
         return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
-    def _store_result(self, index: int, row: RowLike, outcome: Decision | BaseException) -> None:
+    def _store_result(self, index: int, outcome: Decision | BaseException) -> None:
         """Pass the result of a row to the reader."""
-        result = result_of(index, row, outcome)
-        del self._started[index]
+        result = result_of(index, self._started.pop(index)[1], outcome)
         self.unread.append(result)
         self._wake_reader()
-        self._changed.set()
+        self._wake_taker()
         self._count(result)
         try:
             self._tally.add(result)  # before `progress`, which may read the summary

@@ -137,6 +137,26 @@ async def test_calls_run_in_the_context_of_the_first_read() -> None:
     assert found == ["the first read"] * 5
 
 
+async def test_tasks_show_no_fiscal_code() -> None:
+    """asyncio prints tasks and the arguments of their callbacks, for example in debug mode."""
+    calls, pair = HeldCalls(), ("TSTXYZ00A00A000A", next(rows(1)).request)
+    reading = asyncio.create_task(anext(approvals_of(calls.approve, [pair])))
+    await let_tasks_run()
+    assert "TSTXYZ" not in repr(asyncio.all_tasks())
+    calls.finish_all()
+    assert (await reading).row is pair
+
+
+def test_results_are_read_in_another_event_loop() -> None:
+    approvals = approvals_of(approve_at_once, rows(20), concurrency=2)
+    first = asyncio.run(approvals.__anext__())
+
+    async def read_left() -> list[int]:
+        return [result.index async for result in approvals]
+
+    assert [first.index, *asyncio.run(read_left())] == [*range(20)]
+
+
 async def test_row_that_was_read_is_released() -> None:
     kept = weakref.WeakSet[Row]()
 
