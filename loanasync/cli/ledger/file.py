@@ -183,7 +183,8 @@ class _Run:
         to_write = {row.key for row in to_settle if row.result is None} if self.dry_run else set()
         async for entry in self.use.ledger.scan():
             self.results.left += entry.is_unresolved and entry.key not in to_write
-            if entry.key not in rows_by_key and entry.state is not State.RELEASED:
+            is_open = entry.is_unresolved or entry.state not in (*TO_RESOLVE, State.RELEASED)
+            if entry.key not in rows_by_key and is_open:
                 self.results.not_in_file[entry.state.value].append(entry.key)
 
     async def _find(self, row: _Row) -> None:

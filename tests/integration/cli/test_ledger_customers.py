@@ -35,6 +35,7 @@ from support.ledger_clients import KEY, Shop
 from support.ledger_file import left_orphan, run_ledger
 
 BASE_URL = "https://loans.example.com"
+FINAL = "evaluated for another order"
 CIPHER = Fernet(Fernet.generate_key())
 AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
 
@@ -276,6 +277,19 @@ def test_file_lists_what_each_side_lacks_and_other_amounts(
     assert [line[: len(each)] for line, each in zip(lines, begins, strict=True)] == begins
     lacking = {each.key[:12] for each in entries() if each.state in ("refused", "unknown")}
     assert (done.returncode, {line[-12:] for line in lines[3:]}) == (3, lacking)
+
+
+def test_file_does_not_list_what_was_evaluated_for_another_order() -> None:
+    Simulation(lost=[1]).approve([1])
+
+    async def add_final() -> None:
+        async with SqliteLedger("decisions.db") as ledger:
+            final, subject = Settlement(state=State.LOST, note=FINAL), Subject(customer="c" * 32)
+            await ledger.settle("f" * 64, token="t", payload="", settlement=final, subject=subject)
+
+    asyncio.run(add_final())
+    done = resolve(f"cf,outcome\n{code(1)},refused\n")
+    assert (done.returncode, done.stderr) == (0, "1 row settled\n")
 
 
 def test_file_keeps_the_decisions_of_the_service() -> None:
