@@ -49,7 +49,11 @@ def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, 
     ignore = tables.pop("ignore", [])
     if isinstance(ignore, list):
         ignore = [*ignore, *members.values()]
-    return read(file, **tables, ignore=ignore, check=offline_client().check, **options), members
+    rows = read(file, **tables, ignore=ignore, check=offline_client().check, **options)
+    missing = [] if rows.columns is None else [each for each in members.values() if each not in rows.columns]
+    if missing:
+        raise input_error(str(mapping), f"[members]: the file has no column {missing[0]!r}")
+    return rows, members
 
 
 def _load_mapping(path: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The client of `approve-many`: it looks up rows, and creates loan requests (spec §1.1, §4.3)."""
 
 from collections.abc import Mapping
+from functools import partial
 from secrets import token_hex
 from typing import Any, cast
 
@@ -54,23 +55,37 @@ class BulkClient(LoanClient):
         Raises:
             LoanError: The ledger cannot be read.
         """
-        options = self._options
         try:
             code, request, needed, order = arguments_of(row)
-            call = APPROVE.prepare(
-                options, code, request, additional_data_needed=needed, order_id=order, wait=0.0
-            )
-            if isinstance(call, LoanError):
-                raise call
-            call = evolve(call, endpoint=KNOWN)
+        except LoanError as error:
+            return result_of(index, row, error)
+        found = await self._known(code, request, order, needed=needed)
+        return None if found is None else result_of(index, row, found)
+
+    async def _known(
+        self, code: str, request: ApprovalRequest, order: str, *, needed: bool
+    ) -> Decision | LoanError | None:
+        """Return what the ledger answers about an approval; None if the request would be sent.
+
+        Raises:
+            LoanError: The ledger cannot be read.
+        """
+        options = self._options
+        call = APPROVE.prepare(
+            options, code, request, additional_data_needed=needed, order_id=order, wait=0.0
+        )
+        if isinstance(call, LoanError):
+            return call
+        call = evolve(call, endpoint=KNOWN)
+        try:
             found = await self._flights.read(
                 call, options.timeout, options.retry, lambda _, run: self._guard.look_up(run)
             )
         except (LedgerUnavailableError, LedgerMismatchError):
             raise
         except LoanError as error:
-            return result_of(index, row, error)
-        return None if found is None else result_of(index, row, cast("Decision", found))
+            return error
+        return cast("Decision | None", found)
 
     async def _approve_row(
         self, fiscal_code: str, request: ApprovalRequest, *, order_id: str = "", **options: Any
@@ -85,26 +100,41 @@ class BulkClient(LoanClient):
             self.busy.discard(code)
 
     async def _approve(self, code: str, request: ApprovalRequest, order_id: str, **options: Any) -> Decision:
+        approve = partial(super()._approve_row, code, request, order_id=order_id, **options)
         body = self.bodies.get((code, order_id))
-        is_new = body is not None and await self._note(code, order_id)
-        if body is not None and is_new:
+        needed = options["additional_data_needed"]
+        if body is None or await self._known(code, request, order_id, needed=needed) is not None:
+            return await approve()
+        if is_new := await self._note(code, order_id):
             await self._create(body)
         try:
-            return await super()._approve_row(code, request, order_id=order_id, **options)
+            return await approve()
         except UserNotFoundError:
-            if body is None or is_new:
+            if is_new:
                 raise
         await self._create(body)
-        return await super()._approve_row(code, request, order_id=order_id, **options)
+        return await approve()
 
     async def _note(self, code: str, order_id: str) -> bool:
-        """Note the creation of a loan request. Return False if one may have been sent, or nothing is sent."""
-        known = await self.known(code, order_id=order_id)
-        if (code, order_id) in self.noted or known.state not in ("none", "released"):
+        """Note the creation of a loan request. Return False if one may have been sent.
+
+        Raises:
+            LoanError: The ledger cannot be used.
+        """
+        if (code, order_id) in self.noted:
             return False
+        write = partial(self._write_note, code, order_id)
+        is_new = await self._guard.attempt(write, self._guard.policy.patience)
+        if isinstance(is_new, LoanError):
+            raise is_new
+        if is_new:
+            self.noted.add((code, order_id))
+        return is_new
+
+    async def _write_note(self, code: str, order_id: str) -> bool:
         ledger, token = self._guard.ledger, token_hex(16)
         place = (await self._guard.places(Approval(self._options.shop.shop_id, code, order_id)))[0]
-        found = await ledger.get(known.entry or "")
+        found = await ledger.get(place.key)
         if found is not None and CREATED in (found.note, *(each.note for each in found.history)):
             return False
         if found is not None:  # a settlement of another claim would not be accepted
@@ -112,10 +142,7 @@ class BulkClient(LoanClient):
         entry: Entry = await ledger.settle(
             place.key, token=token, payload="", settlement=_CREATED, subject=place.subject
         )
-        is_noted = entry.token == token
-        if is_noted:
-            self.noted.add((code, order_id))
-        return is_noted
+        return entry.token == token
 
     async def _create(self, body: Mapping[str, Any]) -> None:
         try:

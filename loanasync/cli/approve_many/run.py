@@ -107,9 +107,7 @@ PLANNED_FAILURES = ("decided with other data", "decided for another order", "era
 PLANNED = ("new", "decided", "unknown", "in flight", *PLANNED_FAILURES)
 
 
-_PLANS: Mapping[type, str] = {
-    type(None): "decided",
-    InFlightError: "in flight",
+_FAILURES: Mapping[type, str] = {
     PayloadMismatchError: "decided with other data",
     DecisionForgottenError: "erased",
 }
@@ -148,8 +146,11 @@ def plan_of(row: FileRow, result: RowResult | None) -> str:
         return "wrong"
     if result is None:
         return "new"
-    other = "decided for another order" if result.status == "failed" else "unknown"
-    return _PLANS.get(type(result.error), other)
+    if isinstance(result.error, InFlightError):
+        return "in flight"
+    if result.status == "failed":
+        return _FAILURES.get(type(result.error), "decided for another order")
+    return "decided" if result.is_decided else "unknown"
 
 
 def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:

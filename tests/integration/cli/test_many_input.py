@@ -183,6 +183,13 @@ def test_recognised_names_are_on_the_bulk_page() -> None:
         assert [name for name in names if name not in row] == []
 
 
+def test_member_of_a_column_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
+    file, mapping = csv_file(tmp_path / "rows.csv", [make_row("approved")]), tmp_path / "mapping.toml"
+    mapping.write_text('[members]\nprivacy = "Consneso"\n', encoding="utf-8")
+    code, [message] = check(file, "--mapping", mapping)
+    assert (code, message) == (2, f"{mapping}: [members]: the file has no column 'Consneso'")
+
+
 def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
     file = tmp_path / "rows"
     file.write_text("fiscal_code;amount;anna@example.com\n", encoding="utf-8")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -201,6 +202,9 @@ def test_plan_and_run_agree_on_an_order_behind_an_open_one(tmp_path: Path, serve
     planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
     assert planned == {"unknown": 2, "total": 2}
     assert (bulk.run()[0], bulk.statuses, bulk.calls) == (3, ["unknown", "unknown"], 1)
+    write(bulk.file, [{**row, "amount": 50_000}])
+    assert [*table(bulk.run("--dry-run")[1])] == ["unknown", "total"]
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (3, ["unknown"], 1)
 
 
 def test_order_of_an_erased_customer_is_failed_and_needs_no_answer(tmp_path: Path, served: Sandbox) -> None:
@@ -214,6 +218,28 @@ def test_order_of_an_erased_customer_is_failed_and_needs_no_answer(tmp_path: Pat
     assert (code, bulk.statuses, bulk.calls) == (1, ["failed"], 1)
     assert "the data of this customer were erased" in output
     assert "ask the service" not in output
+    created = len(served.journal.calls(operation="create_request"))
+    write(bulk.file, [{**bulk.rows[0], "order_id": "second"}])
+    assert (bulk.run("--create")[0], bulk.statuses) == (1, ["failed"])
+    assert len(served.journal.calls(operation="create_request")) == created, "nothing of the customer is sent"
+
+
+def test_creation_that_the_ledger_cannot_note_is_not_sent(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    created = len(served.journal.calls(operation="create_request"))
+
+    async def fail(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("loanasync.ledger.SqliteLedger.settle", fail)
+        assert (bulk.run("--create")[0], bulk.statuses) == (1, ["not_sent"])
+    [line] = read(bulk.out)
+    assert (line["error"], line["sent"], line["repeatable"]) == ("LedgerUnavailableError", False, True)
+    assert len(served.journal.calls(operation="create_request")) == created
+    assert (bulk.run("--create")[0], bulk.statuses, bulk.calls) == (0, ["approved"], 1)
 
 
 # Kills its own process before or after one call of a function, to simulate a crash at that point.
