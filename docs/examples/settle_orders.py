@@ -25,7 +25,7 @@ async def settle_orders(client: LoanClient, orders: Orders) -> list[str]:
 async def state_outcome(
     client: LoanClient, order: Order, outcome: Literal["approved", "refused", "not_evaluated"], ticket: str
 ) -> Page | None:
-    """Write what the service has told your staff about an order of `settle_orders`, and settle the order."""
+    """Write the outcome that the service named for an order of `settle_orders`, and settle the order."""
     await client.resolve(await order.customer(), outcome, source="staff", order_id=order.number, note=ticket)
     return await settle(client, order)
 

@@ -88,8 +88,8 @@ def approve_many(
     The first Ctrl-C sends no further row and waits for the calls in progress. The second one gives them up:
     their outcomes become unknown.
 
-    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows or files failed, 2 nothing was sent,
-    3 outcomes are unknown, 75 another run writes to OUT, 130 interrupted.
+    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows or files failed, also if outcomes are
+    unknown, 2 nothing was sent, 3 only outcomes are unknown, 75 another run writes to OUT, 130 interrupted.
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro
     """
