@@ -140,6 +140,7 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
         "evaluated for another order",
         "already_decided",
     )
+    assert str(again).endswith("this customer was evaluated for another order; request not sent")
     changed = await request(client, payload=approval_request(amount=50_000), order_id="A-2")
     assert isinstance(changed, OutcomeUnknownError), "final whatever the data are"
     known = await client.known(FISCAL_CODE, order_id="A-2")
