@@ -134,9 +134,10 @@ async def _call(order: Order, method: str, *columns: tuple[str, str]) -> Any:  #
     try:
         return await getattr(order, method)(*columns)
     except Exception as error:  # noqa: BLE001  (raised again, without its text)
-        *_, (frame, line) = [*walk_tb(error.__traceback__)][:2]  # of this function, and of the shop
+        frame, line = [*walk_tb(error.__traceback__)][:2][-1]  # of the shop, behind that of this function
         failure = OrderError(method, type(error).__name__, frame.f_code.co_filename, line)
         failure.original = error
+        del frame  # a cycle would keep the values of the shop's function
     finally:
         del columns
     try:

@@ -31,7 +31,7 @@ from loanasync._log import log
 from loanasync._models import AdditionalData, ApprovalRequest
 from loanasync._order import FREE, Loan, Order, OrderError, change_loan, change_or_log, described, read_loan
 from loanasync._public import name_by_package
-from loanasync._results import Approved, Decision, Problems, Refused
+from loanasync._results import OTHER_ORDER, Approved, Decision, Problems, Refused
 from loanasync._settings import Timeout
 from loanasync._validation import rules
 from loanasync.errors import (
@@ -264,16 +264,17 @@ async def settle(client: LoanClient, order: Order, *, approved_url: str = "") ->
     loan = await read_loan(order)
     if loan.state != "held":
         return _page_of(loan, order, approved_url)
+    now = time.time()  # before the ledger is read: this process may be stopped meanwhile
     try:
         known = await client.known(loan.code, order_id=order.number)
     except LoanError as error:  # the order keeps its page
         return _page(error.with_traceback(None), loan.advice)
-    entry, state = known.entry or "", known.state
+    entry, state = known.entry or "", "released" if known.note == OTHER_ORDER else known.state
     if known.decision is not None:
         return await _store(order, loan, known.decision, approved_url)
     match state:
         case "none" | "released" | "inflight":
-            is_over = max(loan.holds.values(), default=0) < time.time() and state != "inflight"
+            is_over = max(loan.holds.values(), default=0) < now and state != "inflight"
             is_free = client.ledger is not None and is_over
             new = await change_or_log(order, entry, lambda old: FREE if is_free and old == loan else old)
             return None if new == FREE else Waiting(error=InFlightError("approve", entry))
@@ -310,7 +311,10 @@ async def _decide(click: "_Click", fields: Collection[str], approved_url: str) -
     except LoanError as error:
         page = click.page_after(error.with_traceback(None), loan, fields)
         if click.may_evaluate:
-            await change_or_log(order, page.entry or "", lambda old: old.noted(page.entry, page.advice))
+            entry, advice = page.entry or "", page.advice
+            await change_or_log(
+                order, entry, lambda old: old.noted(entry, advice) if click.hold in old.holds else old
+            )
         return page
     finally:
         if not click.may_evaluate:
@@ -335,7 +339,9 @@ async def _store(order: Order, loan: Loan, decision: Decision, approved_url: str
             return _decided(decision, approved_url)  # an error was logged; the decision stands
         if stored.decision is not None and (page := _page_of(stored, order, approved_url)) is not None:
             return page
-    await change_or_log(order, entry, lambda old: old.noted(entry, "already_decided"))
+    await change_or_log(
+        order, entry, lambda old: old.noted(entry, "already_decided") if old.code == loan.code else old
+    )
     return _not_stored(entry, state)
 
 
@@ -372,6 +378,7 @@ class _Click:
     hold: str = field(factory=partial(token_hex, 4))  # of this click
     begin_until: float = 0.0  # the approval is not sent later than at this time of day
     needs_data: bool = False
+    entry: str | None = None  # of this order in the ledger
     may_evaluate: bool = False
     has_left: bool = False  # the shopper
 
@@ -394,15 +401,23 @@ class _Click:
 
     def page_after(self, error: LoanError, loan: Loan, fields: Collection[str]) -> Form | Waiting | Ask:
         """Return the page after an error of this click, and note if it evaluated nobody."""
-        # A `LedgerError` is about an earlier click or order, which has its own hold.
-        is_own = error.outcome not in ("not_sent", "not_evaluated") and not isinstance(error, LedgerError)
-        self.may_evaluate &= is_own
+        is_final = getattr(error, "note", "") == OTHER_ORDER  # nobody evaluates this order
+        is_earlier = isinstance(error, LedgerError) and not self._is_of_order(error, loan)
+        self.may_evaluate &= not (is_final or is_earlier or error.outcome in ("not_sent", "not_evaluated"))
         is_of_ledger = error.operation in ("known", None)
         if len(loan.holds) > 1 and is_of_ledger:  # another click may have evaluated them
             return _page(error, loan.advice)
         if isinstance(error, DeadlineExceededError) and self.may_evaluate:
             return Waiting(error=error, advice="wait")  # the response is still awaited
         return error_page(error, fields, additional_data_needed=self.needs_data)
+
+    def _is_of_order(self, error: LedgerError, loan: Loan) -> bool:
+        """Return True if the error is an unknown outcome of this order, and no other click holds the order.
+
+        Otherwise it is about an earlier click, which has its own hold, or about another order.
+        """
+        is_open = isinstance(error, OutcomeUnknownError | PayloadMismatchError) and error.outcome == "unknown"
+        return is_open and error.entry == self.entry and len(loan.holds) == 1
 
     async def decide(self, *, has_others: bool) -> Decision:
         """Create the request, unless its approval is known, and return the decision.
@@ -412,6 +427,7 @@ class _Click:
         """
         # First: the page of a known approval must not depend on the creation, which may fail this time.
         known = await self.client.known(self.fiscal_code, order_id=self.order.number)
+        self.entry = known.entry
         if known.state in ("none", "released"):
             if has_others and self.client.ledger is None:
                 text = "checkout: nothing is sent: another click holds the order, and there is no ledger"

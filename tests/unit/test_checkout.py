@@ -1,6 +1,7 @@
 """The page that `checkout` returns for each end of the creation and of the approval."""
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from traceback import TracebackException
@@ -264,8 +265,8 @@ class FailingOrder(MemoryOrder):
 
     line = 0
 
-    def __init__(self, method: str, after: int = 0) -> None:
-        super().__init__()
+    def __init__(self, method: str, after: int = 0, number: str = "A-1001") -> None:
+        super().__init__(number)
         self._works, self.left = getattr(self, method), after
         setattr(self, method, self._fail)
         FailingOrder.line = FailingOrder._fail.__code__.co_firstlineno + 2
@@ -697,3 +698,72 @@ def test_late_decision_without_a_ledger_is_saved_by_the_next_click() -> None:
         assert order.stored is not None
 
     VirtualTime().run(click_twice())
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_free_order_whose_approval_is_unknown_is_held_by_its_next_click(*, has_ledger: bool) -> None:
+    """The staff may have set it free, or restored the orders from a backup. It must not be paid otherwise."""
+    script, order = ScriptedTransport(CREATED, connection_lost()), MemoryOrder()
+    client = script.client(ledger=MemoryLedger() if has_ledger else None)
+    await page_of(client, order)
+    order.row = ("free", "")
+    assert isinstance(await page_of(client, order), Ask)
+    assert (order.row[0], sent_by(script)) == ("held", ["create_request", "approve"])
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_order_of_a_customer_evaluated_for_another_order_is_free(*, has_ledger: bool) -> None:
+    already = domain_error("User already evaluated for approval")
+    script, order = ScriptedTransport(CREATED, approved(), CREATED, already), MemoryOrder(number="A-2")
+    client = script.client(ledger=MemoryLedger() if has_ledger else None)
+    await page_of(client, MemoryOrder(number="A-1"))
+    for _ in range(2):  # the second click sends nothing
+        page = await page_of(client, order)
+        assert isinstance(page, Ask)
+        assert (page.advice, order.row, len(script.sent)) == ("already_decided", ("free", ""), 4)
+
+
+async def test_held_order_of_a_customer_evaluated_for_another_order_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    already = domain_error("User already evaluated for approval")
+    client = scripted_client(CREATED, approved(), CREATED, already, ledger=MemoryLedger())
+    await page_of(client, MemoryOrder(number="A-1"))
+    order = FailingOrder("change", after=1, number="A-2")
+    await page_of(client, order)
+    order.left = 99
+    assert order.row[0] == "held"
+    passed = time.time() + 600
+    monkeypatch.setattr("loanasync.checkout.time.time", lambda: passed)
+    assert (await settle(client, order), order.row) == (None, ("free", ""))
+
+
+async def test_settling_process_that_was_stopped_frees_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A click may have begun its approval meanwhile."""
+    order = FailingOrder("change", after=1)
+    client = scripted_client(not_connected(), ledger=MemoryLedger())
+    await page_of(client, order)
+    order.left, known = 99, client.known
+
+    async def stops(*arguments: Any, **options: Any) -> Any:
+        found = await known(*arguments, **options)
+        passed = time.time() + 600
+        monkeypatch.setattr("loanasync.checkout.time.time", lambda: passed)
+        return found
+
+    monkeypatch.setattr(client, "known", stops)
+    assert isinstance(await settle(client, order), Waiting)
+    assert order.row[0] == "held"
+
+
+async def test_late_error_of_a_customer_is_not_noted_for_another_one() -> None:
+    order = MemoryOrder()
+
+    def held_by_another(_: SentRequest) -> ScriptedResponse:
+        text = json.loads(order.row[1])
+        order.row = ("held", json.dumps({**text, "code": "TSTABC00A00A000A", "holds": {"other": 0.0}}))
+        return connection_lost()
+
+    client = scripted_client(CREATED, computed(held_by_another), ledger=MemoryLedger())
+    await page_of(client, order)
+    assert (json.loads(order.row[1])["entry"], json.loads(order.row[1])["advice"]) == ("", "wait")
