@@ -253,7 +253,7 @@ class Engine:
     def reset(self) -> None:
         """Remove all customers, faults, calls and findings."""
         self.customers.clear()
-        self.faults.clear()
+        self.faults.reset()
         self.journal.clear()
         self.linter.findings.clear()
 

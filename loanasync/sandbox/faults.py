@@ -46,6 +46,7 @@ class Faults:
     def __init__(self, texts: Iterable[str], seed: int) -> None:
         self._seed = seed
         self._faults: tuple[SetFault, ...] = ()
+        self._added = 0
         for text in texts if isinstance(texts, list | tuple) else [texts]:
             self.add(text)
 
@@ -61,7 +62,8 @@ class Faults:
         operation, _, rest = text.strip().rpartition("=")
         words, _, share = rest.partition(":")
         outcome, rate = _outcome(words, operation), _rate(share)
-        name = f"#{len(self._faults) + 1} {outcome.name}"
+        self._added += 1
+        name = f"#{self._added} {outcome.name}"
         added = SetFault(name=name, outcome=outcome, operation=operation, fiscal_code=fiscal_code, rate=rate)
         self._faults = (added, *self._faults)
 
@@ -80,8 +82,12 @@ class Faults:
         return None
 
     def clear(self) -> None:
-        """Remove all faults."""
+        """Remove all faults. Customers have counted the calls of each, so later ones have other names."""
         self._faults = ()
+
+    def reset(self) -> None:
+        """Remove all faults, with the customers."""
+        self._faults, self._added = (), 0
 
     def __iter__(self) -> Iterator[SetFault]:
         return iter(self._faults)

@@ -136,6 +136,10 @@ async def test_faults_and_tags_are_counted_separately(raw: Raw) -> None:
     for words, statuses in (("500x2", [500, 500, 400]), ("500x1", [500, 400])):
         raw.sandbox.fault(f"approve={words}")
         assert [(await raw.approve(amount=1))[0] for _ in statuses] == statuses
+    for _ in range(2):  # each fault counts anew, also after others were removed
+        raw.sandbox.clear_faults()
+        raw.sandbox.fault("create_request=500x2")
+        assert [(await raw.create())[0] for _ in range(3)][:2] == [500, 500]
     raw.sandbox.clear_faults()
     assert [(await raw.approve(email="a+500x1@example.com"))[0] for _ in range(2)] == [500, 201]
 
@@ -154,7 +158,7 @@ def outcomes(seed: int, order: list[int], resets: int = 0) -> dict[tuple[int, in
     faults = Faults([], seed)
     for _ in range(resets):
         faults.add("500:0.5")
-        faults.clear()
+        faults.reset()
     for _ in range(2):
         faults.add("500:0.5")
     calls: dict[int, int] = {}
