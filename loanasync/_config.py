@@ -33,7 +33,7 @@ LEDGER_CIPHER: Final = "LOANASYNC_LEDGER_CIPHER"
 _LEDGER_VARIABLES = (LEDGER, LEDGER_KEY, LEDGER_OLD_KEYS, LEDGER_CIPHER)
 # Kubernetes sets these for each Service, also for one that is named loanasync-ledger.
 _OF_KUBERNETES = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.*)", re.DOTALL)
-_RESEMBLANCE = 0.875  # of names in which two of 16 letters differ
+_RESEMBLANCE = 0.875  # of two names: 1.0 if they are equal
 
 
 # The token, or a function that returns it, called before each request.
@@ -160,9 +160,12 @@ def _mistyped_error(
 
     for name in environment:
         upper = name.upper()
-        is_other = _OF_KUBERNETES.fullmatch(upper) or upper.endswith(tuple(f"_{each}" for each in known))
+        begins = upper.startswith(prefix)
+        is_other = _OF_KUBERNETES.fullmatch(upper) is not None
+        is_other |= upper.endswith(tuple(f"_{each}" for each in known))
+        is_other |= not begins and upper.startswith(tuple(f"{each}_" for each in known))  # such as ..._FILE
         if name not in known and not is_other:
-            cutoff = 0.0 if upper.startswith(prefix) else _RESEMBLANCE
+            cutoff = 0.0 if begins else _RESEMBLANCE
             for meant in get_close_matches(upper, known, n=1, cutoff=cutoff):
                 return ConfigurationError(name, f"is unknown; rename it to {meant}, or remove it")
     return None

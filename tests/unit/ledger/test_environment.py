@@ -151,7 +151,7 @@ def test_mistyped_variable_of_the_shop_is_refused() -> None:
     [
         *("LOANASYNC_LEDGER_SERVICE_HOST", "LOANASYNC_LEDGER_SERVICE_PORT_REDIS"),
         *("LOANASYNC_LEDGER_PORT_6379_TCP_ADDR", "LOANASYNC_LEDGER_KEY_SERVICE_HOST", "LOANASYNC_QUEUE"),
-        *("LEDGER", "MY_LOANASYNC_LEDGER", "MY_LOANASYNC_SHOP_ID"),
+        *("LEDGER", "MY_LOANASYNC_LEDGER", "MY_LOANASYNC_SHOP_ID", "LOANASYNC_AUTH_TOKEN_FILE"),
     ],
 )
 def test_variables_of_others_are_ignored(name: str) -> None:
