@@ -130,7 +130,14 @@ class Ledger(Closing):
             return None
         if found is None:
             raise mismatch(self._store.name, _MISSING)
+        self._check_id(found)
         return found
+
+    def _check_id(self, header: Header) -> None:
+        if self._id not in ("", header.id):
+            raise mismatch(
+                header.name, "was replaced by another ledger: restart this process to use that one"
+            )
 
     async def create_with(self, header: Header) -> bool:
         """Create an empty ledger with the identity of another one; return False if a ledger exists."""
@@ -212,10 +219,7 @@ class Ledger(Closing):
         header = found.header
         if header is None:
             raise mismatch(self._store.name, _MISSING)
-        if self._id not in ("", header.id):
-            raise mismatch(
-                header.name, "was replaced by another ledger: restart this process to use that one"
-            )
+        self._check_id(header)
         known = self.known_header
         if known is not None and (header, header.transaction) == (known, known.transaction):
             header = known  # a claim in progress compares the object

@@ -40,6 +40,20 @@ async def test_ledger_that_does_not_fit_stops_the_start(
     assert file.exists() == created
 
 
+async def test_ledger_that_was_replaced_is_not_ready(tmp_path: Path) -> None:
+    first, other = tmp_path / "decisions.db", tmp_path / "other.db"
+    for file in (first, other):
+        async with SqliteLedger(file) as ledger:
+            await create_ledger(ledger, base_url=URL, policy=LedgerPolicy(key=KEY))
+    async with SqliteLedger(first) as ledger, client_of(ledger) as client:
+        await client.check_ledger()
+        await client.known("TSTXYZ00A00A000A")
+        await ledger.aclose()
+        other.replace(first)
+        with pytest.raises(LedgerMismatchError, match="was replaced by another ledger"):
+            await client.check_ledger()
+
+
 async def test_start_creates_no_ledger(tmp_path: Path) -> None:
     """The first call creates it, since a volume may be mounted later."""
     file = tmp_path / "decisions.db"
