@@ -8,6 +8,7 @@ from typing import Any
 
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows, read
+from loanasync.bulk.columns import headings
 from loanasync.bulk.problems import input_error
 
 
@@ -48,7 +49,8 @@ def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, 
         raise input_error(str(mapping), message)
     ignore = tables.pop("ignore", [])
     if isinstance(ignore, list):
-        ignore = [*ignore, *members.values()]
+        known = headings(tables.get("columns"), (), str(mapping))
+        ignore = [*ignore, *(each for each in members.values() if known.field_of(each) is None)]
     rows = read(file, **tables, ignore=ignore, check=offline_client().check, **options)
     missing = [] if rows.columns is None else [each for each in members.values() if each not in rows.columns]
     if missing:

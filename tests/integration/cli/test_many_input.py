@@ -67,7 +67,7 @@ def test_spoiled_and_unknown_values_name_line_and_column(tmp_path: Path) -> None
     rows[1]["mobile_phone"] = "3330000000.0"
     code, lines = check(csv_file(file, rows), "--mapping", mapping)
     begin = "1 × mobile_phone, column 'mobile_phone': a spreadsheet or data frame has added decimals"
-    assert (code, lines[0].startswith(begin)) == (2, True)
+    assert (code, lines[0].startswith(begin), lines[0].endswith("(line 3)")) == (2, True, True)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +181,12 @@ def test_recognised_names_are_on_the_bulk_page() -> None:
     for field, names in NAMES.items():
         (row,) = [line for line in rows if line.startswith(f"| `{field}` |")]
         assert [name for name in names if name not in row] == []
+
+
+def test_member_may_be_a_field_of_the_row(tmp_path: Path) -> None:
+    file, mapping = csv_file(tmp_path / "rows.csv", [make_row("approved")]), tmp_path / "mapping.toml"
+    mapping.write_text('[members]\nmail = "email"\n', encoding="utf-8")
+    assert check(file, "--mapping", mapping)[0] == 0
 
 
 def test_member_of_a_column_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
