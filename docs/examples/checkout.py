@@ -104,9 +104,9 @@ class Shop:
         match path, page:
             case "/complete", Redirect():
                 return await self._complete(order, typed)
-            case ("/order", Redirect() | Refused()) | ("/", None | Waiting() | Ask()):
+            case ("/order", Redirect() | Refused() | Paid()) | ("/", None | Waiting() | Ask()):
                 return await self._show(order, page)
-        return _redirect(order, "/order" if isinstance(page, Redirect | Refused) else "/")
+        return _redirect(order, "/order" if isinstance(page, Redirect | Refused | Paid) else "/")
 
     async def _health(self) -> PageResponse:
         """Return 503 while no approval can be sent, so that the load balancer uses another machine."""
@@ -124,6 +124,8 @@ class Shop:
                 return _render(order, name, url=url)
             case Refused():
                 return _render(order, "refused")
+            case Paid():
+                return _render(order, "paid")
             case Waiting() | Ask():
                 return _render(order, "message", page.status, message=page)
         return _render(order, "loan", form={"fiscal_code": fiscal_code(), **MADE_UP})

@@ -8,18 +8,22 @@ from checkout import open_client
 from shop_orders import Order, Orders
 
 from loanasync import LoanClient
-from loanasync.checkout import Ask, Page, settle
+from loanasync.checkout import Ask, OrderError, Page, settle
 
 
 async def settle_orders(client: LoanClient, orders: Orders) -> list[str]:
     """Settle all orders that are held. Return a line for each one that needs a person."""
     open_orders = await orders.where("loan_state = 'held'")
-    pages = [(order, await settle(client, order)) for order in open_orders]
-    return [
-        f"order {order.number}: {page.advice}, entry {page.entry}"
-        for order, page in pages
-        if isinstance(page, Ask)
-    ]
+    lines = []
+    for order in open_orders:
+        try:
+            page = await settle(client, order)
+        except (OrderError, ValueError) as error:  # the other orders are settled nevertheless
+            lines.append(f"order {order.number}: {error}")
+        else:
+            if isinstance(page, Ask):
+                lines.append(f"order {order.number}: {page.advice}, entry {page.entry}")
+    return lines
 
 
 async def state_outcome(

@@ -85,7 +85,7 @@ _ENGLISH_ERRORS: Mapping[str, str] = {
     ),
     "other_data": (
         "You have already applied with other data, so we did not send this request. To see that decision, go "
-        "back and enter the first data. For another order, please choose another payment method."
+        "back and enter the first data."
     ),
     "try_later": "We could not send your request. Please try again in a few minutes.",
     "wait": "Your request is still being decided. Please check again in a minute.",
@@ -106,8 +106,7 @@ _ITALIAN_ERRORS: Mapping[str, str] = {
     ),
     "other_data": (
         "È già stata inviata una richiesta con altri dati, perciò questa non è stata inviata. Per vedere "
-        "l'esito, tornare indietro e inserire i primi dati. Per un altro ordine, scegliere un altro metodo "
-        "di pagamento."
+        "l'esito, tornare indietro e inserire i primi dati."
     ),
     "try_later": "Non è stato possibile inviare la richiesta. Riprovare tra qualche minuto.",
     "wait": "La richiesta è ancora in valutazione. Controllare di nuovo tra un minuto.",
