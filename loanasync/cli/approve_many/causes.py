@@ -37,7 +37,7 @@ class Causes:
 
     def __init__(self) -> None:
         self._causes: dict[tuple[str, ...], _Cause] = {}
-        self.count = 0
+        self.count: int = 0
 
     def add(self, kind: str, message: str, row: int) -> None:
         """Count a message of a row."""
