@@ -93,7 +93,7 @@ def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_S
         print_message(f"{error.filename or 'the ledger'}: {error.strerror}")
         raise typer.Exit(Exit.FAILED) from None
     except (typer.Abort, KeyboardInterrupt):  # a prompt for a fiscal code was interrupted, or the command
-        print_message("\ninterrupted")  # on a new line below the prompt
+        print_message("\ninterrupted")  # below the question
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
