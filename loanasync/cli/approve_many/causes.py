@@ -46,16 +46,11 @@ class Causes:
         self._causes.setdefault(key, _Cause(kind, parts)).add(parts, row)
         self.count += 1
 
-    def print(self, other: str, others: str) -> bool:
-        """Print a line for each of the most frequent causes. Return False if some messages are not shown.
-
-        Args:
-            other: The noun for a message of another cause.
-            others: Its plural.
-        """
+    def print(self) -> bool:
+        """Print a line for each of the most frequent causes. Return False if some rows are not shown."""
         causes = sorted(self._causes.values(), key=lambda cause: -cause.count)
         for cause in causes[:_MOST]:
             print_message(str(cause))
         if left := sum(cause.count for cause in causes[_MOST:]):
-            print_message(f"and {counted(left, other, others)}")
+            print_message(f"and {counted(left, 'other')}")
         return not left and all(cause.count == len(cause.rows) for cause in causes)

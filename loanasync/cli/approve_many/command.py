@@ -139,7 +139,7 @@ def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bo
         cents += 0 if order.problems else order.request.amount
         if one_per_customer and order.order_id:
             raise typer.BadParameter("the rows have orders: leave it out", param_hint="--one-per-customer")
-    if not problems.print("other problem", "other problems"):
+    if not problems.print():
         number = counted(problems.count, "problem")
         advice = f"to list all {number} with their rows, add --rejected FILE"
         print_message(

@@ -1,6 +1,5 @@
 """Progress and summary of `approve-many`."""
 
-import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,12 +56,10 @@ class Counts:
 
     def table(self, title: str, statuses: Iterable[str] = STATUSES) -> str:
         """Return the counts as lines of text."""
-        shown = [(each, self.rows[each], self.sent[each], self.cents[each]) for each in statuses]
-        total = ("total", self.rows.total(), self.sent.total(), self.cents.total())
-        lines = (
-            f"{name:<24}{rows:>9,}{sent:>10,}{euro(cents):>16}"
-            for name, rows, sent, cents in (*filter(operator.itemgetter(1), shown), total)
-        )
+        found = filter(self.rows.__getitem__, statuses)
+        shown = [(each, self.rows[each], self.sent[each], self.cents[each]) for each in found]
+        shown.append(("total", self.rows.total(), self.sent.total(), self.cents.total()))
+        lines = (f"{name:<24}{rows:>9,}{sent:>10,}{euro(cents):>16}" for name, rows, sent, cents in shown)
         return "\n".join((f"{title:<24}{'rows':>9}{'sent now':>10}{'euro':>16}", *lines))
 
 

@@ -103,14 +103,13 @@ class _Session:
         return client
 
 
-PLANNED_FAILURES = ("decided with other data", "decided for another order", "erased", "wrong")
-PLANNED = ("new", "decided", "unknown", "in flight", *PLANNED_FAILURES)
-
-
 _FAILURES: Mapping[type, str] = {
     PayloadMismatchError: "decided with other data",
     DecisionForgottenError: "erased",
 }
+_OTHER_FAILURE = "decided for another order"
+PLANNED_FAILURES = (*_FAILURES.values(), _OTHER_FAILURE, "wrong")
+PLANNED = ("new", "decided", "unknown", "in flight", *PLANNED_FAILURES)
 
 
 def dry_run(options: RunOptions, rows: InputRows) -> tuple[Counts, str]:
@@ -149,7 +148,7 @@ def plan_of(row: FileRow, result: RowResult | None) -> str:
     if isinstance(result.error, InFlightError):
         return "in flight"
     if result.status == "failed":
-        return _FAILURES.get(type(result.error), "decided for another order")
+        return _FAILURES.get(type(result.error), _OTHER_FAILURE)
     return "decided" if result.is_decided else "unknown"
 
 
@@ -170,7 +169,7 @@ def run(options: RunOptions, rows: InputRows, total: int, cents: int) -> Exit:
             session.runner.run(loop.run(update, partial(session.client, options)))
         unwritten = [*_write(options, rows, loop)]
         print_message(loop.counts.table("results"))
-        loop.counts.causes.print("row of another cause", "rows of other causes")
+        loop.counts.causes.print()
         for message in (*_final_messages(loop, options, session), *unwritten):
             print_message(message)
         if loop.is_interrupted:

@@ -116,7 +116,7 @@ def test_rows_without_a_decision_are_grouped_by_cause(
     assert f"1 outcome is unknown: {advice}" in output
     assert not [row for row in bulk.rows if row["fiscal_code"] in output or row["email"] in output]
     monkeypatch.setattr("loanasync.cli.approve_many.causes._MOST", 1)
-    assert "and 3 rows of other causes\n" in bulk.run("--concurrency", "1")[1]
+    assert "and 3 others\n" in bulk.run("--concurrency", "1")[1]
 
 
 def test_results_on_standard_output_are_the_only_output_there(

@@ -6,7 +6,7 @@ from loanasync.cli.approve_many.causes import Causes
 
 
 def printed(capsys: pytest.CaptureFixture[str], causes: Causes) -> list[str]:
-    causes.print("other problem", "other problems")
+    causes.print()
     return capsys.readouterr().err.splitlines()
 
 
@@ -37,7 +37,7 @@ def test_most_frequent_causes_are_printed_and_the_others_counted(
     causes.add("", "x" * 30, 31)
     first, *_, last = printed(capsys, causes)
     assert first == f"2 × {'x' * 30} (lines 30 and 31)"
-    assert (last, causes.count) == ("and 10 other problems", 31)
+    assert (last, causes.count) == ("and 10 others", 31)
 
 
 def test_long_word_without_a_number_is_searched_only_once() -> None:
