@@ -153,14 +153,14 @@ def ledger_variables(environment: Iterable[str]) -> list[str]:
 
 
 def _mistyped_error(
-    environment: Iterable[str], known: Collection[str], prefix: str = "\0"
+    environment: Iterable[str], known: Collection[str], prefix: str = ""
 ) -> ConfigurationError | None:
     """Return an error that names the first mistyped variable and the name that was probably meant."""
     from difflib import get_close_matches  # noqa: PLC0415  (clients without variables do not need it)
 
     for name in environment:
         upper = name.upper()
-        begins = upper.startswith(prefix)
+        begins = prefix != "" and upper.startswith(prefix)
         is_other = _OF_KUBERNETES.fullmatch(upper) is not None
         is_other |= upper.endswith(tuple(f"_{each}" for each in known))
         is_other |= not begins and upper.startswith(tuple(f"{each}_" for each in known))  # such as ..._FILE

@@ -205,7 +205,9 @@ class Pool:
     def stop(self) -> None:
         """Take no more rows, and send none that waits. Calls in progress continue."""
         self._is_stopped = self._sends_no_more = True
-        for task in (*self._paused, *filter(None, (self._taking,))):
+        if self._taking is not None:
+            self._taking.cancel()
+        for task in self._paused:
             task.cancel()
 
     async def _wait_for_result(self) -> None:

@@ -25,11 +25,6 @@ def dialect_of(name: DialectName) -> Dialect:
     return Dialect.street_number() if is_street else Dialect.civic_number()
 
 
-def offline_client() -> LoanClient:
-    """Return a client for `LoanClient.check` only. Its address and credentials are made up."""
-    return LoanClient("http://localhost", shop_id="none", auth_token="none")  # noqa: S106  (made up)
-
-
 def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, Mapping[str, str]]:
     """Return the rows of a file, and the columns by member of the body of a creation.
 
@@ -51,7 +46,9 @@ def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, 
     if isinstance(ignore, list):
         known = headings(tables.get("columns"), (), str(mapping))
         ignore = [*ignore, *(each for each in members.values() if known.field_of(each) is None)]
-    rows = read(file, **tables, ignore=ignore, check=offline_client().check, **options)
+    # Only its check is used: the address and the credentials are made up.
+    client = LoanClient("http://localhost", shop_id="none", auth_token="none")  # noqa: S106  (made up)
+    rows = read(file, **tables, ignore=ignore, check=client.check, **options)
     missing = [] if rows.columns is None else [each for each in members.values() if each not in rows.columns]
     if missing:
         raise input_error(str(mapping), f"[members]: the file has no column {missing[0]!r}")
