@@ -220,8 +220,8 @@ class LedgerGuard(Guard):
         check_cipher(header, self.policy)
         await self.ledger.header()  # it is known now
 
-    async def check(self) -> LoanError | None:
-        """Return an error if the ledger does not fit this client or cannot be used, as a program starts."""
+    async def open(self) -> LoanError | None:
+        """Open the ledger. Return an error if it does not fit this client or cannot be used."""
         found = await self.attempt(self.keys, self.policy.patience)
         return found if isinstance(found, LoanError) else None
 

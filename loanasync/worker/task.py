@@ -142,7 +142,7 @@ def register_task(
 
     async def start(_: TaskiqState) -> None:
         await entered.enter_async_context(lifespan())
-        error = await client._ledger_guard.check()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
+        error = await client._ledger_guard.open()  # type: ignore[union-attr]  # noqa: SLF001  (of this package)
         if error is None:
             return
         if next_step(error) != "pause":  # it may work later
