@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import uvicorn
 from aiohttp import web
-from checkout import Shop
+from checkout import MADE_UP, Shop
 
 from loanasync import LoanClient
 from loanasync.sandbox import Sandbox
@@ -25,15 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SHOPS = ["aiohttp", "fastapi", "litestar", "quart", "django"]
 FORM = {
     "fiscal_code": "tstxyz00a00a000a",  # lower case: the shop normalizes it
-    "first_name": "Anna",
-    "last_name": "Prova",
-    "email": "anna@example.com",
-    "mobile_phone": "3330000000",
-    "address": "Via Prova",
-    "street_number": "12/A",
-    "postal_code": "00100",
-    "city": "Roma",
-    "province": "RM",
+    **MADE_UP,
     "citizenship": "italian",
     "instalments": "12",
 }

@@ -93,7 +93,7 @@ INVALID: list[tuple[Callable[..., object], str, list[Any]]] = [
 @pytest.mark.parametrize(
     ("make", "setting", "value"),
     [(make, setting, value) for make, setting, values in INVALID for value in values],
-    ids=repr,
+    ids=lambda each: getattr(each, "__name__", repr(each)),  # the repr of a function has an address
 )
 def test_invalid_value_is_refused_and_not_shown(
     make: Callable[..., object], setting: str, value: Any
