@@ -75,12 +75,14 @@ class Flight(Run):
     Attributes:
         is_over: True if `result` is set.
         result: The outcome or the exception.
+        context: The context of all steps: a copy of that of the first caller.
+        claim: The right to send the request, until it is settled.
     """
 
     is_over: bool = False
+    context: Context = Context()
+    claim: Claim | None = None
     result: Outcome | BaseException
-    _claim: Claim | None = None  # the right to send the request, until it is settled
-    _context: Context = Context()  # of all steps: a copy of that of the first caller
     _task: asyncio.Task[None] | None = None  # the owner, unless a connection is
     _connection: DirectConnection | None = None  # which has the request
 
@@ -109,7 +111,7 @@ class Flight(Run):
     def _is_running(self) -> bool:
         """True in one of its steps, which may call code of the user, such as a tracer or a log handler."""
         try:
-            self._context.run(bool)
+            self.context.run(bool)
         except RuntimeError:  # the context is entered
             return True
         return False
@@ -130,15 +132,14 @@ class Flight(Run):
     # --- its owners
 
     def start(self, now: float) -> None:
-        """Send the request now, a time of the event loop's clock, or start the task that does."""
-        self._context = copy_context()
-        self._context.run(self._start, now)
+        """Send the request now, a time of the event loop's clock, or start the task that does.
 
-    def _start(self, now: float) -> None:
+        This method must run in the context of the flight.
+        """
         try:
             self.begin()
-            self._claim = self.guard.begin_now(self)
-            connection = None if self._claim is None else self.take_connection(now)
+            self.claim = self.guard.begin_now(self)
+            connection = None if self.claim is None else self.take_connection(now)
             if connection is None:
                 self._continue(self._prepare())
             else:
@@ -152,8 +153,8 @@ class Flight(Run):
     def _continue(self, steps: Coroutine[Any, Any, None]) -> None:
         """Continue in a task."""
         # Not in a task of the loop's factory: that may start at once, and a context cannot be entered twice.
-        task = self._task = asyncio.Task(steps, loop=self.resources.loop, context=self._context)
-        task.add_done_callback(self._task_ended, context=self._context)
+        task = self._task = asyncio.Task(steps, loop=self.resources.loop, context=self.context)
+        task.add_done_callback(self._task_ended, context=self.context)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """End the flight if an exception has ended its task, perhaps before its first step."""
@@ -165,12 +166,12 @@ class Flight(Run):
 
     async def _prepare(self) -> None:
         """Acquire what the request needs, and send it."""
-        if self._claim is None:
+        if self.claim is None:
             result = await self.guard.begin(self)
             if not isinstance(result, Claim):
                 self.end(result)
                 return
-            self._claim = result
+            self.claim = result
         await self._send()
 
     async def _send(self) -> None:
@@ -198,7 +199,7 @@ class Flight(Run):
 
     def _exchange(self, connection: DirectConnection) -> None:
         """Pass the request of the attempt to a connection, which then owns the flight."""
-        run: Callable[..., object] = self._context.run
+        run: Callable[..., object] = self.context.run
         direct, request, failed = self.resources.direct, self._sending, None
         assert direct is not None  # noqa: S101  (it has opened the connection)
         assert request is not None  # noqa: S101  (of the attempt)
@@ -242,11 +243,11 @@ class Flight(Run):
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.cancel()
-            self._context.run(self._interrupt, CancelledError())
+            self.context.run(self._interrupt, CancelledError())
         elif self._task is not None:
             self._task.cancel()
             # An interrupt in `_continue` may have left the task without this. A second call changes nothing.
-            self._task.add_done_callback(self._task_ended, context=self._context)
+            self._task.add_done_callback(self._task_ended, context=self.context)
         else:  # an interrupt has ended the step that owned it
             self._interrupt(CancelledError())
 
@@ -255,10 +256,10 @@ class Flight(Run):
     def _settle(self, result: Outcome | LoanError) -> None:
         """Record the result of the call, and end the flight with what its guard makes of it."""
         self.is_settling = True
-        claim = self._claim
+        claim = self.claim
         assert claim is not None  # noqa: S101  (nothing is sent without one)
-        if claim.settle_now(result):
-            self._claim = None
+        if claim.settle_now(self, result):
+            self.claim = None
             self.end(result)
         else:
             self.release_slot()  # other calls need not wait for the settlement
@@ -266,7 +267,7 @@ class Flight(Run):
 
     async def _settle_later(self, claim: Claim, result: Outcome | LoanError) -> None:
         settled = await claim.settle(result)
-        self._claim = None
+        self.claim = None
         self.end(settled)
 
     def _interrupt(self, error: BaseException) -> None:
@@ -274,13 +275,13 @@ class Flight(Run):
         self.end_attempt(None)
         self.is_settling = True
         self.release_slot()
-        claim = self._claim
+        claim = self.claim
         if claim is not None and not self.is_over:
             if (decision := self.received_decision()) is None:
-                is_recorded = claim.interrupt_now(error)
+                is_recorded = claim.interrupt_now(self, error)
             else:
-                is_recorded = claim.settle_now(decision)
-            self._claim = None
+                is_recorded = claim.settle_now(self, decision)
+            self.claim = None
             if not is_recorded:
                 self._continue(self._interrupt_later(claim, error, decision))
                 return
@@ -296,36 +297,17 @@ class Flight(Run):
     def end(self, result: Outcome | BaseException) -> None:
         """Set the result, unless there is one, wake the callers, and record the end."""
         if self.memory is not None:
-            self._end_approval(self.memory, result)
+            self.memory.end(self, result)
         elif not self.is_over:
             self.result, self.is_over = result, True
-        self.wake_callers()
-        self.record(result)
-
-    def _end_approval(self, memory: "Memory", result: Outcome | BaseException) -> None:
-        is_first = False
-        with memory.lock:
-            # Another thread may have ended this dead flight, or garbage collection may have done it.
-            if not self.is_over:
-                # Another thread may fork the process between two of these steps. Change the record before the
-                # flight is removed, so that the child finds the approval in one of the two.
-                if self._claim is not None:
-                    self._claim.abandon()
-                self.result = result
-                is_first = self.is_over = True
-            memory.remove(self)
-        if is_first and not self.callers:
-            self.keep_unread()
-
-    def wake_callers(self) -> None:
-        """Wake all callers."""
         if self.is_here:
             for caller in self.callers:
                 wake(caller)
-            return
-        for caller in tuple(self.callers):
-            with suppress(RuntimeError):  # the event loop was closed
-                self.resources.loop.call_soon_threadsafe(wake, caller)
+        else:
+            for caller in tuple(self.callers):
+                with suppress(RuntimeError):  # the event loop was closed
+                    self.resources.loop.call_soon_threadsafe(wake, caller)
+        self.record(result)
 
     def keep_unread(self) -> None:
         """Keep and log the result of an approval, which no caller receives."""
@@ -367,20 +349,20 @@ class Memory(ForkSafe):
             digest.update(f"\0{call.order_id}".encode(errors="surrogatepass"))
             approval += digest.digest()
         # The writer puts the fields in the same order each time, and before `extra`.
-        body = seen_body(call.body)
+        body = call.body if call.body.isascii() else seen_body(call.body)
         digest.update(sort_members(body) if call.has_extra else body)
         return approval, digest.digest()
 
-    def find(self, approval: bytes, own: Own) -> "Flight | Own":
+    def find(self, run: Run, own: Own) -> "Flight | Own":
         """Return the flight of an approval in progress, or else add `own`. End flights that nobody ends."""
         while True:
             with self.lock:
-                if self._process != os.getpid():
+                if self._process != run.resources.process:
                     self._drop_inherited()
-                flight = self._in_flight.get(approval)
+                flight = self._in_flight.get(run.approval)
                 if flight is None:
                     if own is not None:
-                        self._in_flight[approval] = own
+                        self._in_flight[run.approval] = own
                     return own
             if not self._ended(flight):
                 return flight
@@ -393,7 +375,9 @@ class Memory(ForkSafe):
             flight.end(CancelledError())
         elif flight.is_overdue and not flight.is_here:
             flight.guard.give_up(flight)
-            self.remove(flight)
+            with self.lock:  # another thread may have replaced it
+                if self._in_flight.get(flight.approval) is flight:
+                    del self._in_flight[flight.approval]
         else:
             return False
         return True
@@ -404,11 +388,21 @@ class Memory(ForkSafe):
             flight.guard.inherit(flight)
         self._in_flight, self._process = {}, os.getpid()
 
-    def remove(self, flight: Flight) -> None:
-        """Remove a flight that is over or given up."""
+    def end(self, flight: Flight, result: Outcome | BaseException) -> None:
+        """Set the result of a flight and remove it. Another thread or garbage collection may have done it."""
         with self.lock:
+            is_first = not flight.is_over
+            if is_first:
+                # Another thread may fork the process between two of these steps. Change the record before the
+                # flight is removed, so that the child finds the approval in one of the two.
+                if flight.claim is not None:
+                    flight.claim.abandon(flight)
+                flight.result = result
+                flight.is_over = True
             if self._in_flight.get(flight.approval) is flight:
                 del self._in_flight[flight.approval]
+        if is_first and not flight.callers:
+            flight.keep_unread()
 
     def finish_dead(self) -> None:
         """End the oldest flights whose event loop was closed or has stopped, as they keep their clients."""
@@ -496,7 +490,7 @@ class Flights:
         while True:
             memory = self.memory
             own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
-            flight = memory.find(own.approval, own)
+            flight = memory.find(own, own)
             within = None if waits_for_response else timeout.total
             result: Outcome | BaseException | None
             if flight is own:
@@ -550,7 +544,7 @@ class Flights:
         """
         memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
         run.approval, run.payload = memory.digests_of(call)
-        memory.find(run.approval, None)  # its record becomes unknown if its flight never ends
+        memory.find(run, None)  # its record becomes unknown if its flight never ends
         run.begin()
         try:
             result = await ask(self.guard or memory.guard, run)
@@ -631,7 +625,8 @@ class Flights:
             try:
                 now = loop.time()
                 if flight is own and not is_late:
-                    flight.start(now)
+                    flight.context = copy_context()
+                    flight.context.run(flight.start, now)
                 elif flight.is_over:
                     wake(caller)
                 limit = CLOSE_TIMEOUT if is_late else within

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from logging import WARNING
 from struct import Struct
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from loanasync._forks import ForkSafe
 from loanasync._log import log
@@ -49,6 +49,7 @@ _POLL_INTERVAL = 0.02  # seconds between two looks at a claim for another order 
 _DECIDED = ("approved", "refused")
 # "final" is "lost" with the note `OTHER_ORDER`.
 _STATES: tuple[EntryState, ...] = ("inflight", "approved", "refused", "unknown", "lost", "final")
+_CODES = {state: code for code, state in enumerate(_STATES)}
 
 
 def state_of(result: Outcome | LoanError) -> EntryState:
@@ -67,21 +68,19 @@ def state_of(result: Outcome | LoanError) -> EntryState:
 
 
 class Claim:
-    """The right to send the request of one call. Its owner settles it when the request has ended.
+    """The right to send the request of a call. Its flight settles it when the request has ended.
 
-    This class has nothing to record. The claims of approvals override its methods.
+    These methods record nothing. The claims of approvals override them.
     """
 
-    __slots__ = ()
-
-    def settle_now(self, result: Outcome | LoanError) -> bool:
+    def settle_now(self, run: Run, result: Outcome | LoanError) -> bool:
         """Record the result, which is then that of the call. Return False if `settle` must be awaited."""
-        del result
+        del run, result
         return True
 
-    def interrupt_now(self, error: BaseException) -> bool:
+    def interrupt_now(self, run: Run, error: BaseException) -> bool:
         """Do what `interrupt` does. Return False if that must be awaited."""
-        del error
+        del run, error
         return True
 
     async def settle(self, result: Outcome | LoanError) -> Outcome | LoanError:
@@ -92,7 +91,7 @@ class Claim:
         """Record that the request has ended with an exception: not sent, or with an unknown outcome."""
         raise NotImplementedError
 
-    def abandon(self) -> None:
+    def abandon(self, run: Run) -> None:
         """Note that nobody settles the claim, because its event loop was closed."""
 
 
@@ -132,44 +131,39 @@ class Guard:
         """Note that an approval has an unknown outcome, because its event loop does not end it."""
 
 
-class Unguarded(Guard):
+class Unguarded(Guard, Claim):
     """The guard of a call that is no approval: it may be sent at any time."""
 
     def begin_now(self, run: Run) -> Claim | None:
         """See `Guard.begin_now`."""
-        return _NO_CLAIM if run.take_slot_now() else None
+        return self if run.take_slot_now() else None
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
         """See `Guard.begin`."""
         error = await run.acquire_slot()
-        return _NO_CLAIM if error is None else error
+        return self if error is None else error
 
 
-_NO_CLAIM = Claim()
+# Note, status, body, fault and end of a response with a decision; or the note of an unknown outcome, with the
+# status and body of its response. A class would take longer to create.
+_Kept: TypeAlias = tuple[str, int, bytes, str | None, End]
 
 
-class _Kept(NamedTuple):
-    """A response with a decision, or the note and the response of an unknown outcome."""
-
-    note: str
-    status: int = 0
-    body: bytes = b""
-    fault: str | None = None
-    end: End = "stated"
-
-    def decision(self, run: Run) -> Decision:
-        """Return the decision in the response."""
-        response = Response(status=self.status, headers={}, body=self.body, fault=self.fault, end=self.end)
-        return cast("Decision", run.call.read(response, Meta(self.status, 0, 0.0, run.trace_id)))
+def _only_note(note: str) -> _Kept:
+    return note, 0, b"", None, "stated"
 
 
-class ProcessGuard(ForkSafe, Guard):
+class ProcessGuard(ForkSafe, Guard, Claim):
     """The approvals that this process has requested in the last hour, for clients without a ledger.
 
     Each order has a record of about 300 bytes; their number is not limited. The responses of the last
     10,000 approvals are kept as bytes, at most 64 MiB. A decision that no caller has received is kept for the
     whole hour, and does not count. If the response of a decision is gone, the result is a
     `DecisionForgottenError`, never a second request.
+
+    It is itself the claim of each approval. The record of an approval is written when the claim is settled.
+    Until then, no other call of this process can begin the approval, because it joins the flight, or another
+    order of the customer, because `_claims` has the flight.
 
     The records are consistent after each step, because another thread may fork the process at any time. A
     record that is in flight when its approval begins again was left by a parent process.
@@ -184,7 +178,7 @@ class ProcessGuard(ForkSafe, Guard):
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._unread: dict[bytes, _Kept] = {}
-        self._claims: dict[bytes, _ProcessClaim] = {}  # in flight
+        self._claims: dict[bytes, Run] = {}  # the flights
         self._orders: dict[bytes, tuple[bytes, ...]] = {}  # records and claims with an order, by customer
         self._has_warned = False
         self._checked = 0  # the second in which expired records were dropped
@@ -198,7 +192,7 @@ class ProcessGuard(ForkSafe, Guard):
 
     def give_up(self, run: Run) -> None:
         """See `Guard.give_up`."""
-        self.record(run, "unknown", _Kept("TimeoutError"))
+        self.record(run, "unknown", _only_note("TimeoutError"))
 
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
@@ -218,8 +212,8 @@ class ProcessGuard(ForkSafe, Guard):
                 return None
             if len(approval) > _CUSTOMER:
                 self._orders[customer] = (approval,)
-            claim = self._claims[approval] = _ProcessClaim(self, run)
-            return claim
+            self._claims[approval] = run
+            return self
 
     async def known(self, run: Run) -> Known | LoanError:
         """See `Guard.known`."""
@@ -234,9 +228,9 @@ class ProcessGuard(ForkSafe, Guard):
         stated: KnownState = "lost" if state == "final" else "unknown" if state == "inflight" else state
         return Known(
             state=stated,
-            decision=kept.decision(run) if is_decided and kept is not None else None,
+            decision=_decision_in(kept, run) if is_decided and kept is not None else None,
             changed=datetime.now(UTC) - timedelta(seconds=age),
-            note="" if kept is None else kept.note,
+            note="" if kept is None else kept[0],
         )
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
@@ -275,8 +269,8 @@ class ProcessGuard(ForkSafe, Guard):
             if (error := self._stopped_by_other(run)) is not None:
                 return error
             self._index(run.approval)
-            claim = self._claims[run.approval] = _ProcessClaim(self, run)
-            return claim
+            self._claims[run.approval] = run
+            return self
 
     def _others(self, approval: bytes) -> list[bytes]:
         """Return the approvals of the customer for other orders, and the one without an order."""
@@ -287,11 +281,11 @@ class ProcessGuard(ForkSafe, Guard):
         """Return the error of an approval of the customer that stops this order (readings.md R6)."""
         waiting: LoanError | None = None
         for other in self._others(run.approval):
-            if (claim := self._claims.get(other)) is not None:
-                if claim.is_in_flight:
+            if (flight := self._claims.get(other)) is not None:
+                if not (flight.is_dead or flight.is_overdue or flight.is_inherited):
                     waiting = InFlightError("approve", "")
                     continue
-                claim.abandon()
+                self.abandon(flight)
             state, seconds, _ = self._find(other)
             if state is None or int(monotonic()) - seconds >= _MAX_AGE:
                 continue
@@ -323,18 +317,20 @@ class ProcessGuard(ForkSafe, Guard):
         run.telemetry.set_ledger_result("remembered")
         self._unread.pop(run.approval, None)
         self._keep(run.approval, kept)
-        return kept.decision(run)
+        return _decision_in(kept, run)
 
     def _error(self, approval: bytes, state: EntryState) -> OutcomeUnknownError:
         """Return the error of an approval without a decision."""
         if state == "inflight":
             return OutcomeUnknownError("approve", "", "unknown", "fork")
-        note, status, body, *_ = self._kept.get(approval) or _Kept(OTHER_ORDER if state == "final" else "")
+        note, status, body, *_ = self._kept.get(approval) or _only_note(
+            OTHER_ORDER if state == "final" else ""
+        )
         raw = RawResponse(status, body) if body else None
         unresolved = "lost" if state == "final" else state
         return OutcomeUnknownError("approve", "", cast("UnresolvedState", unresolved), note, raw)
 
-    def has_other_decision(self, run: Run) -> bool:
+    def _has_other_decision(self, run: Run) -> bool:
         """Return True if another order of the customer is decided."""
         return any(self._find(each)[0] in _DECIDED for each in self._others(run.approval))
 
@@ -356,12 +352,43 @@ class ProcessGuard(ForkSafe, Guard):
         if is_first_time:
             log(WARNING, _MANY_RECORDS, _MANY)
 
-    def release(self, run: Run) -> None:
+    def _release(self, run: Run) -> None:
         """Forget the claim of a request that was not evaluated."""
         with self.lock:
             self._claims.pop(run.approval, None)
             if run.approval not in self._records:
                 self._forget(run.approval)
+
+    def settle_now(self, run: Run, result: Outcome | LoanError) -> bool:
+        """See `Claim.settle_now`."""
+        state, last = state_of(result), run.last
+        if state in _DECIDED and last is not None:
+            self.record(run, state, ("", last.status, last.body, last.fault, last.end))
+        elif state == "released":
+            self._release(run)
+        else:
+            note = type(result).__name__
+            if isinstance(result, AlreadyEvaluatedError) and self._has_other_decision(run):
+                result.note = note = OTHER_ORDER
+                state = "final"
+            response: RawResponse | None = getattr(result, "response", None)
+            status, body = (0, b"") if response is None else (response.status, response.body)
+            self.record(run, state, (note, status, body[:_MAX_UNREADABLE], None, "stated"))
+        return True
+
+    def interrupt_now(self, run: Run, error: BaseException) -> bool:
+        """See `Claim.interrupt_now`."""
+        if run.is_inherited:
+            self.inherit(run)
+        elif run.was_written:
+            self.record(run, "unknown", _only_note(type(error).__name__))
+        else:
+            self._release(run)
+        return True
+
+    def abandon(self, run: Run) -> None:
+        """See `Claim.abandon`."""
+        self.interrupt_now(run, GeneratorExit())
 
     def _index(self, approval: bytes) -> None:
         customer = approval[:_CUSTOMER]
@@ -372,20 +399,21 @@ class ProcessGuard(ForkSafe, Guard):
     def _write(self, run: Run, state: EntryState, now: int) -> None:
         if run.approval not in self._claims:  # a claim is in the index
             self._index(run.approval)
-        self._records[run.approval] = _RECORD.pack(_STATES.index(state), now, run.payload)
-        self._records.move_to_end(run.approval)
+        if run.approval in self._records:
+            self._records.move_to_end(run.approval)
+        self._records[run.approval] = _RECORD.pack(_CODES[state], now, run.payload)
 
     def _keep(self, approval: bytes, kept: _Kept) -> None:
         if approval in self._kept:
             self._drop(approval)
         self._kept[approval] = kept
-        self._kept_bytes += len(kept.body)
+        self._kept_bytes += len(kept[2])
         while len(self._kept) > _MAX_RESPONSES or self._kept_bytes > _MAX_BYTES:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, approval: bytes) -> _Kept | None:
         kept = self._kept.pop(approval, None)
-        self._kept_bytes -= 0 if kept is None else len(kept.body)
+        self._kept_bytes -= 0 if kept is None else len(kept[2])
         return kept
 
     def _drop_expired(self, now: int) -> None:
@@ -408,56 +436,11 @@ class ProcessGuard(ForkSafe, Guard):
             self._orders[customer] = left
 
 
-class _ProcessClaim(Claim):
-    """A claim of `ProcessGuard`. The record of the approval is written when the claim is settled.
-
-    Until then, no other call of this process can begin the approval, because it joins the flight, or another
-    order of the customer, because the guard has the claim.
-    """
-
-    __slots__ = ("_guard", "_run")
-
-    @property
-    def is_in_flight(self) -> bool:
-        """False if the flight will never settle its claim, or belongs to a parent process."""
-        run = self._run
-        return not (run.is_dead or run.is_overdue or run.is_inherited)
-
-    def __init__(self, guard: ProcessGuard, run: Run) -> None:
-        self._guard = guard
-        self._run = run
-
-    def settle_now(self, result: Outcome | LoanError) -> bool:
-        """See `Claim.settle_now`."""
-        run, state = self._run, state_of(result)
-        if state in _DECIDED and run.last is not None:
-            last = run.last
-            self._guard.record(run, state, _Kept("", last.status, last.body, last.fault, last.end))
-        elif state == "released":
-            self._guard.release(run)
-        else:
-            note = type(result).__name__
-            if isinstance(result, AlreadyEvaluatedError) and self._guard.has_other_decision(run):
-                result.note = note = OTHER_ORDER
-                state = "final"
-            response: RawResponse | None = getattr(result, "response", None)
-            status, body = (0, b"") if response is None else (response.status, response.body)
-            self._guard.record(run, state, _Kept(note, status, body[:_MAX_UNREADABLE]))
-        return True
-
-    def interrupt_now(self, error: BaseException) -> bool:
-        """See `Claim.interrupt_now`."""
-        if self._run.is_inherited:
-            self._guard.inherit(self._run)
-        elif self._run.was_written:
-            self._guard.record(self._run, "unknown", _Kept(type(error).__name__))
-        else:
-            self._guard.release(self._run)
-        return True
-
-    def abandon(self) -> None:
-        """See `Claim.abandon`."""
-        self.interrupt_now(GeneratorExit())
+def _decision_in(kept: _Kept, run: Run) -> Decision:
+    """Return the decision in a response that was kept."""
+    _, status, body, fault, end = kept
+    response = Response(status=status, headers={}, body=body, fault=fault, end=end)
+    return cast("Decision", run.call.read(response, Meta(status, 0, 0.0, run.trace_id)))
 
 
 _MANY_RECORDS = (

@@ -625,14 +625,14 @@ class LedgerClaim(Claim):
             await claiming
         await self._undo_claim(until)
 
-    def settle_now(self, result: CallResult) -> bool:
+    def settle_now(self, run: Run, result: CallResult) -> bool:
         """See `Claim.settle_now`: the ledger must be awaited."""
-        del result
+        del run, result
         return False
 
-    def interrupt_now(self, error: BaseException) -> bool:
+    def interrupt_now(self, run: Run, error: BaseException) -> bool:
         """See `Claim.interrupt_now`: the ledger must be awaited."""
-        del error
+        del run, error
         return False
 
     async def settle(self, result: CallResult) -> CallResult:
