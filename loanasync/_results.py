@@ -385,6 +385,7 @@ class Refused(_Echo):
 
 Decision: TypeAlias = Approved | Refused
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
+DECISIONS = (Approved, Refused)  # for `isinstance`: `Approved | Refused` is a new object each time
 
 OTHER_ORDER = "evaluated for another order"  # note of an approval that is lost and need not be resolved
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
-from itertools import count
 from math import inf
 from typing import Generic, TypeAlias, TypeVar
 
@@ -12,7 +11,7 @@ Owner = TypeVar("Owner")
 Caller: TypeAlias = "asyncio.Future[None]"  # in which a caller waits for the end of a flight
 
 GRACE = 0.05  # seconds in which a flight ends by the limits of its steps, whose errors say more
-_MOST_REMOVED = 100  # limits that a timer keeps although they were removed, and as many as it has
+_MOST_REMOVED = 100  # limits that a timer keeps although they were removed, and as many as it had
 
 
 class Waits:
@@ -83,7 +82,8 @@ class SharedTimer(Generic[Owner]):
         # that it had before. The numbers are all different, so that owners are not compared.
         self._heap: list[tuple[float, int, Owner]] = []
         self._looks: dict[Owner, float] = {}  # the time in the heap
-        self._numbers = count()
+        self._number = 0  # of the last one
+        self._sweep_at = _MOST_REMOVED  # the number after which removed limits leave the heap
         self._next = inf  # the time of the timer; all times in the heap are later or equal
         self._handle: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -101,13 +101,17 @@ class SharedTimer(Generic[Owner]):
 
     def _look(self, owner: Owner, at: float) -> None:
         self._looks[owner] = at
-        heappush(self._heap, (at, next(self._numbers), owner))
+        self._number += 1
+        heappush(self._heap, (at, self._number, owner))
         if at < self._next:
             self._start()
-        if len(self._heap) > _MOST_REMOVED + 2 * len(self._limits):
-            self._heap = [(limit, next(self._numbers), owner) for owner, limit in self._limits.items()]
+        if self._number > self._sweep_at:
+            self._heap = [
+                (limit, number, owner) for number, (owner, limit) in enumerate(self._limits.items())
+            ]
             self._looks = self._limits.copy()
             heapify(self._heap)
+            self._sweep_at = self._number + _MOST_REMOVED + len(self._heap)
 
     def discard(self, owner: Owner) -> None:
         """Remove the limit of an owner, if it has one."""

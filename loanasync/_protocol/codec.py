@@ -81,10 +81,16 @@ def read_user_data(members: Mapping[str, Any]) -> UserData:
     return UserData(**values, extra=extra, unread=unread)
 
 
+class _Replaced(dict[str, str]):
+    """Texts and their replacements. All others stay as they are."""
+
+    def __missing__(self, text: str) -> str:
+        return text
+
+
 def _to_choice(choices: Iterable[str], **spellings: str) -> Convert:
     """Return a converter to an open enumeration: a value that the service added later stays a str."""
-    by_value = {**{str(each): each for each in choices}, **spellings}
-    return lambda text: by_value.get(text, text)
+    return _Replaced({str(each): each for each in choices} | spellings).__getitem__
 
 
 def _to_day(text: str) -> date:
@@ -188,7 +194,7 @@ def _make_writers(dialect: Dialect) -> dict[type, Convert]:
 def _make_writer(model: type, converter: Converter, dialect: Dialect, names: Mapping[str, str]) -> Convert:
     """Return the function that cattrs generates to write a model; `names` has the member of each field."""
     writers: dict[str, Convert] = {
-        "citizenship": lambda value: dialect.italian if value in ("italian", "Italian") else value,
+        "citizenship": _Replaced(italian=dialect.italian, Italian=dialect.italian).__getitem__,
         "residence_start_date": lambda day: f"{day.month:02}/{day.year:04}",
         "document_issue_date": date.isoformat,
         "document_expiration_date": date.isoformat,

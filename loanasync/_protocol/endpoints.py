@@ -18,7 +18,7 @@ from loanasync._protocol.echo import belongs_to_another_customer, names_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.messages import UNDECODABLE, Judgement, Request, Response
 from loanasync._protocol.proof import is_proof
-from loanasync._results import Approved, Decision, Meta, Problem, RawResponse, Refused
+from loanasync._results import DECISIONS, Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._validation import rules
 from loanasync.errors import (
     NOT_PROCESSED,
@@ -180,19 +180,27 @@ class Call(ValueObject):
         reader = self.endpoint.readers.get(response.status, _read_unexpected_status)
         return reader(self, response, meta)
 
-    def judgement_on(self, result: "Outcome | LoanError") -> Judgement:
-        """Return what the result of a response says about its connection.
+    def judge(self, response: Response, result: "Outcome | LoanError | None") -> None:
+        """Tell the transport what the result says about the connection; None: the response is not read.
 
         After an error, the connection may be out of step. For example, the service may refuse a request
         before it has read all of it, and then respond again: the next customer would get this response.
         """
-        if isinstance(result, LoanError):
-            is_stray = isinstance(result, UnexpectedResponseError) and _NO_CUSTOMER in result.reasons
-            return "stray" if is_stray else "wrong"
-        if not isinstance(result, Approved | Refused):
-            return "kept"
-        echoed, code = result.fiscal_code, self.fiscal_code or ""
-        return "trusted" if echoed == code or names_customer(echoed, code) else "wrong"
+        if response.judge is None:
+            return
+        judgement: Judgement = "wrong"
+        if isinstance(result, DECISIONS):
+            echoed, code = result.fiscal_code, self.fiscal_code or ""
+            if echoed == code or names_customer(echoed, code):
+                judgement = "trusted"
+        elif isinstance(result, UnexpectedResponseError) and _NO_CUSTOMER in result.reasons:
+            judgement = "stray"
+        elif result is not None and not isinstance(result, LoanError):
+            judgement = "kept"
+        try:  # noqa: SIM105  (`suppress` is slower)
+            response.judge(judgement)
+        except Exception:  # noqa: BLE001, S110  (an error here must not replace the response)
+            pass
 
 
 Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
@@ -226,8 +234,10 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
 
     Only a boolean `approved` is a decision. The exception is a whole 422 with an empty body.
     """
+    if response.fault is not None:
+        return _read_partial_decision(call, response, meta, (f"body: {response.fault}",))
     try:
-        members = _decode(response)
+        members = json.decode(response.body)
         repeated = json.repeated_members(response.body, members, _UNIQUE)
     except json.Malformed as malformed:
         return _read_partial_decision(call, response, meta, malformed.args)
@@ -240,9 +250,12 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
         reason = "approved: expected a boolean"
     elif approved and response.status == REFUSED:
         reason = f"approved: contradicts status {response.status}"
-    elif (repeated or not _echoes(call, members)) and (
-        mismatch := _mismatch(call, response, lambda name: repeated.get(name, [members.get(name)]))
-    ):
+    elif (
+        repeated  # most responses have exactly what was sent, and then need no closer look
+        or members.get("fiscalCode") != call.fiscal_code
+        or members.get("orderToken") not in (None, call.order_token)
+        or members.get("amount") not in (None, call.amount)
+    ) and (mismatch := _mismatch(call, response, lambda name: repeated.get(name, [members.get(name)]))):
         reason = mismatch
     else:
         if "redirectUrl" in repeated:
@@ -250,15 +263,6 @@ def _read_decision(call: Call, response: Response, meta: Meta) -> Outcome | Loan
             members["redirectUrl"] = repeated["redirectUrl"]
         return codec.read_decision(Approved if approved else Refused, members, meta)
     return _unexpected(call, response, (reason,), meta, problems=read_problems(members))
-
-
-def _echoes(call: Call, members: Mapping[str, Any]) -> bool:
-    """Return True if a response has exactly what was sent. Most do, and then need no closer look."""
-    return (
-        members.get("fiscalCode") == call.fiscal_code
-        and members.get("orderToken") in (None, call.order_token)
-        and members.get("amount") in (None, call.amount)
-    )
 
 
 def _mismatch(call: Call, response: Response, values_of: Callable[[str], list[Any]]) -> str | None:

@@ -26,7 +26,6 @@ from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error, no_response
 from loanasync._settings import RetryPolicy, Timeout
 from loanasync._text import seen_body
-from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.connection import DirectConnection
 from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (
@@ -69,37 +68,24 @@ class Flight(Run):
         call: The call of the first caller.
         timeout: Its time limits.
         retry: Its retry policy.
-        guard: The guard of its approval; None: that of its memory.
-        memory: The memory of its approval; None for other calls.
 
     Attributes:
+        guard: The guard of its approval.
+        memory: The memory of its approval; None for other calls.
         is_over: True if `result` is set.
         result: The outcome or the exception.
         context: The context of all steps: a copy of that of the first caller.
         claim: The right to send the request, until it is settled.
     """
 
+    guard: Guard = Unguarded()
+    memory: "Memory | None" = None
     is_over: bool = False
     context: Context = Context()
     claim: Claim | None = None
     result: Outcome | BaseException
     _task: asyncio.Task[None] | None = None  # the owner, unless a connection is
     _connection: DirectConnection | None = None  # which has the request
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        call: Call,
-        timeout: Timeout,
-        retry: RetryPolicy,
-        guard: Guard | None,
-        memory: "Memory | None",
-    ) -> None:
-        super().__init__(pipeline, call, timeout, retry)
-        self.memory = memory
-        self.guard: Guard = guard or (_UNGUARDED if memory is None else memory.guard)
-        if memory is not None:
-            self.approval, self.payload = memory.digests_of(call)
 
     @property
     def is_dead(self) -> bool:
@@ -302,7 +288,8 @@ class Flight(Run):
             self.result, self.is_over = result, True
         if self.is_here:
             for caller in self.callers:
-                wake(caller)
+                if not caller.done():  # cancelled
+                    caller.set_result(None)
         else:
             for caller in tuple(self.callers):
                 with suppress(RuntimeError):  # the event loop was closed
@@ -466,10 +453,9 @@ class Flights:
         self._separate = Memory()
         self._followers: set[asyncio.Task[Any]] = set()
 
-    @property
-    def memory(self) -> Memory:
-        """The memory for the approvals that begin now. Those that a mock decides are not remembered."""
-        if self.shared is None or (self.guard is None and is_replaced()):
+    def memory_of(self, run: Run) -> Memory:
+        """Return the memory for an approval. Those that a mock decides are not remembered."""
+        if self.shared is None or (self.guard is None and run.is_mocked):
             return self._separate
         return self.shared
 
@@ -488,8 +474,10 @@ class Flights:
             LoanError: The call failed.
         """
         while True:
-            memory = self.memory
-            own = Flight(self.pipeline, call, timeout, retry, self.guard, memory)
+            own = Flight(self.pipeline, call, timeout, retry)
+            memory = self.memory_of(own)
+            own.guard, own.memory = self.guard or memory.guard, memory
+            own.approval, own.payload = memory.digests_of(call)
             flight = memory.find(own, own)
             within = None if waits_for_response else timeout.total
             result: Outcome | BaseException | None
@@ -520,7 +508,7 @@ class Flights:
         Raises:
             LoanError: The call failed.
         """
-        flight = Flight(self.pipeline, call, timeout, retry, None, None)
+        flight = Flight(self.pipeline, call, timeout, retry)
         await self._wait(flight, flight, None)
         result = flight.result
         if not isinstance(result, BaseException):
@@ -542,7 +530,8 @@ class Flights:
         Raises:
             LoanError: The guard answers with this error.
         """
-        memory, run = self.memory, Run(self.pipeline, call, timeout, retry)
+        run = Run(self.pipeline, call, timeout, retry)
+        memory = self.memory_of(run)
         run.approval, run.payload = memory.digests_of(call)
         memory.find(run, None)  # its record becomes unknown if its flight never ends
         run.begin()
@@ -706,7 +695,6 @@ def _late_error(flight: Flight, *, is_sent: bool = False) -> LoanError:
     return flight.transport_error(DeadlineExceededError, "TimeoutError", is_sent=is_sent)
 
 
-_UNGUARDED = Unguarded()
 _UNREAD = "approve, entry %s: received the response after the last caller had left: %s"
 _IN_FILE = (
     "approve, entry %s: the service decided after the last caller had left, and writing to the ledger failed "

@@ -185,10 +185,9 @@ class ProcessGuard(ForkSafe, Guard, Claim):
 
     def inherit(self, run: Run) -> None:
         """See `Guard.inherit`."""
-        with self.lock:
-            self._claims.pop(run.approval, None)
-            if self._find(run.approval)[0] in (None, "unknown"):
-                self._write(run, "inflight", int(monotonic()))
+        self._claims.pop(run.approval, None)
+        if self._find(run.approval)[0] in (None, "unknown"):
+            self.record(run, "inflight", _only_note(""))
 
     def give_up(self, run: Run) -> None:
         """See `Guard.give_up`."""
@@ -341,7 +340,11 @@ class ProcessGuard(ForkSafe, Guard, Claim):
             if state not in _DECIDED and self._find(run.approval)[0] in _DECIDED:
                 self._claims.pop(run.approval, None)
                 return
-            self._write(run, state, now)
+            if run.approval not in self._claims:  # a claim is in the index
+                self._index(run.approval)
+            if run.approval in self._records:
+                self._records.move_to_end(run.approval)
+            self._records[run.approval] = _RECORD.pack(_CODES[state], now, run.payload)
             self._claims.pop(run.approval, None)
             self._keep(run.approval, kept)
             if now != self._checked:
@@ -395,13 +398,6 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         orders = self._orders.get(customer, ())
         if len(approval) > _CUSTOMER and approval not in orders:
             self._orders[customer] = (*orders, approval)
-
-    def _write(self, run: Run, state: EntryState, now: int) -> None:
-        if run.approval not in self._claims:  # a claim is in the index
-            self._index(run.approval)
-        if run.approval in self._records:
-            self._records.move_to_end(run.approval)
-        self._records[run.approval] = _RECORD.pack(_CODES[state], now, run.payload)
 
     def _keep(self, approval: bytes, kept: _Kept) -> None:
         if approval in self._kept:

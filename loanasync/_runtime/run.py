@@ -12,8 +12,8 @@ from loanasync._protocol.endpoints import (
     Call,
     Outcome,
 )
-from loanasync._protocol.messages import Judgement, NoResponse, Request, Response, correlation
-from loanasync._results import Approved, Decision, Meta, Refused
+from loanasync._protocol.messages import NoResponse, Request, Response, correlation
+from loanasync._results import DECISIONS, Decision, Meta
 from loanasync._runtime.breaker import Verdict, verdict_of
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type="TimeoutError", is_sent=False)
-_DECISIONS = (Approved, Refused)  # faster than `Approved | Refused`, which is a new object each time
 
 
 class Run:
@@ -65,6 +64,7 @@ class Run:
 
     Attributes:
         started: Time of the start, by the client's clock.
+        is_mocked: True if a mock replaces the methods of aiohttp.
         approval: Digest of shop and customer, followed by that of its order.
         payload: Digest of the members of its body.
         callers: The futures in which callers wait for the end.
@@ -112,6 +112,7 @@ class Run:
         self.started: float = pipeline.now()  # after opening the first transport, which takes time
         self.deadline: float = self.started + timeout.total
         self.callers: list[Caller] = []
+        self.is_mocked: bool = is_replaced()
 
     @property
     def is_reading(self) -> bool:
@@ -145,19 +146,21 @@ class Run:
     def record(self, result: object) -> None:
         """Release what the call has, and record its end; None: it begins again."""
         try:
-            self.release_slot()
+            self.resources.slots.release(self)
             if self._trial:  # it has no result, for example because it was cancelled
-                self._record_verdict("unknown" if self.may_be_evaluated else "other")
+                self._record_verdict("unknown" if self.was_written else "other")
             if self._is_recorded:
                 return
             counts, name = self._pipeline.telemetry.metrics.inflight.counts, self.call.endpoint.operation
             self._is_recorded, counts[name] = True, counts[name] - 1  # as above
-            telemetry, error = self.telemetry, result if isinstance(result, BaseException) else None
-            if isinstance(result, _DECISIONS):
+            telemetry, error = self.telemetry, None
+            if isinstance(result, DECISIONS):
                 telemetry.outcome = "approved" if result.approved else "refused"
-            elif isinstance(result, LedgerError):
-                result.trace_id = self.trace_id
-            elif self.call.endpoint is not APPROVE and error is None:
+            elif isinstance(result, BaseException):
+                error = result
+                if isinstance(error, LedgerError):
+                    error.trace_id = self.trace_id
+            elif self.call.endpoint is not APPROVE:
                 telemetry.outcome = "done"
             may_be_evaluated = error is not None and self.may_be_evaluated
             telemetry.end(error, self.entry, self._pause, may_be_evaluated=may_be_evaluated)
@@ -267,7 +270,7 @@ class Run:
     def take_connection(self, now: float) -> DirectConnection | None:
         """Return an idle connection, if the request can be sent now, a time of the event loop's clock."""
         direct, shop = self.resources.direct, self.call.shop
-        if direct is None or not isinstance(shop.auth_token, str):
+        if direct is None or self.is_mocked or not isinstance(shop.auth_token, str):
             return None
         return direct.take(shop.base_url, now, approves=self.call.endpoint is APPROVE)
 
@@ -331,11 +334,11 @@ class Run:
         if attempt is None:
             return
         if isinstance(last, Response):
-            self.last = last  # before any effect that can fail
+            self.last, self._is_written = last, True  # before any effect that can fail
             if last.status == SYSTEM_FAULT:  # it may be retried, and is then not read
-                _judge(last, "wrong")
-        is_unsent = isinstance(last, NoResponse) and not last.is_sent
-        self._is_written |= self.is_reading if last is None else not is_unsent
+                self.call.judge(last, None)
+        else:
+            self._is_written |= self.is_reading if last is None else last.is_sent
         self._attempt = self._sending = None
         attempt.end(last, self.entry)
 
@@ -365,7 +368,7 @@ class Run:
         """Return the decision that had arrived when an exception ended the call, or None."""
         with suppress(Exception):  # reading may be what has failed
             result = None if self.last is None else self._read(self.last, None)
-            if isinstance(result, _DECISIONS):
+            if isinstance(result, DECISIONS):
                 return result
         return None
 
@@ -391,8 +394,8 @@ class Run:
             self.after_unknown,
         )
         result = self.call.read(last, meta)
-        _judge(last, self.call.judgement_on(result))
-        if isinstance(result, SystemFaultError) and stopped_by is not None:
+        self.call.judge(last, result)
+        if stopped_by is not None and isinstance(result, SystemFaultError):
             return evolve(result, stopped_by=stopped_by)
         return result
 
@@ -451,12 +454,3 @@ def no_response(request: Request, cause_type: str) -> NoResponse:
     """Return the result for a transport that raised an error or returned a wrong type."""
     error = ConnectionLostError if request.is_sent else ConnectError
     return NoResponse(error=error, cause_type=cause_type, is_sent=request.is_sent)
-
-
-def _judge(response: Response, judgement: Judgement) -> None:
-    """Ask the transport to keep or close the connection of a response."""
-    if response.judge is not None:
-        try:  # noqa: SIM105  (`suppress` is slower)
-            response.judge(judgement)
-        except Exception:  # noqa: BLE001, S110  (an error here must not replace the response)
-            pass

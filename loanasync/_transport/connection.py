@@ -38,12 +38,14 @@ MAX_BODY_FOR_REUSE = 1 << 16
 # connection does not use HTTP after it.
 _INTERIM = frozenset(range(100, 200)) - {101}
 # The headers that are read; all others are dropped.
-_HEADERS = {
-    name.lower().encode(): name
-    for name in (
-        *("Content-Encoding", "Content-Length", "Transfer-Encoding", "Keep-Alive"),
-        *("Date", "Retry-After", "X-Request-Id", "X-Correlation-Id", "Request-Id"),
-    )
+_READ_HEADERS = (
+    *("Content-Encoding", "Content-Length", "Transfer-Encoding", "Keep-Alive"),
+    *("Date", "Retry-After", "X-Request-Id", "X-Correlation-Id", "Request-Id"),
+)
+# By the usual spelling, which needs no conversion, and in lower case. None: not read, but in most responses.
+_HEADERS: Mapping[bytes, str | None] = {
+    **{name.encode(): None for name in ("Connection", "Content-Type", "Server")},
+    **{spelled.encode(): name for name in _READ_HEADERS for spelled in (name, name.lower())},
 }
 # aiohttp's parser accepts heads like these: other than the specification of HTTP, but unambiguous.
 _LENIENCIES = {
@@ -224,6 +226,10 @@ class DirectConnection(asyncio.Protocol):
     """
 
     _fresh_until = inf
+    _status = 0  # of the last response; 0 before the end of its head
+    _result: Response | NoResponse | None = None  # until `_receive` is called
+    _header_count = _received = _body_size = 0  # the last two in bytes
+    _is_malformed = _is_complete = _is_followed = False
 
     def __init__(self, connection: "OpenedConnection", scheduler: Scheduler, origin: Origin) -> None:
         # These attributes are undocumented. `handler` is aiohttp's own protocol. `connection_lost` of this
@@ -247,23 +253,11 @@ class DirectConnection(asyncio.Protocol):
         self._request: Request | None = None
         self._is_reading = False  # the request was written, and its response has not ended
         self._has_orderly_end = False  # of the connection
-        self._reset()
         self.was_used: bool = False  # by an earlier exchange
         self._parser: httptools.HttpResponseParser | None = new_parser(self)
         self._has_unread_data = unread_data_check(transport)
         transport.set_protocol(self)
         scheduler.connections.add(self)
-
-    def _reset(self) -> None:
-        """Forget the last response."""
-        self._status = 0  # of the response; 0 before the end of its head
-        self._fields: list[tuple[bytes, bytes]] = []  # all headers
-        self._headers: dict[str, str] = {}  # those that are read
-        self._body: list[bytes] = []
-        self._result: Response | NoResponse | None = None  # until `_receive` is called
-        self._header_count = 0
-        self._received = self._body_size = 0  # bytes
-        self._is_malformed = self._is_complete = self._is_followed = False
 
     async def check_new(self, deadline: float) -> None:
         """Raise an aiohttp error if this new connection cannot be used, or if `deadline` has passed."""
@@ -291,14 +285,19 @@ class DirectConnection(asyncio.Protocol):
             keep: Keep the connection for further exchanges.
             receive: Called once with the result, after this method has returned.
         """
-        scheduler = self._scheduler
-        self._reset()
+        scheduler, size = self._scheduler, len(request.body)
+        self._status = self._header_count = self._received = self._body_size = 0
+        self._is_malformed = self._is_complete = self._is_followed = False
+        self._result = None
+        self._fields: list[tuple[bytes, bytes]] = []  # all headers
+        self._headers: dict[str, str] = {}  # those that are read
+        self._body: list[bytes] = []
         self._receive, self._request = receive, request
         scheduler.busy.add(self)
         # All of the request is sent before its response arrives, unless it is large.
-        self._keep = keep and len(request.body) < MAX_BODY_FOR_REUSE
+        self._keep = keep and size < MAX_BODY_FOR_REUSE
         path = request.url[len(self.origin.address) :]
-        head = f"{request.method} {path} HTTP/1.1\r\nContent-Length: {len(request.body)}\r\n"
+        head = f"{request.method} {path} HTTP/1.1\r\nContent-Length: {size}\r\n"
         self._unsent_bytes = b"%b%b%b" % (head.encode(), headers, request.body)
         self.expires_at = deadline
         scheduler.timer.set(self, deadline)
@@ -349,15 +348,13 @@ class DirectConnection(asyncio.Protocol):
         if receive is None or result is None:  # it was cancelled
             return
         self._release()
-        if isinstance(result, Response):
-            result.judge = self.judge
         receive(result)
         if self._receive is receive:
             self._receive = self._result = None  # breaks a reference cycle
 
     def cancel(self) -> None:
         """End the exchange without a result. Keep the connection if nothing of the request was written."""
-        self._receive = None
+        self._receive = self._result = None
         self._keep = self._keep and not self._is_reading
         self._release()
 
@@ -458,7 +455,8 @@ class DirectConnection(asyncio.Protocol):
                 if (raised := error.__context__) is not None and not isinstance(raised, Exception):
                     raise raised from None  # an interrupt in a method that the parser called
             if self._is_complete:
-                self._finish_response()
+                self._is_clean = self._is_clean and not self._is_followed
+                self._finish(self._response(end="stated"), now=True)
             elif self._is_malformed or (self._received > _MAX_RECEIVED and not self._status):
                 self._fail(failures.MalformedResponseError())
             elif self._received > _MAX_RECEIVED or self._body_size > MAX_BODY_SIZE:
@@ -494,11 +492,10 @@ class DirectConnection(asyncio.Protocol):
         for name, value in fields:
             if b"\0" in value or (may_be_long and len(name) + len(value) > MAX_FIELD_SIZE):
                 self._is_malformed = True
-            known = _HEADERS.get(name.lower())
+            known = _HEADERS[name] if name in _HEADERS else _HEADERS.get(name.lower())
             if known is not None:
                 text = value.decode(errors="surrogateescape").strip()
-                earlier = self._headers.get(known)
-                self._headers[known] = text if earlier is None else f"{earlier}, {text}"
+                self._headers[known] = f"{self._headers[known]}, {text}" if known in self._headers else text
         if not self._is_malformed:
             self._status = status
 
@@ -514,19 +511,20 @@ class DirectConnection(asyncio.Protocol):
             self._is_complete = True
             self._is_clean &= self._parser.should_keep_alive()
 
-    def _finish_response(self, end: End = "stated") -> None:
-        """Finish the exchange with a response whose body has ended."""
-        if self._is_followed or end != "stated":
-            self._is_clean = False
-        self._finish(self._response(end=end), now=end == "stated")
-
     def _response(self, *, fault: str | None = None, end: End) -> Response:
-        response = failures.decoded_response(
-            self._status, self._headers, b"".join(self._body), fault, end=end
+        body = b"".join(self._body)
+        if self._body_size > MAX_BODY_SIZE or "Content-Encoding" in self._headers:
+            body, fault = failures.decoded(self._headers, body, fault)
+        return Response(
+            status=self._status,
+            headers=self._headers,
+            body=body,
+            fault=fault,
+            end=end,
+            is_followed=self._is_followed,
+            is_reused=self.was_used,
+            judge=self.judge,
         )
-        response.is_followed = self._is_followed
-        response.is_reused = self.was_used
-        return response
 
     def eof_received(self) -> None:
         """Note if the server closed the connection in order (called by asyncio)."""
@@ -541,7 +539,8 @@ class DirectConnection(asyncio.Protocol):
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
             if self._is_reading and self._status and not failures.states_end(self._headers):
-                self._finish_response("closed" if exc is None and self._has_orderly_end else "cut")
+                is_orderly = exc is None and self._has_orderly_end
+                self._finish(self._response(end="closed" if is_orderly else "cut"))
         finally:
             self._fail(lost or aiohttp.ServerDisconnectedError())
             self.unregister()

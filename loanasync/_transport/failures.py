@@ -92,9 +92,15 @@ def has_two_lengths(headers: "CIMultiDictProxy[str]") -> bool:
 def decoded_response(
     status: int, headers: Mapping[str, str], body: bytes, fault: str | None = None, *, end: End = "stated"
 ) -> Response:
-    """Return a response; decode its body and cut it to `MAX_BODY_SIZE`.
+    """Return a response; decode its body as `decoded` does."""
+    body, fault = decoded(headers, body, fault)
+    return Response(status=status, headers=headers, body=body, fault=fault, end=end)
 
-    If the body cannot be decoded to its end, `Response.fault` is ``undecodable``.
+
+def decoded(headers: Mapping[str, str], body: bytes, fault: str | None) -> tuple[bytes, str | None]:
+    """Return a decoded body, cut to `MAX_BODY_SIZE`, and `Response.fault`.
+
+    If the body cannot be decoded to its end, the fault is ``undecodable``.
     """
     if body and "Content-Encoding" in headers:
         labels = headers.getall if isinstance(headers, MultiMapping) else lambda name: [headers[name]]
@@ -103,9 +109,7 @@ def decoded_response(
         if compressions:
             body, decoding_fault = _decode(compressions, body)
             fault = decoding_fault if decoding_fault == UNDECODABLE else fault or decoding_fault
-    if len(body) > MAX_BODY_SIZE:
-        body, fault = body[:MAX_BODY_SIZE], "too large"
-    return Response(status=status, headers=headers, body=body, fault=fault, end=end)
+    return (body[:MAX_BODY_SIZE], "too large") if len(body) > MAX_BODY_SIZE else (body, fault)
 
 
 def _decode(compressions: list[str], body: bytes) -> tuple[bytes, str | None]:

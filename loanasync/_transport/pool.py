@@ -18,7 +18,6 @@ from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import (
     belongs_to_other_loop,
     is_direct_possible,
-    is_replaced,
     open_connection,
 )
 from loanasync._transport.base import Proxy
@@ -83,9 +82,7 @@ class DirectTransport:
             if (origin := self._origins.get(address_of(base_url))) is None:
                 return None
             self._origins[base_url] = origin
-        if is_replaced() or self._waits.is_closed:
-            return None
-        return origin.take_idle(now, approves=approves)
+        return None if self._waits.is_closed else origin.take_idle(now, approves=approves)
 
     def exchange(
         self, request: Request, connection: DirectConnection, deadline: float, receive: Receive

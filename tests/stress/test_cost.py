@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 # For the full order, with Python 3.11, 3.12, and 3.13 or later. Calls are exactly those that
 # `python benchmarks/counts.py` prints; objects are a few more. Lower all of them when the client improves.
 BOUNDS = {
-    "function calls, script": (160, 159, 159),
-    "function calls, own session": (164, 163, 162),
-    "function calls, session of the user": (182, 181, 180),
-    "function calls, recording": (459, 458, 457),
-    "C calls, script": (146, 146, 144),
-    "C calls, own session": (177, 177, 174),
-    "C calls, session of the user": (192, 192, 189),
-    "C calls, recording": (399, 401, 388),
+    "function calls, script": (146, 145, 145),
+    "function calls, own session": (145, 144, 143),
+    "function calls, session of the user": (163, 162, 161),
+    "function calls, recording": (440, 439, 438),
+    "C calls, script": (134, 134, 132),
+    "C calls, own session": (149, 149, 146),
+    "C calls, session of the user": (164, 164, 161),
+    "C calls, recording": (371, 373, 360),
     "objects in flight, own session": (20, 20, 20),
     "objects in flight, session of the user": (20, 20, 20),
 }

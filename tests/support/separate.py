@@ -3,14 +3,14 @@
 from typing import Any
 
 from loanasync import Decision, LoanClient, RetryPolicy
+from loanasync._runtime import run as runs
 from loanasync._runtime.flights import Flights, Memory
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 
 
 class _Forgetting(Flights):
-    @property
-    def memory(self) -> Memory:
+    def memory_of(self, _: runs.Run) -> Memory:
         return Memory()
 
 

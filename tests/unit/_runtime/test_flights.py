@@ -257,7 +257,7 @@ def test_approval_without_an_owner_leaves_its_slot_to_the_calls_that_wait() -> N
         await arrived.wait()
         waiting = asyncio.create_task(request(client, "TSTXYZ00A00A000B"))
         await turns()
-        [flight] = [each for each in client._flights.memory._in_flight.values() if each.is_reading]
+        [flight] = [each for each in client._flights._separate._in_flight.values() if each.is_reading]
         flight._task = None  # an interrupt may leave it so
         assert isinstance(await request(client), OutcomeUnknownError)
         assert isinstance(await waiting, Approved)
