@@ -93,18 +93,17 @@ class Slots:
     def release(self, owner: object) -> None:
         """Give the slot of a call, if it has one, to the first waiting call, or make it free.
 
-        This method may be called again, after an interrupt in the first call.
+        This method may be called again, after an interrupt in the first call, which may have given the slot.
         """
-        if owner not in self._owners:
-            return
-        is_given = False
-        while self._waiters and not is_given:
+        self._owners.discard(owner)
+        while self._waiters:
             waiter, next_owner = self._waiters[0]
-            if is_given := not waiter.done():  # not cancelled
+            if not waiter.done():  # not cancelled
+                if len(self._owners) >= self._count and next_owner not in self._owners:
+                    break
                 self._owners.add(next_owner)
                 waiter.set_result(None)
             self._waiters.popleft()
-        self._owners.discard(owner)
 
 
 class LoopResources:

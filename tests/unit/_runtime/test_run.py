@@ -1,5 +1,7 @@
 import asyncio
+import sys
 from collections import deque
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -173,6 +175,39 @@ async def test_released_slot_passes_over_a_call_that_was_just_cancelled() -> Non
     leaving.cancel()
     slots.release("holder")
     await asyncio.wait_for(waiting, 1)
+
+
+async def test_interrupt_in_the_release_of_a_slot_neither_loses_nor_adds_one() -> None:
+    left, tracer = 0, sys.gettrace()  # lines until the interrupt; that of the coverage
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        left -= event == "line" and frame.f_code is Slots.release.__code__
+        if left == 0:
+            sys.settrace(tracer)
+            raise KeyboardInterrupt
+        return interrupt
+
+    has_ended, line = False, 0
+    while not has_ended:
+        line += 1
+        left, slots = line, Slots(1)
+        slots.take("holder")
+        first, second = (asyncio.create_task(slots.wait(name)) for name in ("first", "second"))
+        await asyncio.sleep(0)
+        try:
+            sys.settrace(interrupt)
+            slots.release("holder")
+            has_ended = True
+        except KeyboardInterrupt:
+            slots.release("holder")
+        finally:
+            sys.settrace(tracer)
+        await asyncio.wait_for(first, 1)
+        assert (slots.has("holder"), slots.has("second")) == (False, False)
+        slots.release("first")
+        await asyncio.wait_for(second, 1)
+    assert line > 5
 
 
 @pytest.mark.parametrize("end", ["drain time", "cancellation"])
