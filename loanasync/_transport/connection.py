@@ -52,6 +52,9 @@ _LENIENCIES = {
     "lenient_headers": True,  # control characters in values; this module refuses NUL
     "lenient_optional_cr_before_lf": True,
     "lenient_spaces_after_chunk_size": True,
+    # The response behind an interim head with `Connection: close` is read. `on_message_begin` notes anything
+    # behind a response.
+    "lenient_keep_alive": True,
 }
 _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three
 # Seconds after which an idle connection is closed. A server may close one in the moment in which a request is

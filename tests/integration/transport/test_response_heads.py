@@ -134,6 +134,16 @@ async def test_connection_that_the_server_will_close_is_not_used_again(session: 
         assert server.connections == 2
 
 
+@pytest.mark.parametrize(
+    "interim",
+    [b"HTTP/1.1 103 Early Hints\r\nConnection: close\r\n\r\n", b"HTTP/1.0 100 Continue\r\n\r\n"],
+    ids=["header", "HTTP/1.0"],
+)
+@each_direct_session
+async def test_response_behind_an_interim_head_that_closes_is_read(session: str, interim: bytes) -> None:
+    assert isinstance(await result_of(session, interim + REFUSAL), Refused)
+
+
 @each_direct_session
 async def test_switch_of_protocols_ends_the_call_at_once(session: str) -> None:
     head = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
