@@ -94,6 +94,8 @@ class LedgerGuard(Guard):
     def __init__(self, ledger: object, policy: object, service: str) -> None:
         if not isinstance(ledger, Ledger):
             raise ConfigurationError("ledger", "must be a ledger, such as loanasync.ledger.SqliteLedger")
+        if type(ledger).__hash__ is None:  # clients find their common memory by it
+            raise ConfigurationError("ledger", "must be hashable: its class has __eq__ and needs __hash__")
         if policy is None:
             policy = LedgerPolicy()
         if not isinstance(policy, LedgerPolicy):

@@ -546,10 +546,17 @@ def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> N
         LedgerPolicy(**{setting: value})
 
 
+class Unhashable(MemoryLedger):
+    """A ledger whose class defines `__eq__` only."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"ledger": "decisions.db"}, "ledger: must be a ledger, such as loanasync.ledger.SqliteLedger"),
+        ({"ledger": Unhashable()}, "ledger: must be hashable: its class has __eq__ and needs __hash__"),
         ({"ledger": MemoryLedger(), "ledger_policy": {}}, "ledger_policy: must be a loanasync.ledger.Ledger"),
         ({"ledger_policy": LedgerPolicy()}, "ledger: "),
     ],
