@@ -330,10 +330,13 @@ def _safe(function: Callable[..., T], *arguments: object, default: T) -> T:
 
 
 class CallTelemetry:
-    """Records one call: an INTERNAL span, the parent of the spans of its attempts, metrics and a log event.
+    """Records a call and its attempts.
+
+    Of the call: an INTERNAL span, the parent of the spans of its attempts, its duration and a log event. Of
+    each attempt: a CLIENT span by the stable HTTP conventions, its duration and a log event.
 
     Creating it begins the call. `Run` sets what is known of the call; `end` records everything. `trace_id` is
-    the id of the trace in hexadecimal, if tracing is on.
+    the id of the trace in hexadecimal, if tracing is on. `headers` are the trace headers of the attempt.
     """
 
     # Class attributes for values that most calls do not set: creating an object is then faster.
@@ -342,12 +345,17 @@ class CallTelemetry:
     context: Context | None = None  # with `span`, if tracing is on
     is_recording: bool = False  # the span is recorded, and so are those of the attempts
     attempts = 0
+    headers: Mapping[str, str] = _NO_HEADERS
     stopped_by: str | None = None  # the reason for making no further attempt after a 500
     # A refusal is not an error: the status of the span stays unset. None: the call joined a request that was
     # not sent, and begins again.
     outcome: Outcome | None = None
     _ledger: str | None = None
     _token: Token[Context] | None = None
+    _attempt_started: float = 0.0
+    _attempt_span: Span | None = None
+    _attempt_context: Context | None = None  # with `_attempt_span`
+    _attempt_token: Token[Context] | None = None
 
     def __init__(self, instruments: Instruments, call: Call) -> None:
         self.instruments = instruments
@@ -379,6 +387,93 @@ class CallTelemetry:
         """Link the span to that of the call whose request this call shares."""
         if self._token is not None and span is not None and span is not INVALID_SPAN:
             _safe(lambda: self.span.add_link(span.get_span_context()), default=None)
+
+    def begin_attempt(self, number: int, *, is_current: bool = False) -> None:
+        """Begin an attempt.
+
+        Args:
+            number: Number of the attempt, counted from 1.
+            is_current: Make its span the current one, because code of the user may look at it.
+        """
+        self.attempts = number
+        instruments, context, span = self.instruments, self.context, self.span
+        if context is not None:
+            if self.is_recording:  # if the span of the call is not sampled, the attempts have no spans
+                span = self._attempt_span = instruments.attempt_span(self.call, number, context)
+                self._attempt_context = set_span_in_context(span, context)
+                if is_current:
+                    self._attempt_token = attach(self._attempt_context)
+            self.headers = instruments.headers(span, context)
+        elif instruments.injects_without_span:
+            self.headers = instruments.headers(span, get_current())
+        self._attempt_started = perf_counter()
+
+    def end_attempt(self, response: Response | NoResponse | None, entry: str | None = None) -> None:
+        """Record the end of the attempt.
+
+        Args:
+            response: The response, or the reason why none arrived. None: the attempt was cancelled; its
+                duration is not recorded.
+            entry: The key of the call's ledger entry.
+        """
+        duration = perf_counter() - self._attempt_started
+        status: int | None = None
+        error_type: str | None = None
+        try:
+            if isinstance(response, Response):
+                status = response.status
+                if status >= _HTTP_ERROR:
+                    error_type = str(status)
+                elif response.fault is not None:
+                    error_type = f"body {response.fault}"
+            elif response is not None:
+                error_type = response.cause_type
+            if response is not None:
+                histogram = self.instruments.metrics.attempts
+                if self._attempt_span is not None or getattr(histogram, _REAL, histogram) is not None:
+                    self._record_attempt(duration, status, error_type)
+                is_expected = status is not None and status < SYSTEM_FAULT
+                level = logging.DEBUG if is_expected else logging.WARNING
+                if is_logged(level):
+                    self._log_attempt(level, duration, status, error_type, entry)
+        except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
+            log_failure(failed)
+        finally:  # as in `end`
+            if self._attempt_span is not None:
+                self._end_attempt_span(self._attempt_span)
+
+    def _record_attempt(self, duration: float, status: int | None, error_type: str | None) -> None:
+        if (span := self._attempt_span) is not None:
+            if error_type is not None:
+                span.set_status(_ERROR)
+            span.set_attributes(_end_of_attempt(status, error_type))
+        attributes = self.instruments.attributes(self.call, status, error_type)
+        # With its context, so that an exemplar has the id of the span, which need not be the current one.
+        self.instruments.metrics.attempts.record(duration, attributes, self._attempt_context)
+
+    def _end_attempt_span(self, span: Span) -> None:
+        token, self._attempt_token, self._attempt_span = self._attempt_token, None, None
+        if token is not None:
+            detach(token)
+        _safe(_END, span, default=None)
+
+    def _log_attempt(
+        self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
+    ) -> None:
+        if self._attempt_context is not None and self._attempt_token is None:
+            self._attempt_token = attach(self._attempt_context)
+        log_event(
+            level,
+            "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
+            operation=self.call.endpoint.operation,
+            end=error_type or status,
+            attempt=self.attempts,
+            duration=duration,
+            status=status,
+            error_type=error_type,
+            trace_id=self.trace_id,
+            entry=entry,
+        )
 
     def end(
         self,
@@ -440,106 +535,5 @@ class CallTelemetry:
             outcome=self.outcome,
             stopped_by=self.stopped_by,
             trace_id=self.trace_id,
-            entry=entry,
-        )
-
-
-class AttemptTelemetry:
-    """Records one attempt: a CLIENT span by the stable HTTP conventions, its duration and a log event.
-
-    Creating it begins the attempt, `end` ends it. `headers` are the trace headers to send.
-
-    Args:
-        parent: The telemetry of the call.
-        number: Number of the attempt, counted from 1.
-        is_current: Make the span the current one, because code of the user may look at it.
-    """
-
-    # Class attributes for values that most attempts do not set, as in `CallTelemetry`.
-    headers: Mapping[str, str] = _NO_HEADERS
-    _span: Span | None = None
-    _context: Context | None = None  # with `_span`
-    _token: Token[Context] | None = None
-
-    def __init__(self, parent: CallTelemetry, number: int, *, is_current: bool = False) -> None:
-        self._parent = parent
-        parent.attempts = number
-        instruments, context, span = parent.instruments, parent.context, parent.span
-        if context is not None:
-            if parent.is_recording:  # if the span of the call is not sampled, the attempts have no spans
-                span = self._span = instruments.attempt_span(parent.call, number, context)
-                self._context = set_span_in_context(span, context)
-                if is_current:
-                    self._token = attach(self._context)
-            self.headers = instruments.headers(span, context)
-        elif instruments.injects_without_span:
-            self.headers = instruments.headers(span, get_current())
-        self._started = perf_counter()
-
-    def end(self, response: Response | NoResponse | None, entry: str | None = None) -> None:
-        """Record the end of the attempt.
-
-        Args:
-            response: The response, or the reason why none arrived. None: the attempt was cancelled; its
-                duration is not recorded.
-            entry: The key of the call's ledger entry.
-        """
-        duration = perf_counter() - self._started
-        status: int | None = None
-        error_type: str | None = None
-        try:
-            if isinstance(response, Response):
-                status = response.status
-                if status >= _HTTP_ERROR:
-                    error_type = str(status)
-                elif response.fault is not None:
-                    error_type = f"body {response.fault}"
-            elif response is not None:
-                error_type = response.cause_type
-            if response is not None:
-                histogram = self._parent.instruments.metrics.attempts
-                if self._span is not None or getattr(histogram, _REAL, histogram) is not None:
-                    self._record(duration, status, error_type)
-                is_expected = status is not None and status < SYSTEM_FAULT
-                level = logging.DEBUG if is_expected else logging.WARNING
-                if is_logged(level):
-                    self._log(level, duration, status, error_type, entry)
-        except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
-            log_failure(failed)
-        finally:  # as in `CallTelemetry.end`
-            if self._span is not None:
-                self._end_span(self._span)
-
-    def _record(self, duration: float, status: int | None, error_type: str | None) -> None:
-        if (span := self._span) is not None:
-            if error_type is not None:
-                span.set_status(_ERROR)
-            span.set_attributes(_end_of_attempt(status, error_type))
-        instruments = self._parent.instruments
-        attributes = instruments.attributes(self._parent.call, status, error_type)
-        # With its context, so that an exemplar has the id of the span, which need not be the current one.
-        instruments.metrics.attempts.record(duration, attributes, self._context)
-
-    def _end_span(self, span: Span) -> None:
-        if self._token is not None:
-            detach(self._token)
-        _safe(_END, span, default=None)
-
-    def _log(
-        self, level: int, duration: float, status: int | None, error_type: str | None, entry: str | None
-    ) -> None:
-        parent = self._parent
-        if self._context is not None and self._token is None:
-            self._token = attach(self._context)
-        log_event(
-            level,
-            "%(operation)s: attempt %(attempt)d: %(end)s, %(duration).3f s",
-            operation=parent.call.endpoint.operation,
-            end=error_type or status,
-            attempt=parent.attempts,
-            duration=duration,
-            status=status,
-            error_type=error_type,
-            trace_id=parent.trace_id,
             entry=entry,
         )

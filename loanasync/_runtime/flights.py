@@ -203,7 +203,7 @@ class Flight(Run):
 
     def receive(self, last: Response | NoResponse) -> None:
         """Continue after an attempt, in a task or to the end."""
-        if self._attempt is None:  # called again, after an interrupt
+        if self._sending is None:  # called again, after an interrupt
             return
         try:
             connection, self._connection = self._connection, None

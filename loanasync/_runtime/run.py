@@ -19,7 +19,7 @@ from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry import AttemptTelemetry, CallTelemetry
+from loanasync._telemetry import CallTelemetry
 from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Transport
 from loanasync._transport.connection import DirectConnection
@@ -94,8 +94,7 @@ class Run:
     attempts: int = 0
     last: Response | None = None
     is_settling: bool = False
-    _attempt: AttemptTelemetry | None = None  # the attempt in progress
-    _sending: Request | None = None  # its request
+    _sending: Request | None = None  # the request of the attempt in progress
     _within: float  # its time limit in seconds
     _until: float  # the same as a time of the event loop's clock
     _is_written: bool = False  # an earlier request of this call was written
@@ -296,8 +295,8 @@ class Run:
         self._until = now + self._within
         self.attempts += 1
         is_current = self.telemetry.is_recording and is_of_user(resources.transport)
-        self._attempt = AttemptTelemetry(self.telemetry, self.attempts, is_current=is_current)
-        self._sending = self.call.request(self._attempt.headers, token)
+        self.telemetry.begin_attempt(self.attempts, is_current=is_current)
+        self._sending = self.call.request(self.telemetry.headers, token)
         if resources.direct is not None:  # else it counts as sent, unless `Transport.send` says otherwise
             self._sending.is_sent = False
 
@@ -330,8 +329,7 @@ class Run:
 
     def end_attempt(self, last: Response | NoResponse | None) -> None:
         """End the attempt in progress, if there is one; None: it was cancelled."""
-        attempt = self._attempt
-        if attempt is None:
+        if self._sending is None:
             return
         if isinstance(last, Response):
             self.last, self._is_written = last, True  # before any effect that can fail
@@ -339,8 +337,8 @@ class Run:
                 self.call.judge(last, None)
         else:
             self._is_written |= self.is_reading if last is None else last.is_sent
-        self._attempt = self._sending = None
-        attempt.end(last, self.entry)
+        self._sending = None
+        self.telemetry.end_attempt(last, self.entry)
 
     def _remaining(self) -> float:
         return self.deadline - self._pipeline.now()

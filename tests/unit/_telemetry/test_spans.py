@@ -34,7 +34,7 @@ from loanasync import (
 from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
-from loanasync._telemetry import AttemptTelemetry, CallTelemetry, Instruments
+from loanasync._telemetry import CallTelemetry, Instruments
 from loanasync.testing import (
     ScriptedResponse,
     SentRequest,
@@ -156,7 +156,8 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
 ) -> None:
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     parent = CallTelemetry(Instruments(telemetry), call)
-    AttemptTelemetry(parent, 1).end(Response(status=status, headers={}, body=b"", fault=fault))
+    parent.begin_attempt(1)
+    parent.end_attempt(Response(status=status, headers={}, body=b"", fault=fault))
     parent.end(None)
     made = exporter.get_finished_spans()[0]
     assert attributes(made)["http.response.status_code"] == status
@@ -187,7 +188,8 @@ def test_durations_of_call_and_attempt_are_measured(
     monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     parent = CallTelemetry(Instruments(telemetry), call)
-    AttemptTelemetry(parent, 1).end(Response(status=201, headers={}, body=b""))
+    parent.begin_attempt(1)
+    parent.end_attempt(Response(status=201, headers={}, body=b""))
     parent.outcome = "done"
     parent.end(None)
     data = reader.get_metrics_data()
