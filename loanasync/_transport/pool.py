@@ -92,12 +92,13 @@ class DirectTransport:
         Raises:
             ValueError: A header contains a line break.
         """
-        origin, headers = connection.origin, request.headers
+        origin, headers, session = connection.origin, request.headers, self.through_session
+        has_defaults = not session.is_owned and bool(self._session.headers)  # which may be changed
         # Most requests have the headers of their shop, which are always the same object.
-        if origin.last_headers is not headers or not self.through_session.is_owned:
+        if origin.last_headers is not headers or has_defaults:
             origin.last_headers = None
-            origin.last_lines = header_lines(self.through_session.headers_of(request), origin.host)
-            origin.last_headers = headers
+            origin.last_lines = header_lines(session.headers_of(request), origin.host)
+            origin.last_headers = None if has_defaults else headers
         connection.exchange(request, origin.last_lines, deadline, keep=self._keeps, receive=receive)
 
     async def open(

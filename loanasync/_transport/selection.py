@@ -85,6 +85,7 @@ def transport_factory(
                     setting,
                     "cannot be used with session=: set it in your connector, or omit session",
                 )
+        require(aiohttp.ClientSession, "session", session)
         check_session(session)
     return partial(
         open_transport,

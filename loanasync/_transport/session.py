@@ -11,7 +11,6 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from loanasync._config import require
 from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._transport import failures, tls
@@ -45,10 +44,9 @@ def check_session(session: aiohttp.ClientSession) -> None:
     """Check that requests can be sent through the connector of a user's session.
 
     Raises:
-        ConfigurationError: `session` is no aiohttp session, is closed, does not verify certificates, or has a
-            setting that the client would ignore.
+        ConfigurationError: The session is closed, does not verify certificates, or has a setting that the
+            client would ignore.
     """
-    require(aiohttp.ClientSession, "session", session)
     if session.closed:
         raise ConfigurationError("session", "is closed: close it only after the last call")
     if not tls.verifies_certificates(tls_setting(session.connector)):
@@ -70,7 +68,7 @@ def check_session(session: aiohttp.ClientSession) -> None:
 def _overrides_requests(session: aiohttp.ClientSession) -> bool:
     kinds = type(session).__mro__
     owners = [session, *kinds[: kinds.index(aiohttp.ClientSession)]]
-    return any(name in vars(owner) for owner in owners for name in ("request", "_request"))
+    return any("request" in vars(owner) or "_request" in vars(owner) for owner in owners)
 
 
 def open_session(connector: aiohttp.BaseConnector | None, *, owned: bool) -> aiohttp.ClientSession:

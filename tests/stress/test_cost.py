@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the service rea
 BOUNDS = {
     "function calls, script": (146, 145, 145),
     "function calls, own session": (145, 144, 143),
-    "function calls, session of the user": (163, 162, 161),
+    "function calls, session of the user": (159, 158, 157),
     "function calls, recording": (440, 439, 438),
     "C calls, script": (134, 134, 132),
     "C calls, own session": (149, 149, 146),
-    "C calls, session of the user": (164, 164, 161),
+    "C calls, session of the user": (157, 157, 154),
     "C calls, recording": (371, 373, 360),
     "objects in flight, own session": (20, 20, 20),
     "objects in flight, session of the user": (20, 20, 20),
