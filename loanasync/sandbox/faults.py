@@ -47,7 +47,7 @@ class Faults:
         self._seed = seed
         self._faults: tuple[SetFault, ...] = ()
         self._added = 0
-        for text in texts if isinstance(texts, list | tuple) else [texts]:
+        for text in [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else texts:
             self.add(text)
 
     def add(self, text: object, fiscal_code: str | None = None) -> None:

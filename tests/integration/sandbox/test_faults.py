@@ -1,5 +1,6 @@
 """Faults of a sandbox: matching, random choice, outcomes, and rejected texts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -218,6 +219,12 @@ def test_invalid_text_raises(text: str, message: str) -> None:
 def test_invalid_argument_raises(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Sandbox().fault(*arguments)
+
+
+@pytest.mark.parametrize("collect", [list, set, dict.fromkeys, iter])
+def test_faults_of_a_sandbox_are_any_iterable_of_texts(collect: Callable[[list[str]], Any]) -> None:
+    sandbox = Sandbox(faults=collect(["500", "complete=forbidden"]))
+    assert sorted(each.outcome.name for each in sandbox._engine.faults) == ["500", "forbidden"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
