@@ -1,6 +1,7 @@
 """Ledgers that fail: no decision is lost, no request is repeated, and a late claim is undone."""
 
 import asyncio
+import socket
 import sqlite3
 import sys
 import traceback
@@ -17,11 +18,21 @@ from loanasync import (
     DecisionNotRecordedError,
     InFlightError,
     LedgerUnavailableError,
+    LoanClient,
     OutcomeUnknownError,
     Refused,
     Timeout,
 )
-from loanasync.ledger import Entry, Ledger, PostgresLedger, RedisLedger, SqliteLedger, State, import_orphans
+from loanasync.ledger import (
+    Entry,
+    Ledger,
+    PostgresLedger,
+    RedisLedger,
+    SqliteLedger,
+    State,
+    import_orphans,
+    open_ledger,
+)
 from loanasync.ledger.drivers import may_repeat
 from loanasync.testing import ScriptedResponse, SentRequest, approved, computed, not_connected, refused
 from support.ledger_clients import (
@@ -35,10 +46,32 @@ from support.ledger_clients import (
 from support.server_ledgers import LedgerStore, PostgresStore, ValkeyStore
 from support.servers import Server, Valkey
 from support.settlements import REFUSAL, claim, settle
+from support.virtual_time import VirtualTime
 
 OTHER = "TSTXYZ00A00A000B"
 # Seconds of patience with a hanging server; longer than a stall of the machine.
 PATIENCE = 2.5
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_server_that_never_answers_delays_a_start_by_two_seconds(
+    scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system accepts the connection, and no program reads from it. `aclose` is not delayed."""
+    time = VirtualTime()
+
+    async def start(port: int) -> float:
+        ledger = open_ledger(f"{scheme}://shop:secret@127.0.0.1:{port}/0")
+        client = LoanClient("https://loans.example.com", shop_id="s", auth_token="t", ledger=ledger)
+        async with ledger, client:
+            return time.now()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert time.run(start(server.getsockname()[1])) == pytest.approx(2)
+    assert time.now() == pytest.approx(2)
+    [record] = [each for each in caplog.records if each.name == "loanasync"]
+    assert (record.levelname, "secret" in record.getMessage()) == ("WARNING", False)
+    assert record.getMessage().endswith("no request is sent until the ledger works")
 
 
 @pytest.fixture(params=["valkey", "postgres"])
