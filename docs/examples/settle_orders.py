@@ -11,25 +11,27 @@ from loanasync import LoanClient
 from loanasync.checkout import Ask, OrderError, Page, settle
 
 
-async def settle_orders(client: LoanClient, orders: Orders) -> list[str]:
-    """Settle all orders that are held. Return a line for each one that needs a person."""
-    open_orders = await orders.where("loan_state = 'held'")
-    lines = []
-    for order in open_orders:
+async def settle_orders(client: LoanClient, orders: Orders) -> list[tuple[Order, Ask | None, str]]:
+    """Settle all orders that are held. Return those that need a person, each with its page and a text."""
+    found: list[tuple[Order, Ask | None, str]] = []
+    for order in await orders.where("loan_state = 'held'"):
         try:
             page = await settle(client, order)
         except (OrderError, ValueError) as error:  # the other orders are settled nevertheless
-            lines.append(f"order {order.number}: {error}")
+            found.append((order, None, str(error)))
         else:
             if isinstance(page, Ask):
-                lines.append(f"order {order.number}: {page.advice}, entry {page.entry}")
-    return lines
+                found.append((order, page, f"{page.advice}, entry {page.entry}"))
+    return found
 
 
 async def state_outcome(
     client: LoanClient, order: Order, outcome: Literal["approved", "refused", "not_evaluated"], ticket: str
 ) -> Page | None:
     """Write the outcome that the service named for an order of `settle_orders`, and settle the order."""
+    page = await settle(client, order)
+    if not isinstance(page, Ask):  # its outcome has arrived meanwhile
+        return page
     await client.resolve(await order.customer(), outcome, source="staff", order_id=order.number, note=ticket)
     return await settle(client, order)
 
@@ -37,7 +39,8 @@ async def state_outcome(
 async def main() -> None:
     """Settle the orders of the shop that runs in this folder."""
     async with open_client() as client:
-        print(*await settle_orders(client, Orders(Path("orders.db"))), sep="\n")
+        for order, _, text in await settle_orders(client, Orders(Path("orders.db"))):
+            print(f"order {order.number}: {text}")
 
 
 if __name__ == "__main__":

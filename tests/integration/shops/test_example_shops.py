@@ -17,6 +17,7 @@ from settle_orders import settle_orders, state_outcome
 from shop_orders import Orders
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
+from loanasync.checkout import Ask
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, DATA, EXAMPLES, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
@@ -195,15 +196,13 @@ async def test_outcome_that_the_staff_state_reaches_the_order_from_cron(
     async with shopper("fastapi", client, tmp_path) as browser:
         await browser.post("/pay", data=tagged("resetafter"))
         orders = Orders(tmp_path / "orders.db")
-        [line] = await settle_orders(client, orders)
-        [order] = await orders.where("loan_state = 'held'")
-        assert (
-            line == f"order {order.number}: ask_service, entry {json.loads((await order.loan())[1])['entry']}"
-        )
+        [(order, page, text)] = await settle_orders(client, orders)
+        assert isinstance(page, Ask)
+        assert text == f"ask_service, entry {json.loads((await order.loan())[1])['entry']}"
         later = time.time() + 600  # no click can still begin an approval
         monkeypatch.setattr("loanasync.checkout.time.time", lambda: later)
         assert await state_outcome(client, order, outcome, "ticket 7") is None or outcome == "approved"
         assert await settle_orders(client, orders) == []
-        page = await browser.get("/", follow_redirects=True)
-        assert (page.url.path, "<form" in page.text) == (shown, True)
+        start = await browser.get("/", follow_redirects=True)
+        assert (start.url.path, "<form" in start.text) == (shown, True)
     sandbox.journal.assert_once(operation="approve")
