@@ -1,18 +1,35 @@
 """Two example shops operated in a real browser, from the cart to the completed data."""
 
 import asyncio
+import json
+import re
+import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+import staff
+from attrs import frozen
+from playwright.sync_api import Browser, HttpCredentials, Page, expect, sync_playwright
 
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.browser import CHROMIUM, program
-from support.example_shops import DATA, FORM, address_of, listen, shopper
+from support.example_shops import (
+    CODE,
+    DATA,
+    FORM,
+    OTHER_CUSTOMER,
+    address_of,
+    browsing,
+    listen,
+    shopper,
+    tagged,
+)
 
+PASSWORD = "a password of the shop"
 MINUTE = 60_000  # milliseconds: tolerate a slow machine
 SELECTS = {"citizenship", "instalments", "document_type"}  # <select> fields
 
@@ -28,15 +45,43 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@frozen
+class Served:
+    """A shop, the page for its staff, and the sandbox, which redirects customers back to the shop."""
+
+    sandbox: Sandbox
+    address: str
+    staff: str
+    orders: Path
+
+    def change_order(self, state: str, loan: str = "") -> None:
+        """Change the order of the browser, which is the second one, as the shop or a killed worker does."""
+        with closing(sqlite3.connect(self.orders)) as connection, connection:
+            connection.execute("UPDATE orders SET loan_state = ?, loan = ? WHERE id = 2", (state, loan))
+
+    def hold_until(self, seconds: float) -> None:
+        """Hold the order, as a click of another worker does."""
+        loan = {"order": "A-2", "amount": 45_000, "code": CODE, "holds": {"click": seconds}}
+        self.change_order("held", json.dumps(loan))
+
+
 @pytest.fixture(params=["fastapi", pytest.param("aiohttp", marks=pytest.mark.scheduled)])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sandbox, str]]:
-    """The sandbox, which redirects customers back to the shop, and the address of the shop."""
-    with listen() as sock, Sandbox.in_thread(shop_url=f"{address_of(sock)}/order") as sandbox:
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    file = tmp_path / "orders.db"
+    with (
+        listen() as sock,
+        listen() as other,
+        Sandbox.in_thread(shop_url=f"{address_of(sock)}/order") as sandbox,
+    ):
         started, stopping = threading.Event(), threading.Event()
 
         async def serve() -> None:
-            ledger = SqliteLedger(tmp_path / "decisions.db")
-            async with ledger, shopper(request.param, sandbox.client(ledger=ledger), tmp_path, sock):
+            login = staff.password_login(PASSWORD)
+            async with (
+                SqliteLedger(tmp_path / "decisions.db") as ledger,
+                shopper(request.param, sandbox.client(ledger=ledger), tmp_path, sock),
+                browsing(staff.app(sandbox.client(ledger=ledger), file, login), other),
+            ):
                 started.set()
                 await asyncio.to_thread(stopping.wait)
 
@@ -44,21 +89,23 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sandb
         server.start()
         try:
             assert started.wait(60)
-            yield sandbox, address_of(sock)
+            yield Served(sandbox, address_of(sock), address_of(other), file)
         finally:
             stopping.set()
             server.join()
 
 
 @pytest.fixture
-def page(browser: Browser, shop: tuple[Sandbox, str]) -> Iterator[Page]:
-    """A page that fails the test on console errors other than status 422."""
+def page(browser: Browser, shop: Served) -> Iterator[Page]:
+    """A page that fails the test on errors on the console, except for the statuses of the pages."""
     errors: list[str] = []
-    with browser.new_context(base_url=shop[1]) as context:
+    login: HttpCredentials = {"username": "carla", "password": PASSWORD, "origin": shop.staff}
+    with browser.new_context(base_url=shop.address, http_credentials=login) as context:
         context.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
         context.on("weberror", lambda error: errors.append(f"error: {error.error}"))
         yield context.new_page()
-    assert [each for each in errors if each.startswith("error") and "422" not in each] == []
+    statuses = ("422", "409", "503")
+    assert [each for each in errors if each.startswith("error") and not any(map(each.count, statuses))] == []
 
 
 def fill(page: Page, fields: Mapping[str, str]) -> None:
@@ -72,8 +119,8 @@ def fill(page: Page, fields: Mapping[str, str]) -> None:
             field.fill(value)
 
 
-def test_browser_walk_from_cart_to_completed_data(page: Page, shop: tuple[Sandbox, str]) -> None:
-    sandbox, _ = shop
+def test_browser_walk_from_cart_to_completed_data(page: Page, shop: Served) -> None:
+    sandbox = shop.sandbox
     page.goto("/")
     expect(page.get_by_text("Total: 450.00 euro")).to_be_visible()
     fill(page, {**FORM, "province": "roma"})
@@ -106,3 +153,124 @@ def test_form_fits_narrow_screen_and_works_by_keyboard(page: Page) -> None:
         expect(page.locator(":focus")).to_have_attribute("name", name)
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("Pay in instalments")
+
+
+def pay(page: Page, tag: str = "approved", **changes: str) -> None:
+    fill(page, FORM | tagged(tag) | changes)
+    press(page, "Pay in instalments")
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name).click()
+
+
+def heading(page: Page, text: str, *, card: bool = False) -> None:
+    """Expect a heading, and that the page offers another way to pay only if no loan may be approved."""
+    expect(page.get_by_role("heading", level=1)).to_contain_text(text)
+    assert bool(re.search("pay by card|another payment method", page.content())) == card
+
+
+def redirect(page: Page, _: Served) -> None:
+    pay(page)
+    for _click in range(2):
+        heading(page, "Your loan application")
+        page.goto("/")
+        heading(page, "Welcome back")
+        page.get_by_role("link", name="To your application").click()
+
+
+def refused(page: Page, _: Served) -> None:
+    pay(page, "refused")
+    heading(page, "Loan refused", card=True)
+    page.goto("/")
+    heading(page, "Loan refused", card=True)
+    press(page, "New order")
+    heading(page, "Your cart")
+
+
+def paid(page: Page, shop: Served) -> None:
+    shop.change_order("paid")
+    pay(page)
+    heading(page, "Thank you")
+    page.goto("/")
+    heading(page, "Thank you")
+
+
+def form(page: Page, _: Served) -> None:
+    pay(page, "invalid.city")
+    heading(page, "Your cart")
+    expect(page.locator("#city-problem")).to_be_visible()
+    pay(page)
+    heading(page, "Your loan application")
+
+
+def waiting_to_try_later(page: Page, shop: Served) -> None:
+    shop.sandbox.fault("create_request=html502after")
+    pay(page)
+    heading(page, "Please try again in a few minutes", card=True)
+    press(page, "Try again")
+    heading(page, "Please try again in a few minutes", card=True)
+    shop.sandbox.clear_faults()
+    press(page, "Try again")
+    heading(page, "Your loan application")
+
+
+def waiting_for_another_worker(page: Page, shop: Served) -> None:
+    """The worker is killed before it has sent the approval."""
+    for seconds, text in ((2e9, "Your request is still being decided"), (1.0, "Your cart")):
+        shop.hold_until(seconds)
+        page.goto("/")
+        heading(page, text)
+
+
+def ask_for_the_outcome(page: Page, shop: Served) -> None:
+    """The staff state it on their page."""
+    pay(page, "resetafter")
+    for _ in range(2):
+        heading(page, "We have not received the decision on your request yet")
+        page.goto("/")
+    page.goto(shop.staff)
+    page.get_by_label("The service has stated").select_option("approved")
+    page.get_by_label("Number of the ticket").fill("ticket 7")
+    press(page, "State the outcome")
+    expect(page.get_by_role("status")).to_have_text(
+        "Order A-2: approved. Send the customer the link of the service."
+    )
+    expect(page.get_by_text("No order needs you.")).to_be_visible()
+    page.goto(shop.address)
+    heading(page, "Welcome back")
+
+
+def ask_because_of_other_data(page: Page, shop: Served) -> None:
+    """Another customer holds the order."""
+    shop.hold_until(2e9)
+    pay(page, fiscal_code=OTHER_CUSTOMER["fiscal_code"])
+    heading(page, "You have already applied with other data")
+    press(page, "New order")
+    heading(page, "Your cart")
+
+
+def ask_because_of_the_setup(page: Page, _: Served) -> None:
+    pay(page, "forbidden")
+    heading(page, "payment in instalments is not available now", card=True)
+    press(page, "New order")
+    heading(page, "Your cart")
+
+
+STORIES = [
+    *(redirect, refused, paid, form, waiting_to_try_later, waiting_for_another_worker),
+    *(ask_for_the_outcome, ask_because_of_other_data, ask_because_of_the_setup),
+]
+
+
+@pytest.mark.parametrize("shop", ["fastapi"], indirect=True)
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_each_page_of_the_table_is_shown_and_leads_on(
+    page: Page, shop: Served, story: Callable[[Page, Served], None]
+) -> None:
+    """The rows of "The six pages" in docs/howto/web.md, with the next click."""
+    page.goto("/")
+    heading(page, "Your cart")
+    story(page, shop)
+    assert sum(each.evaluated for each in shop.sandbox.journal) <= 1
+    assert shop.sandbox.findings == []
