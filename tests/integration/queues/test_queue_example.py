@@ -7,44 +7,81 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from attrs import evolve, frozen
+
 from loanasync.sandbox import Sandbox
+from support.agents.collector import collecting
 from support.ledger_file import listed
-from support.servers import Valkey
+from support.processes import credentials
+from support.servers import Nats, Valkey
+from support.servers.fixtures import skip_missing_server
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "orders_queue.py"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+EXAMPLE, ON_NATS = EXAMPLES / "orders_queue.py", EXAMPLES / "orders_nats.py"
 
 
-@contextmanager
-def working(folder: Path, env: dict[str, str]) -> Iterator[None]:
-    arguments = ("-m", "taskiq", "worker", "orders_queue:broker", "--workers", "1")
-    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as worker:
-        try:
-            yield
-        finally:
-            worker.terminate()
-    assert worker.returncode == 0
+@frozen
+class Example:
+    """A copy of an example in a folder, and the environment that the page names."""
+
+    file: Path
+    env: dict[str, str]
+
+    def run(self, *arguments: str) -> str:
+        """Run a Python program in the folder, and return its output."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.file.parent, env=self.env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Run a worker, and stop it in order."""
+        arguments = ("-m", "taskiq", "worker", f"{self.file.stem}:broker", "--workers", "1")
+        command = [sys.executable, *arguments]
+        with subprocess.Popen(command, cwd=self.file.parent, env=self.env) as worker:
+            try:
+                yield
+            finally:
+                worker.terminate()
+        assert worker.returncode == 0
+
+
+def copied(example: Path, folder: Path, sandbox: Sandbox, **addresses: str) -> Example:
+    env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
+    env |= {**credentials(sandbox), "LOANASYNC_LEDGER": "decisions.db", **addresses}
+    copy = Example(folder / example.name, env)
+    copy.file.write_bytes(example.read_bytes())
+    copy.run("-m", "loanasync", "ledger", "create")
+    return copy
 
 
 def test_queue_example_returns_results_and_reports_lost_responses(
     valkey: Valkey, served: Sandbox, tmp_path: Path
 ) -> None:
-    (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
-    env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
     own = f"{valkey.url.removesuffix('/0')}/7"  # other tests use queues of the same name
-    env |= {"VALKEY_URL": own, "LOANASYNC_LEDGER": "decisions.db"}
-    env |= {"LOANASYNC_BASE_URL": served.base_url, "LOANASYNC_SHOP_ID": served.shop_id}
-    env |= {"LOANASYNC_AUTH_TOKEN": served.auth_token}
-    create = [sys.executable, "-m", "loanasync", "ledger", "create"]
-    subprocess.run(create, cwd=tmp_path, env=env, check=True)
-    with working(tmp_path, env):
-        done = subprocess.run(
-            [sys.executable, EXAMPLE.name],
-            cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    example = copied(EXAMPLE, tmp_path, served, VALKEY_URL=own)
+    with example.working():
+        printed = example.run(EXAMPLE.name).split()
     entries = {each["state"]: each["key"][:12] for each in listed(tmp_path / "decisions.db")}
-    assert done.stdout.split() == ["approved", "refused", "unknown", entries["unknown"]]
+    assert printed == ["approved", "refused", "unknown", entries["unknown"]]
     assert entries.keys() == {"approved", "refused", "unknown"}
+
+
+def test_nats_example_exports_metrics_of_a_stopped_worker(served: Sandbox, tmp_path: Path) -> None:
+    """The interval of the exporter is a minute, so all metrics are exported when a process stops."""
+    with skip_missing_server(), Nats() as server, collecting() as of_worker, collecting() as of_sender:
+        name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+        exporter = {name: f"http://{of_sender.address}"}
+        sender = copied(ON_NATS, tmp_path, served, NATS_URL=server.url, **exporter)
+        assert sender.run(ON_NATS.name, "create") == ""
+        worker = evolve(sender, env=sender.env | {name: f"http://{of_worker.address}"})
+        with worker.working():
+            assert sender.run(ON_NATS.name) == "approved\n"
+            assert of_worker.received == []
+    assert "loanasync.call.duration" in of_worker.text()
 
 
 def test_queue_example_names_missing_variables(tmp_path: Path) -> None:
