@@ -23,6 +23,9 @@ GOOD = f"""
 BROKEN = {
     "<p style='width: 500px'>A wide one.</p>": '(phone, light): wider than the screen: p "A wide one."',
     "<p style='width: 1500px'>A wider one.</p>": '(desk, dark): wider than the screen: p "A wider one."',
+    f"<div class='highlight-sh'><pre style='overflow-x: auto'>{'echo ' * 50}</pre></div>": (
+        "(desk, dark): code is wider than its box: echo echo"
+    ),
     "<img src='nowhere.png' alt='Nothing'>": "image does not load: nowhere.png",
     f"<img src='{PIXEL}'>": "image without a description",
     "<script>console.error('not well')</script>": "console: not well",
@@ -83,7 +86,7 @@ def test_broken_page_has_the_finding(findings: list[str], broken: str, expected:
 
 def test_search_without_a_result_is_a_finding(findings: list[str]) -> None:
     found = [each for each in findings if each.startswith("search.html")]
-    assert "search.html: 403 does not find reference/errors.html" in found
+    assert "search.html: 403 does not find reference/errors.html first" in found
 
 
 def test_command_fails_if_there_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
