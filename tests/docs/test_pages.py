@@ -83,6 +83,20 @@ def test_readme_and_start_page_show_the_same_example_of_13_lines() -> None:
     assert len([line for line in example.splitlines() if line]) <= 13
 
 
+def test_path_to_a_web_shop_in_production_has_at_most_6000_words() -> None:
+    """Included files are read, too."""
+    docs = ROOT / "docs"
+    pages = [
+        ROOT / "README.md",
+        *(docs / f"{name}.md" for name in ("tutorial", "howto/web", "howto/production")),
+    ]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    included = [docs / "howto" / name for name in re.findall(r"literalinclude\} (\S+)", "".join(texts))]
+    texts += (file.read_text(encoding="utf-8") for file in included)
+    assert len(included) == 4
+    assert sum(len(text.split()) for text in texts) <= 6000
+
+
 def examples() -> Iterator[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
     for module in MODULES:
