@@ -95,7 +95,7 @@ _BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5,
 
 
 class AttributeCounts:
-    """Counts for each value of one attribute, for an observable counter.
+    """Counts for each value of one attribute, for an observable instrument.
 
     A call only increments `counts[value]`; the SDK calls `observe` when it collects metrics. That is much
     faster than a synchronous counter. `counts[value] += 1` needs no lock: CPython does not switch
@@ -109,7 +109,7 @@ class AttributeCounts:
 
     def observe(self, _: CallbackOptions) -> list[Observation]:
         """Return the current counts (called by the SDK)."""
-        return [Observation(count, {self._attribute: value}) for value, count in self.counts.items()]
+        return [Observation(count, {self._attribute: value}) for value, count in list(self.counts.items())]
 
 
 class Metrics:
@@ -129,19 +129,27 @@ class Metrics:
         self.calls: Histogram = calls
         self.attempts: Histogram = attempts
         self.inflight: AttributeCounts = AttributeCounts("loanasync.operation", OPERATIONS)
-        self.openings: int = 0  # from the start, so that a rate query sees the first one
-        meter.create_observable_counter(
-            "loanasync.circuit.openings",
-            [lambda _: [Observation(self.openings)]],
-            unit="{opening}",
-            description="Pauses of approvals by the circuit breaker.",
-        )
-        meter.create_observable_up_down_counter(
-            "loanasync.inflight",
-            [self.inflight.observe],
-            unit="{call}",
-            description="Calls in progress, including calls that wait for a slot.",
-        )
+        self.backlog: AttributeCounts = AttributeCounts("messaging.destination.name", ())
+        # Zero from the start, so that a rate query sees the first increment.
+        self.openings = self.orphan_files = self.dead_letters = self.paused_tasks = 0
+        counter, gauge = meter.create_observable_counter, meter.create_observable_up_down_counter
+        openings, files = self._read("openings"), self._read("orphan_files")
+        letters, paused = self._read("dead_letters"), self._read("paused_tasks")
+        text = "Pauses of approvals by the circuit breaker."
+        counter("loanasync.circuit.openings", [openings], "{opening}", text)
+        text = "Orphan files that were written, because the ledger could not be."
+        counter("loanasync.orphan.files", [files], "{file}", text)
+        text = "Messages that became dead letters."
+        counter("loanasync.worker.dead_letters", [letters], "{message}", text)
+        text = "Tasks that are paused in this worker."
+        gauge("loanasync.worker.paused", [paused], "{task}", text)
+        text = "Messages in the queue that are not finished, as a worker last saw them."
+        gauge("loanasync.worker.backlog", [self.backlog.observe], "{message}", text)
+        text = "Calls in progress, including calls that wait for a slot."
+        gauge("loanasync.inflight", [self.inflight.observe], "{call}", text)
+
+    def _read(self, count: str) -> Callable[[CallbackOptions], list[Observation]]:
+        return lambda _: [Observation(getattr(self, count))]
 
 
 _metrics_by_provider: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()

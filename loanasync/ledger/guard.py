@@ -756,6 +756,7 @@ class LedgerClaim(Claim):
             settlement=settlement,
         )
         file = write_orphan(self._policy.orphan_folders, orphan)
+        self._run.telemetry.instruments.metrics.orphan_files += file is not None
         return None if file is None else str(file)
 
     def _not_recorded(self, decision: Decision, file: str | None, cause_type: str) -> LoanError:

@@ -45,8 +45,7 @@ def state_folder() -> Path:
     Raises:
         RuntimeError: The user has no home directory.
     """
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "loanasync"
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "loanasync"
 
 
 def default_orphan_folders() -> tuple[Path, ...]:

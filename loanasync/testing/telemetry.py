@@ -18,7 +18,10 @@ else:
     sdk = LazyModule("opentelemetry.sdk.trace")
 
 _DURATIONS = ("http.client.request.duration", "loanasync.call.duration")
-_COUNTS = ("loanasync.circuit.openings", "loanasync.inflight")
+_COUNTS = (
+    *("loanasync.circuit.openings", "loanasync.inflight", "loanasync.orphan.files"),
+    *("loanasync.worker.backlog", "loanasync.worker.dead_letters", "loanasync.worker.paused"),
+)
 _CLIENT_METRICS = (*_DURATIONS, *_COUNTS)
 
 
@@ -110,9 +113,8 @@ class TelemetryRecorder:
         """Return the current value of a metric.
 
         Args:
-            name: ``loanasync.call.duration`` or ``http.client.request.duration`` (seconds),
-                ``loanasync.circuit.openings`` or ``loanasync.inflight``, or another metric that was recorded
-                with the provider.
+            name: Name of a metric of the package, such as ``loanasync.call.duration`` (seconds), or of
+                another metric that was recorded with the provider.
             attributes: Include only values recorded with these attributes, such as
                 ``{"loanasync.outcome": "refused"}``.
 

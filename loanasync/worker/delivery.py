@@ -1,10 +1,12 @@
 """Redelivery of messages: tries, delays, paused tasks, and the base class of the brokers of this package."""
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from logging import ERROR, INFO, WARNING
 from typing import Any, ClassVar
 
@@ -12,10 +14,12 @@ from attrs import field, frozen
 from taskiq import AckableMessage, AsyncBroker, TaskiqMessage
 
 from loanasync._log import log
+from loanasync._telemetry import Metrics, metrics_for
 from loanasync.errors import ConfigurationError
 
 _START_LIMIT = 30.0  # seconds that a restarted server may need to load its data
 _PAUSE = 1.0  # seconds between two attempts while the server is unavailable
+_BACKLOG_INTERVAL = 5.0  # seconds between two readings of the length of the queue
 
 
 @frozen
@@ -80,7 +84,13 @@ class QueueBroker(AsyncBroker):
     """
 
     redelivery: float  # seconds after which a message that was not acknowledged is delivered again
+    _queue: str  # its name
     _errors: ClassVar[tuple[type[Exception], ...]]  # of the server's library
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics of the last client with a task, which `register` sets."""
+        return metrics_for(None)
 
     @abstractmethod
     async def _open(self) -> None:
@@ -101,6 +111,10 @@ class QueueBroker(AsyncBroker):
     @abstractmethod
     async def _bury(self, delivery: Any, data: bytes, reason: str) -> None:  # noqa: ANN401  (see `_delete`)
         """Put a message into the dead letters."""
+
+    @abstractmethod
+    async def _backlog(self) -> int:
+        """Return the number of messages in the queue that are not finished."""
 
     @abstractmethod
     async def _owner(self, task: str, owner: str) -> str:
@@ -140,12 +154,15 @@ class QueueBroker(AsyncBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield the messages of the queue. While the server is unavailable, try again."""
-        is_open = False
+        is_open, next_reading = False, 0.0
         while not all_paused(self):
             # Open it again after an error: the server may have lost its data.
             is_open = is_open or await self._is_open()
             if not is_open:
                 continue
+            if (now := time.monotonic()) >= next_reading:
+                next_reading = now + _BACKLOG_INTERVAL
+                await self._read_backlog()
             raise_lost_cancellation()
             try:
                 fetched = await self._fetch()
@@ -155,6 +172,13 @@ class QueueBroker(AsyncBroker):
                 continue
             for delivery, data in fetched:
                 yield AckableMessage(data=data, ack=partial(self._acknowledge, delivery, data))
+
+    async def _read_backlog(self) -> None:
+        """Set the metric; without a point if the server does not state the length of the queue."""
+        counts = self.metrics.backlog.counts
+        counts.pop(self._queue, None)
+        with suppress(*self._errors):
+            counts[self._queue] = await self._backlog()
 
     async def _acknowledge(self, delivery: object, data: bytes) -> None:
         requeue = pending_requeue.get()
@@ -166,6 +190,7 @@ class QueueBroker(AsyncBroker):
                 data = self.formatter.dumps(requeue.message).message
             if requeue.delay is None:
                 await self._bury(delivery, data, requeue.reason)
+                self.metrics.dead_letters += 1
                 text = "message %s is a dead letter (%s): list and replay it with loanasync dead-letters"
                 log(ERROR, text, requeue.task_id, requeue.reason)
             else:

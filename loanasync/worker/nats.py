@@ -87,7 +87,7 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             consumer_config=ConsumerConfig(durable_name=name, ack_wait=redelivery),
             **{**defaults, **options},
         )
-        self.redelivery = redelivery
+        self.redelivery, self._queue = redelivery, name
         self.js: JetStreamContext = self.client.jetstream()
         self._dead, self._owners = f"{name}-dead", f"{name}-owners"
         self._streams = [
@@ -109,6 +109,9 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
                     raise ConfigurationError("name", f"cannot be used: {error.description}") from None
         for each in self._streams:
             _check_settings(each, (await self.js.stream_info(str(each.name))).config)
+
+    async def _backlog(self) -> int:
+        return (await self.js.stream_info(self._queue)).state.messages
 
     async def _owner(self, task: str, owner: str) -> str:
         subject = f"{self._owners}.{sha256(task.encode()).hexdigest()[:16]}"

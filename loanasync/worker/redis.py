@@ -130,7 +130,7 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
         # driver_info=None: otherwise redis-py reads its version from a file in the event loop.
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
-        self.redelivery = redelivery
+        self.redelivery, self._queue = redelivery, queue_name
         self._redis: Any = Redis(connection_pool=self.connection_pool)  # types of redis-py differ by release
         self._scripts: dict[str, Any] = {}
         self._cursor, self._next_check = _START, 0.0
@@ -169,6 +169,10 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
 
     async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
         await self._run(_ADD_DEAD_LETTER, "dead", self.consumer_group_name, delivery, data, reason)
+
+    async def _backlog(self) -> int:
+        later: int = await self._redis.zcard(f"{self.queue_name}:later")
+        return later + int(await self._redis.xlen(self.queue_name))
 
     async def _owner(self, task: str, owner: str) -> str:
         owners = f"{self.queue_name}:owners"

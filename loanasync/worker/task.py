@@ -229,6 +229,7 @@ class _Task:
         paused = paused_tasks(self.broker)
         if self.name not in paused:
             paused.add(self.name)
+            self.client._pipeline.telemetry.metrics.paused_tasks += 1  # noqa: SLF001  (of this package)
             text = "task %s is paused in this worker: %s; its messages stay in the queue"
             log(ERROR, text, self.name, error)
 
@@ -264,5 +265,6 @@ def _prepare_queue(broker: AsyncBroker, client: LoanClient, tries: Tries) -> Non
             f"must be at least {longest:g} seconds, not {broker.redelivery:g}: a delivery may take that long "
             "(timeout, ledger_policy.patience, cap) before another worker may receive its message",
         )
+    broker.metrics = client._pipeline.telemetry.metrics  # noqa: SLF001  (of this package)
     if not isinstance(broker.formatter, _SafeFormatter):  # one for all tasks
         broker.formatter = _SafeFormatter(broker, tries)

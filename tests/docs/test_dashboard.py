@@ -4,21 +4,29 @@ import asyncio
 import json
 import operator
 import re
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import promql_parser as promql
 import pytest
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, Metric
+from taskiq import BrokerMessage
+from taskiq.receiver import Receiver
 
-from loanasync import Telemetry, Timeout
+from loanasync import LedgerMismatchError, Telemetry, Timeout
+from loanasync.ledger import MemoryLedger
 from loanasync.testing import approved, denied, fiscal_code, response, system_error, timed_out
 from loanasync.testing.telemetry import _CLIENT_METRICS
+from loanasync.worker import register
+from loanasync.worker.delivery import QueueBroker
+from support import ledger_clients
 from support.call_ends import ENDS
-from support.ledger_clients import held_response
+from support.ledger_clients import FailingLedger, broken, held_response
 from support.memory_clients import Shop
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,10 +42,94 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
 }
 
 
+class QueueInMemory(QueueBroker):
+    """A queue of the package without a server."""
+
+    redelivery = 180.0
+    _errors: ClassVar = (ConnectionError,)
+    _queue = "orders"
+
+    def __init__(self, *messages: bytes) -> None:
+        super().__init__()
+        self.messages = list(messages)
+        self.dead: list[tuple[bytes, str]] = []
+        self.owners: dict[str, str] = {}
+
+    async def kick(self, message: BrokerMessage) -> None:
+        self.messages.append(message.message)
+
+    async def _open(self) -> None:
+        """There is no server."""
+
+    async def _fetch(self) -> list[tuple[bytes, bytes]]:
+        return [(self.messages[0], self.messages[0])]
+
+    async def _delete(self, delivery: bytes) -> None:
+        self.messages.remove(delivery)
+
+    async def _put_back(self, delivery: bytes, data: bytes, delay: float) -> None:
+        """Leave it there."""
+
+    async def _bury(self, delivery: bytes, data: bytes, reason: str) -> None:
+        self.dead.append((data, reason))
+        await self._delete(delivery)
+
+    async def _backlog(self) -> int:
+        return len(self.messages)
+
+    async def _owner(self, task: str, owner: str) -> str:
+        return self.owners.setdefault(task, owner)
+
+
+async def _work(queue: QueueInMemory, shop: ledger_clients.Shop) -> None:
+    """Start a worker of a queue that receives one message, and stop it."""
+    register(queue, shop.client)
+    queue.is_worker_process = True
+    with suppress(LedgerMismatchError):
+        await queue.startup()
+        async for message in queue.listen():
+            await Receiver(queue, run_startup=False).callback(message)
+            break
+    await queue.shutdown()
+
+
+async def _leave_backlog(telemetry: Telemetry) -> None:
+    shop = ledger_clients.Shop(options={"telemetry": telemetry})
+    queue = QueueInMemory()
+    register(queue, shop.client)
+    queue.messages = [b"unread"]
+    async for _ in queue.listen():
+        break
+
+
+async def _bury(telemetry: Telemetry) -> None:
+    """A message that cannot be read becomes a dead letter."""
+    await _work(QueueInMemory(b"no message"), ledger_clients.Shop(options={"telemetry": telemetry}))
+
+
+async def _pause(telemetry: Telemetry) -> None:
+    ledger = MemoryLedger()
+    await ledger_clients.Shop(ledger=ledger, options={"base_url": "https://other.example.com"}).open_ledger()
+    shop = ledger_clients.Shop(ledger=ledger, options={"telemetry": telemetry})
+    await _work(QueueInMemory(), shop)
+
+
+async def _leave_orphan(telemetry: Telemetry) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = FailingLedger(settle=broken)
+        shop = ledger_clients.Shop(
+            approved(), ledger=ledger, options={"telemetry": telemetry}, orphan_folder=folder
+        )
+        await shop.result()
+
+
+WORKERS = {"paused": _pause, "dead letter": _bury, "backlog": _leave_backlog, "orphan": _leave_orphan}
+
+
 async def _make_calls(metering: MeterProvider) -> None:
     """Make calls that end in each way."""
     telemetry = Telemetry(meter_provider=metering)
-    for play, _ in ENDS.values():
+    for play in (*(play for play, _ in ENDS.values()), *WORKERS.values()):
         await play(telemetry)
     lost = response(201, b'{"approved": tr')
     for script in ([system_error()] * 3, [timed_out()], [denied()], [lost]):
@@ -137,18 +229,26 @@ SHOWN = {
     },
     "other data": {"Other data"},
     "invalid": {"Invalid requests"},
+    "orphan": {"Orphan files", "alert: orphan", "Ledger down", "alert: ledger"},
+    "paused": {"Paused workers", "alert: paused"},
+    "dead letter": {"Dead letters", "alert: dead letter", "Backlog", "alert: backlog"},
+    "backlog": {"Backlog", "alert: backlog"},
 }
 FAILURES = {
     **{title: target["expr"] for title, target in panels() if title in set().union(*SHOWN.values())},
     "alert: unknown": next(each for each in ALERTS if '"unknown"' in each),
     "alert: ledger": next(each for each in ALERTS if "Ledger" in each),
     "alert: circuit": next(each for each in ALERTS if "circuit" in each),
+    "alert: orphan": next(each for each in ALERTS if "orphan" in each),
+    "alert: paused": next(each for each in ALERTS if "paused" in each),
+    "alert: dead letter": next(each for each in ALERTS if "dead_letters" in each),
+    "alert: backlog": next(each for each in ALERTS if "backlog" in each),
 }
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_failure_moves_its_panels_and_alerts_and_no_others(name: str) -> None:
-    play, _ = ENDS[name]
+    play = WORKERS.get(name) or ENDS[name][0]
     families = rendered(lambda metering: play(Telemetry(meter_provider=metering)))
     moved = {
         title
@@ -161,8 +261,12 @@ def test_failure_moves_its_panels_and_alerts_and_no_others(name: str) -> None:
 
 def test_counts_of_rare_failures_include_the_first_of_a_series() -> None:
     """`increase` alone misses it: the series of a histogram begins with its first call."""
-    rare = [each for each in (*EXPRESSIONS, *ALERTS) if "increase(loanasync_call" in each]
-    assert len(rare) > 5
+    rare = [
+        each
+        for each in (*EXPRESSIONS, *ALERTS)
+        if re.search(r"increase\(loanasync_(call|orphan|worker)", each)
+    ]
+    assert len(rare) > 9
     for expression in rare:
         assert expression.count("increase(") == expression.count(" or max_over_time(")
         assert expression.count("increase(") == expression.count(" offset ")

@@ -259,6 +259,11 @@ async def test_wrong_configuration_pauses_and_keeps_the_message(
     assert queue.shop.script.sent == []
     async with letters_of(url, queue.name) as letters:
         assert await letters.list() == []
+    sender = queue.new_broker()
+    await sender.startup()
+    await sender.kick(BrokerMessage(task_id="1", task_name="", message=b"another", labels={}))
+    assert await sender._backlog() == 2
+    await sender.shutdown()
 
 
 @pytest.mark.parametrize("other", ["ledger", "shop"])

@@ -46,4 +46,7 @@ def test_global_providers_record_calls(steps: list[str]) -> None:
         "loanasync.call.duration",
         "loanasync.circuit.openings",
         "loanasync.inflight",
+        "loanasync.orphan.files",
+        "loanasync.worker.dead_letters",
+        "loanasync.worker.paused",
     ]

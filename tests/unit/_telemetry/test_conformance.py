@@ -87,6 +87,20 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         set(),
         "Pauses of approvals by the circuit breaker.",
     ),
+    "loanasync.orphan.files": (
+        "{file}",
+        Sum,
+        set(),
+        "Orphan files that were written, because the ledger could not be.",
+    ),
+    "loanasync.worker.dead_letters": ("{message}", Sum, set(), "Messages that became dead letters."),
+    "loanasync.worker.paused": ("{task}", Sum, set(), "Tasks that are paused in this worker."),
+    "loanasync.worker.backlog": (
+        "{message}",
+        Sum,
+        {"messaging.destination.name"},
+        "Messages in the queue that are not finished, as a worker last saw them.",
+    ),
     "loanasync.inflight": (
         "{call}",
         Sum,
@@ -94,6 +108,7 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "Calls in progress, including calls that wait for a slot.",
     ),
 }
+GAUGES = {"loanasync.inflight", "loanasync.worker.backlog", "loanasync.worker.paused"}
 # for request durations
 RECOMMENDED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -290,7 +305,7 @@ def test_metrics_have_the_published_names_units_and_boundaries(recorder: Telemet
         assert (metric.unit, metric.description) == (unit, description)
         assert type(metric.data) is kind
         if isinstance(metric.data, Sum):
-            assert metric.data.is_monotonic == (metric.name != "loanasync.inflight")
+            assert metric.data.is_monotonic == (metric.name not in GAUGES)
         for point in metric.data.data_points:
             assert (point.attributes or {}).keys() <= names
             if isinstance(point, HistogramDataPoint):

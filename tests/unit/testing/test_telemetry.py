@@ -78,7 +78,7 @@ async def test_metric_of_the_client_is_zero_before_it_is_recorded() -> None:
 async def test_recorder_knows_all_metrics_of_a_client() -> None:
     recorder = TelemetryRecorder()
     await recorded(recorder, approved()).approve(CODE, approval_request())
-    assert set(recorder._metrics()) == set(testing.telemetry._CLIENT_METRICS)
+    assert set(recorder._metrics()) == set(testing.telemetry._CLIENT_METRICS) - {"loanasync.worker.backlog"}
 
 
 async def test_recorders_are_independent_of_each_other_and_environment(
