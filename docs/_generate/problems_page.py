@@ -96,7 +96,7 @@ def problems_of_service() -> Iterator[Problem]:
 
 def table() -> str:
     """Return a line for each code or rule: its key, the names in `params`, and the English text."""
-    english = TEXTS["en"]
+    english = {name: each["en"] for name, each in TEXTS["rules"].items()}
     texts: dict[str, str] = {}
     params: dict[str, set[str]] = {}
     for each in (*problems_of_checks(), *problems_of_service()):

@@ -54,7 +54,8 @@ VARIABLES: dict[str, tuple[type, ...]] = {
     "request": (loanasync.ApprovalRequest,),
     "result": (RowResult,),
 }
-SOURCE = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "loanasync").rglob("*.py"))
+FILES = (file for kind in ("*.py", "*.json") for file in (ROOT / "loanasync").rglob(kind))
+SOURCE = "".join(file.read_text(encoding="utf-8") for file in FILES)
 MODULES = {each.name for each in pkgutil.walk_packages(loanasync.__path__, "loanasync.")}
 CODE = re.compile(r"`([A-Za-z_][\w.]*)(\([^`]*\))?`")
 

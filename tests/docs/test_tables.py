@@ -13,7 +13,7 @@ import tables
 import traces
 from faults_page import ROWS
 from loanasync import DeadlineExceededError, LoanError, PoolTimeoutError, TransportError, errors
-from loanasync._display.texts import RARE_RULES, TEXTS
+from loanasync._display.texts import LANGUAGES, RARE_RULES, TEXTS
 from problems_page import problems_of_checks, problems_of_service
 
 
@@ -61,7 +61,7 @@ PROBLEMS = [*problems_of_checks(), *problems_of_service()]
 RULES = {each.code.rpartition(".")[2] for each in PROBLEMS}
 
 
-@pytest.mark.parametrize("language", TEXTS)
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_each_code_of_a_problem_has_a_filled_text(language: str) -> None:
     for problem in PROBLEMS:
         text = problem.text(language)
@@ -71,7 +71,7 @@ def test_each_code_of_a_problem_has_a_filled_text(language: str) -> None:
 
 
 def test_each_text_of_a_problem_belongs_to_a_code() -> None:
-    assert TEXTS["en"].keys() - {each.code for each in PROBLEMS} - RULES == set()
+    assert TEXTS["rules"].keys() - {each.code for each in PROBLEMS} - RULES == set()
     assert RARE_RULES <= RULES
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from loanasync import Problem
 from loanasync._display.masking import ReadOnlyDict
-from loanasync._display.texts import TEXTS
+from loanasync._display.texts import LANGUAGES, TEXTS
 
 RANGE = Problem(
     "amount", "amount", "must be more", "amount.range", {"least": 5_000, "most": 1_500_050}, hint="in cents"
@@ -68,8 +68,8 @@ def test_language_with_a_region_has_the_texts_of_the_language() -> None:
         assert RANGE.text(language) == RANGE.text("it") != RANGE.text("en_GB") == RANGE.text("en")
 
 
-def test_languages_have_the_same_codes() -> None:
-    assert TEXTS["en"].keys() == TEXTS["it"].keys()
+def test_each_text_has_all_languages() -> None:
+    assert {tuple(each) for texts in TEXTS.values() for each in texts.values()} == {LANGUAGES}
 
 
 def test_params_are_a_read_only_copy_and_json() -> None:
