@@ -12,6 +12,7 @@ from loanasync._version import __version__ as __version__
 if TYPE_CHECKING:
     from loanasync._api import *  # noqa: F403  (the names that `__getattr__` provides)
     from loanasync._api import __all__ as __all__
+    from loanasync.errors import *  # noqa: F403  (mypy does not read `__all__ += errors.__all__`)
 else:
 
     def __getattr__(name: str) -> object:

@@ -1192,7 +1192,38 @@ def _advice_of(error: LoanError) -> Advice:
 
 
 __all__ = [
-    name for name, kind in sorted(globals().items()) if isinstance(kind, type) and issubclass(kind, LoanError)
+    "AccessDeniedError",
+    "AlreadyEvaluatedError",
+    "CannotCompleteError",
+    "CircuitOpenError",
+    "ClientClosedError",
+    "ConfigurationError",
+    "ConnectError",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "DecisionForgottenError",
+    "DecisionNotRecordedError",
+    "DomainError",
+    "InFlightError",
+    "InvalidFiscalCodeError",
+    "InvalidRequestError",
+    "LedgerError",
+    "LedgerMismatchError",
+    "LedgerUnavailableError",
+    "LoanError",
+    "NotResolvedError",
+    "OutcomeUnknownError",
+    "PayloadMismatchError",
+    "PoolTimeoutError",
+    "ReadTimeoutError",
+    "RejectedError",
+    "ServiceError",
+    "ShopNotAllowedError",
+    "SystemFaultError",
+    "TransportError",
+    "UnexpectedResponseError",
+    "UnexpectedStatusError",
+    "UserNotFoundError",
 ]
 
 name_by_package(globals(), "loanasync")
