@@ -18,7 +18,7 @@ from loanasync import (
 )
 from loanasync._display.masking import Body, Items
 from loanasync.sandbox import Sandbox
-from loanasync.testing import ScriptedResponse, approved, conflict, domain_error, response, scripted_client
+from loanasync.testing import ScriptedResponse, conflict, domain_error, response, scripted_client
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 
@@ -95,12 +95,6 @@ async def test_approval_of_any_form_is_approved(
     assert isinstance(decision, Approved)
     assert {name: getattr(decision, name) for name in attributes} == attributes
     assert decision.meta.unread == unread
-
-
-async def test_scripted_approval_has_a_redirect() -> None:
-    decision = await scripted_client(approved()).approve(FISCAL_CODE, approval_request())
-    assert isinstance(decision, Approved)
-    assert decision.redirect_url
 
 
 @pytest.mark.parametrize("day", ["2020-01-31", "2020-01-31T00:00:00+00:00"])

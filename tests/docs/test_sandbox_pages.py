@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from ast import literal_eval
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from attrs import evolve
 
@@ -28,6 +30,19 @@ def test_tags_in_the_sandbox_guide_exist() -> None:
 
 def test_sandbox_guide_lists_every_linter_rule() -> None:
     assert written(r"\| `([a-z0-9-]+)` \|") == RULES.keys()
+
+
+def test_sandbox_guide_lists_the_values_of_each_reading_and_its_default() -> None:
+    hints, parameters = get_type_hints(Sandbox.__init__), inspect.signature(Sandbox).parameters
+    choices = {name: get_args(kind) for name, kind in hints.items() if get_origin(kind) is Literal}
+    rows = {
+        name: tuple(map(literal_eval, re.findall("`(.+?)`", values)))
+        for name, values in re.findall(r"\| `(\w+)=` \| (.+?) \|", GUIDE.read_text(encoding="utf-8"))
+    }
+    assert rows == choices
+    assert {name: values[0] for name, values in rows.items()} == {
+        name: parameters[name].default for name in rows
+    }
 
 
 def test_sandbox_options_have_python_arguments() -> None:
