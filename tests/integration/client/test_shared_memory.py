@@ -3,17 +3,14 @@
 import asyncio
 import gc
 import os
-import threading
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import aiohttp
 import pytest
 from aioresponses import aioresponses
-from fastapi import Depends, FastAPI
-from httpx import ASGITransport, AsyncClient
 
 from loanasync import (
     Approved,
@@ -318,31 +315,6 @@ async def test_call_of_another_loop_sends_no_second_request(options: dict[str, A
         assert server.requests == 1
 
 
-def test_threads_with_a_client_each_send_one_request(served: Sandbox) -> None:
-    code, payload = fiscal_code(), approval_request()
-    start, decisions = threading.Barrier(8), list[Decision | LoanError]()
-
-    async def approve() -> None:
-        async with LoanClient(
-            served.base_url, shop_id=served.shop_id, auth_token=served.auth_token
-        ) as client:
-            start.wait()
-            decisions.append(await request(client, code, payload=payload))
-
-    async def create() -> None:
-        async with served.client() as client:
-            await client.create_request({"fiscalCode": code})
-
-    asyncio.run(create())
-    threads = [threading.Thread(target=asyncio.run, args=[approve()]) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(each) for each in decisions] == [Approved] * 8
-    assert len(served.journal.calls(operation="approve")) == 1
-
-
 class Shared:
     """Scripted clients that share one memory, in any event loop."""
 
@@ -593,29 +565,3 @@ def test_forked_child_sends_no_approval_for_which_its_parent_awaits_a_slot(
 ) -> None:
     done = run_script(WAITING, ledger, "A-1", order_id)
     assert done.stdout == "AccessDeniedError\nOutcomeUnknownError 2\nTrue True 3\n", done.stderr
-
-
-# A web shop.
-
-
-async def test_double_click_in_fastapi_with_a_client_each_sends_one_request() -> None:
-    async with serving(None) as server:
-
-        async def shop() -> AsyncIterator[LoanClient]:
-            async with server.client(separate=False) as client:
-                yield client
-
-        app = FastAPI()
-
-        @app.post("/buy")
-        async def buy(client: Annotated[LoanClient, Depends(shop)]) -> dict[str, bool]:
-            return {"approved": (await client.approve(FISCAL_CODE, approval_request())).approved}
-
-        async with AsyncClient(transport=ASGITransport(app), base_url="http://shop") as browser:
-            clicks = [asyncio.create_task(browser.post("/buy")) for _ in range(2)]
-            await server.wait_for_requests(1)
-            await turns()
-            server.respond_to_all(APPROVAL)
-            pages = [await click for click in clicks] + [await browser.post("/buy")]
-        assert [page.json() for page in pages] == [{"approved": True}] * 3
-        assert server.requests == 1

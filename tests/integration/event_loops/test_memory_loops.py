@@ -17,7 +17,7 @@ from loanasync import (
     Timeout,
 )
 from loanasync.sandbox import Sandbox
-from loanasync.testing import approved, computed, fiscal_code, refused
+from loanasync.testing import approved, fiscal_code, refused
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, serving
 from support.direct_path import needs_direct_path
@@ -83,35 +83,6 @@ def test_memory_event_loop_that_ends_reads_the_response(outcome: type, *, direct
     _, server, client = left
     assert isinstance(asyncio.run(request(client)), outcome)
     assert server.requests == 1
-
-
-def test_memory_event_loop_closed_in_a_call_leaves_its_request_unknown() -> None:
-    shop = Shop(approved())
-    loop = asyncio.new_event_loop()
-    arrived = asyncio.Event()
-
-    async def never(_: object) -> Any:
-        arrived.set()
-        await asyncio.Event().wait()
-
-    async def begin() -> list[asyncio.Task[Any]]:
-        calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
-        await arrived.wait()
-        await asyncio.sleep(0)
-        return calls
-
-    shop.script._responses.appendleft(computed(never))
-    calls = loop.run_until_complete(begin())
-    left = asyncio.all_tasks(loop)
-    loop.close()
-    blocked = OutcomeUnknownError("approve", "", "unknown", "GeneratorExit")
-    assert asyncio.run(shop.approve()) == blocked
-    assert isinstance(asyncio.run(shop.approve(repeat_unknown=True)), Approved)
-    for task in {*left, *calls}:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        task.get_coro().close()  # as garbage collection does later
-    assert isinstance(asyncio.run(shop.approve()), Approved)
-    assert shop.sent == 2
 
 
 def test_memory_threads_with_a_loop_each_share_one_request(served: Sandbox) -> None:
