@@ -32,15 +32,15 @@ class Visitor:
         self._address = sandbox.base_url
         self._contexts: list[BrowserContext] = []
 
-    def __call__(self, path: str = "/_sandbox/", *, scripts: bool = True) -> Page:
-        context = self._browser.new_context(base_url=self._address, java_script_enabled=scripts)
+    def __call__(self, path: str = "/_sandbox/") -> Page:
+        context = self._browser.new_context(base_url=self._address)
         self._contexts.append(context)
         context.on("request", lambda request: self.requested_urls.append(request.url))
         context.on("console", self._note)
         context.on("weberror", lambda error: self.errors.append(str(error.error)))
         page = context.new_page()
         page.goto(path)
-        if scripts and page.locator("script").count():
+        if page.locator("script").count():
             expect(page.get_by_text("Live", exact=True)).to_be_visible()
         return page
 

@@ -1,4 +1,4 @@
-"""The sandbox's pages in a real browser, with and without JavaScript."""
+"""The sandbox's pages in a real browser. `test_pages` sends the forms without JavaScript."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,6 @@ from support.browser import CHROMIUM, Visitor, luminance, program
 from support.raw_shop import BODY, CODE, TOKEN
 
 MINUTE = 60_000  # milliseconds; enough for slow machines
-both_ways = pytest.mark.parametrize("scripts", [True, False], ids=["live", "without JavaScript"])
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +78,14 @@ def visit(browser: Browser, sandbox: Sandbox) -> Iterator[Visitor]:
     assert visitor.errors == []
 
 
-def after(page: Page, *, scripts: bool) -> None:
-    """Reload the page if it does not update without JavaScript."""
-    if not scripts:
-        page.reload()
-
-
 def journal(page: Page) -> Any:
     return page.locator("#journal tbody tr")
 
 
-@both_ways
-def test_customer_accepts_the_loan(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
+def test_customer_accepts_the_loan(visit: Visitor, shop: Shop) -> None:
     address = shop.approved()
-    inspector = visit(scripts=scripts)
-    page = visit(address, scripts=scripts)
+    inspector = visit()
+    page = visit(address)
     expect(page.get_by_role("heading", name="Your loan application")).to_be_visible()
     expect(page.get_by_text("450.00 euro")).to_be_visible()
     assert "Anna" not in page.content()
@@ -106,21 +98,17 @@ def test_customer_accepts_the_loan(visit: Visitor, shop: Shop, *, scripts: bool)
     page.get_by_role("button", name="Accept the loan").click()
     expect(page.locator("#state")).to_contain_text("Application accepted.")
     expect(page.get_by_role("button")).to_have_count(0)
-    after(inspector, scripts=scripts)
     expect(inspector.get_by_role("link", name="accepted")).to_be_visible()
 
 
-@both_ways
-def test_inspector_shows_a_new_call_with_findings(visit: Visitor, shop: Shop, *, scripts: bool) -> None:
-    page = visit(scripts=scripts)
+def test_inspector_shows_a_new_call_with_findings(visit: Visitor, shop: Shop) -> None:
+    page = visit()
     expect(page.get_by_text("No calls yet.")).to_be_visible()
     shop.approved()
-    after(page, scripts=scripts)
     expect(journal(page)).to_have_count(2)
     expect(page.locator("#requests tbody tr")).to_contain_text("approved")
     expect(page.get_by_text("No misuse of the protocol found.")).to_be_visible()
     assert shop.approve()[0] == 400
-    after(page, scripts=scripts)
     expect(page.locator("#findings")).to_contain_text("post-after-201")
     expect(journal(page)).to_have_count(3)
     assert CODE not in page.content()
