@@ -20,25 +20,28 @@ async def read_two(approvals: Approvals) -> None:
                 break
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_block_left_early_waits_and_keeps_unread_results(*, is_cancelled: bool) -> None:
+@pytest.mark.parametrize("how", ["break", "cancel", "stop"])
+async def test_block_left_early_waits_and_keeps_unread_results(how: str) -> None:
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(100), concurrency=3)
     task = asyncio.create_task(read_two(approvals))
     await let_tasks_run()
-    for number in () if is_cancelled else (0, 1):
-        calls.finish(number)
-    if is_cancelled:
+    if how == "break":
+        calls.finish(0)
+        calls.finish(1)
+    elif how == "cancel":
         task.cancel()
+    else:
+        approvals.stop()
     await let_tasks_run()
     started = calls.started
     assert not task.done(), "other calls are in progress, and are not cancelled"
     calls.finish_all()
-    with pytest.raises(asyncio.CancelledError) if is_cancelled else nullcontext():
+    with pytest.raises(asyncio.CancelledError) if how == "cancel" else nullcontext():
         await task
-    assert calls.started == started < 10, "no row is taken after the break"
+    assert calls.started == started < 10, "no row is taken after that"
     unread = [result async for result in approvals]
-    assert sorted(result.index for result in unread) == [*range(0 if is_cancelled else 2, started)]
+    assert sorted(result.index for result in unread) == [*range(0 if how == "cancel" else 2, started)]
     assert {result.decision for result in unread} == {DECISION}
 
 
@@ -150,18 +153,6 @@ async def test_call_cancelled_before_it_began_is_not_sent() -> None:
     first = await reading
     assert (first.index, first.status, first.outcome, first.sent) == (0, "not_sent", "not_sent", False)
     assert [each.status async for each in approvals] == ["approved"], "a new task takes the next row"
-
-
-async def test_stop_lets_calls_finish() -> None:
-    calls = HeldCalls()
-    approvals = approvals_of(calls.approve, rows(100))
-    reading = asyncio.create_task(anext(approvals))
-    await let_tasks_run()
-    approvals.stop()
-    calls.finish_all()
-    results = sorted([await reading, *[each async for each in approvals]], key=lambda each: each.index)
-    assert [(each.index, each.status) for each in results] == [(number, "approved") for number in range(3)]
-    assert calls.started == 3
 
 
 @pytest.mark.parametrize("rate", [None, 0.001])

@@ -15,8 +15,7 @@ class FailingSync:
     """An iterator that fails after two rows and has more rows after that."""
 
     def __init__(self, error: BaseException) -> None:
-        outcomes: list[Row | BaseException] = [*rows(2), error, *rows(7)]
-        self._outcomes = iter(outcomes)
+        self._outcomes: Iterator[Row | BaseException] = iter([*rows(2), error, *rows(7)])
 
     def __iter__(self) -> Iterator[Row]:
         return self
@@ -86,39 +85,31 @@ async def test_source_error_is_raised_after_all_results(
 
 
 @pytest.mark.parametrize("kind", [*CONTROL_FLOW, KeyboardInterrupt, LookupError])
-async def test_progress_error_is_raised_after_all_results(kind: type[BaseException]) -> None:
-    def progress(_: RowResult) -> None:
-        raise kind("gone")
-
-    read = list[RowResult]()
-    error = await read_all(read, approvals_of(approve_at_once, rows(100), progress=progress))
-    assert isinstance(error, RuntimeError if kind in CONTROL_FLOW else kind)
-    assert str(error) == (f"progress raised {kind.__name__}" if kind in CONTROL_FLOW else "gone")
-    assert [result.index for result in read] == [0]
-
-
-async def test_first_error_of_progress_is_raised() -> None:
+async def test_first_progress_error_is_raised_after_all_results(kind: type[BaseException]) -> None:
     def progress(result: RowResult) -> None:
-        raise LookupError(f"row {result.index}")
+        raise kind(f"row {result.index}")
 
     calls, read = HeldCalls(), list[RowResult]()
-    approvals = approvals_of(calls.approve, rows(3), progress=progress)
+    approvals = approvals_of(calls.approve, rows(100), progress=progress)
     reading = asyncio.create_task(read_all(read, approvals))
     await let_tasks_run()
     for index in (1, 0, 2):
         calls.finish(index)
-    assert (str(await reading), len(read)) == ("row 1", 3)
+    error = await reading
+    assert isinstance(error, RuntimeError if kind in CONTROL_FLOW else kind)
+    assert str(error) == (f"progress raised {kind.__name__}" if kind in CONTROL_FLOW else "row 1")
+    assert [result.index for result in read] == [1, 0, 2]
 
 
-async def test_row_from_a_source_that_ignores_stop_is_not_sent() -> None:
-    async def source() -> AsyncIterator[Row]:
+async def test_stop_sends_no_further_row_of_any_source() -> None:
+    async def ignoring() -> AsyncIterator[Row]:
         for row in rows(9):
             yield row
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
     calls = HeldCalls()
-    approvals = approvals_of(calls.approve, source())
+    approvals = approvals_of(calls.approve, ignoring())
     reading = asyncio.create_task(anext(approvals))
     await let_tasks_run()
     approvals.stop()
@@ -126,16 +117,13 @@ async def test_row_from_a_source_that_ignores_stop_is_not_sent() -> None:
     assert (await reading).index == 0
     assert [result async for result in approvals] == []
     assert calls.started == 1
-
-
-async def test_stop_called_by_the_source_sends_no_further_row() -> None:
     results: list[Approvals] = []
 
-    def source() -> Iterator[Row]:
+    def stopping() -> Iterator[Row]:
         for row in rows(9):
             if row.id == 2:
                 results[0].stop()
             yield row
 
-    results.append(approvals_of(approve_at_once, source()))
+    results.append(approvals_of(approve_at_once, stopping()))
     assert [result.index async for result in results[0]] == [0, 1]
