@@ -120,7 +120,14 @@ class InputRows:
     """
 
     def __init__(
-        self, records: Records, found: Headings, *, required: Sequence[str], euro: bool, check: Check
+        self,
+        records: Records,
+        found: Headings,
+        *,
+        required: Sequence[str],
+        euro: bool,
+        check: Check,
+        members: Sequence[str] = (),
     ) -> None:
         self.name: str = records.name
         self.delimiter: str = records.delimiter
@@ -130,6 +137,7 @@ class InputRows:
         self._required = required
         self._euro = euro
         self._check = check
+        self._members = members  # columns of a creation
         if self.columns is not None:
             fields = {name: found.field_of(name) for name in self.columns if not found.is_ignored(name)}
             records.check_header(fields, "rename the columns")
@@ -188,6 +196,8 @@ class InputRows:
         codes: dict[str, str] = {}
         if not problem:
             self._read_values(members, values, columns, messages)
+            found = {name: _member_problem(members.get(name)) for name in self._members}
+            messages |= {name: message for name, message in found.items() if message}
         request = _request_of(values)
         code: Any = values.get("fiscal_code")  # the check reports None
         order_id = values.get("order_id", "")
@@ -275,6 +285,12 @@ class InputRows:
                 values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
         except CellError as error:
             messages[name] = str(error)
+
+
+def _member_problem(value: object) -> str:
+    """Return why a value cannot be a member of a creation; empty if it can."""
+    is_whole = isinstance(value, dict | list)
+    return "must be text, a number, true or false; write one value" if is_whole else spoiled(value)
 
 
 _UNKNOWN = "unknown {}; give it the name of a field, remove it, or ignore it"

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from loanasync import Dialect, LoanClient
-from loanasync.bulk import InputRows, read
+from loanasync.bulk import InputRows
 from loanasync.bulk.columns import headings
 from loanasync.bulk.problems import input_error
+from loanasync.bulk.records import Records
 
 
 class DialectName(StrEnum):
@@ -25,13 +26,16 @@ def dialect_of(name: DialectName) -> Dialect:
     return Dialect.street_number() if is_street else Dialect.civic_number()
 
 
-def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, Mapping[str, str]]:
+def rows_of(
+    file: str, mapping: str | None, *, encoding: str, **options: Any
+) -> tuple[InputRows, Mapping[str, str]]:
     """Return the rows of a file, and the columns by member of the body of a creation.
 
     Args:
         file: Path of the file; ``-`` is standard input.
         mapping: Path of a mapping file in TOML: ``ignore``, ``columns`` and ``members``.
-        options: Other options of `loanasync.bulk.read`.
+        encoding: Text encoding of the file.
+        options: Other options of `InputRows`.
 
     Raises:
         InputError: The file or the mapping cannot be used.
@@ -42,14 +46,16 @@ def rows_of(file: str, mapping: str | None, **options: Any) -> tuple[InputRows, 
     if not is_valid or "fiscalCode" in members:
         message = "[members] has the columns of other members than fiscalCode, each in quotes"
         raise input_error(str(mapping), message)
-    ignore = tables.pop("ignore", [])
+    columns, ignore, own = tables.get("columns"), tables.get("ignore", []), members.values()
     if isinstance(ignore, list):
-        known = headings(tables.get("columns"), (), str(mapping))
-        ignore = [*ignore, *(each for each in members.values() if known.field_of(each) is None)]
+        known = headings(columns, (), str(mapping))
+        ignore = [*ignore, *(each for each in own if known.field_of(each) is None)]
     # Only its check is used: the address and the credentials are made up.
     client = LoanClient("http://localhost", shop_id="none", auth_token="none")  # noqa: S106  (made up)
-    rows = read(file, **tables, ignore=ignore, check=client.check, **options)
-    missing = [] if rows.columns is None else [each for each in members.values() if each not in rows.columns]
+    records = Records(file, encoding)
+    found = headings(columns, ignore, records.name)
+    rows = InputRows(records, found, **options, check=client.check, members=tuple(own))
+    missing = [] if rows.columns is None else [each for each in own if each not in rows.columns]
     if missing:
         raise input_error(str(mapping), f"[members]: the file has no column {missing[0]!r}")
     return rows, members

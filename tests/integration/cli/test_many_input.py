@@ -31,9 +31,9 @@ def _service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def csv_file(path: Path, rows: list[dict[str, Any]], **renamed: str) -> Path:
-    header = ";".join(renamed.get(name, name) for name in rows[0])
-    lines = [";".join(map(str, row.values())) for row in rows]
-    path.write_text("\n".join([header, *lines, ""]), encoding="utf-8")
+    with path.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.writer(opened, delimiter=";")
+        writer.writerows([[renamed.get(name, name) for name in rows[0]], *(row.values() for row in rows)])
     return path
 
 
@@ -52,44 +52,43 @@ def test_problems_of_one_field_and_message_are_one_line(tmp_path: Path) -> None:
     assert "to list all 7 problems with their rows, add --rejected FILE" in lines
 
 
-def test_spoiled_and_unknown_values_name_line_and_column(tmp_path: Path) -> None:
-    rows = [{**make_row("approved"), "CAP": "00100", "Note": "x"} for _ in range(2)]
-    for row in rows:
-        del row["postal_code"]
-    file = csv_file(tmp_path / "rows.csv", rows)
-    assert (
-        "line 1, column 'Note': unknown column; give it the name of a field, remove it, or ignore it"
-        in check(file)[1]
-    )
-    mapping = tmp_path / "mapping.toml"
-    mapping.write_text('ignore = ["Note"]\n[columns]\ncity = "Posto"\n', encoding="utf-8")
-    rows = [{"Posto": row.pop("city"), **row} for row in rows]
-    rows[1]["mobile_phone"] = "3330000000.0"
-    code, lines = check(csv_file(file, rows), "--mapping", mapping)
-    begin = "1 × mobile_phone, column 'mobile_phone': a spreadsheet or data frame has added decimals"
-    assert (code, lines[0].startswith(begin), lines[0].endswith("(line 3)")) == (2, True, True)
+MEMBERS = "[members] has the columns of other members than fiscalCode, each in quotes"
+PLAIN = "must be text, a number, true or false; write one value"
+IGNORED, TOML = "ignore = ['Note']\n", "mapping.toml: "
+SPOILED = "a spreadsheet has written the error of a formula; correct the formula"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("name", "mapping", "code", "expected"),
     [
-        ("[values]", "unknown values; use [columns], [members] and ignore"),
-        ("members = 1", "[members] has the columns of other members than fiscalCode"),
-        ("[members]\nprivacy = 1", "[members] has the columns of other members than fiscalCode"),
-        ("[members]\nfiscalCode = 'cf'", "[members] has the columns of other members than fiscalCode"),
-        ("ignore = 'x'", "ignore must be a list of names of columns"),
-        ("= 1", "is not valid TOML in UTF-8"),
-        ("\ud8ff", "is not valid TOML in UTF-8"),
-        ("[columns]\nname = 'x'", "columns: unknown field name"),
-        (None, "No such file or directory"),
+        ("csv", "[values]", 2, f"{TOML}unknown values; use [columns], [members] and ignore"),
+        ("csv", "members = 1", 2, f"{TOML}{MEMBERS}"),
+        ("csv", "[members]\nprivacy = 1", 2, f"{TOML}{MEMBERS}"),
+        ("csv", "[members]\nfiscalCode = 'cf'", 2, f"{TOML}{MEMBERS}"),
+        ("csv", f"{IGNORED}[members]\nprivacy = 'Consneso'", 2, f"{TOML}[members]: the file has no column "),
+        ("csv", "ignore = 'x'", 2, "ignore must be a list of names of columns"),
+        ("csv", "= 1", 2, f"{TOML}is not valid TOML in UTF-8"),
+        ("csv", "\ud8ff", 2, f"{TOML}is not valid TOML in UTF-8"),
+        ("csv", "[columns]\nname = 'x'", 2, f"{TOML}columns: unknown field name"),
+        ("csv", None, 2, f"{TOML}No such file or directory"),
+        ("csv", "", 2, "line 1, column 'Note': unknown column; give it the name of a field, remove it, or"),
+        ("csv", IGNORED, 0, ""),
+        ("csv", f"{IGNORED}[members]\nmail = 'email'", 0, ""),
+        ("csv", "[members]\nprivacy = 'Note'", 2, f"1 × Note: {SPOILED} (line 3)"),
+        ("json", "[members]\nprivacy = 'Note'", 2, f"1 × Note: {PLAIN} (line 2)"),
+        ("csv", "[columns]\niban = 'Note'", 2, f"1 × iban, column 'Note': {SPOILED} (line 3)"),
     ],
-)
-def test_wrong_mapping_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
-    file, mapping = write(tmp_path / "rows.jsonl", [make_row("")]), tmp_path / "mapping.toml"
-    if text is not None:
-        mapping.write_bytes(text.encode(errors="surrogatepass"))
-    code, lines = check(file, "--mapping", mapping)
-    assert (code, any(expected in line for line in lines)) == (2, True), lines
+)  # fmt: skip
+def test_mapping_of_columns_is_used_or_refused(
+    tmp_path: Path, name: str, mapping: str | None, code: int, expected: str
+) -> None:
+    rows = [{**make_row("approved"), "Note": each} for each in (True, "#N/A" if name == "csv" else {"a": 1})]
+    file, toml = (csv_file if name == "csv" else write)(tmp_path / "rows", rows), tmp_path / "mapping.toml"
+    if mapping is not None:
+        toml.write_bytes(mapping.encode(errors="surrogatepass"))
+    found, lines = check(file, "--mapping", toml)
+    messages = [line.removeprefix(f"{tmp_path}/") for line in lines]
+    assert (found, any(each.startswith(expected) for each in messages)) == (code, True), lines
 
 
 @pytest.mark.parametrize(
@@ -120,6 +119,7 @@ def test_rejected_rows_are_written_without_sending(
     done = run(served, "approve-many", file, "--rejected", again, *out)
     code = 1 if "--skip-invalid" in options else 2
     assert (done.returncode, served.journal.calls(operation="approve")) == (code, [])
+    assert {each.name for each in tmp_path.iterdir()} == {name, "again"}
     assert again.stat().st_mode & 0o077 == 0
     text = again.read_text(encoding="utf-8-sig")
     assert text.count("postal_code: must be five digits") == 5
@@ -133,30 +133,20 @@ def test_rejected_rows_are_written_without_sending(
 
 
 def test_rejected_rows_are_corrected_and_sent_and_have_no_copies(tmp_path: Path, served: Sandbox) -> None:
-    rows = [
-        make_row("approved"),
-        make_row("approved", amount=1, city='Forlì "alto"; centro'),
-        make_row("invalid.city"),
-    ]
+    wrong = make_row("approved", amount=1, city='Forlì "alto"; centro')
+    rows = [make_row("approved"), wrong, make_row("invalid.city")]
     create(served, rows)
-    file, dead, out = (tmp_path / name for name in ("rows.csv", "dead.csv", "out.jsonl"))
-    with file.open("w", encoding="utf-8", newline="") as opened:
-        writer = csv.DictWriter(opened, rows[0], delimiter=";")
-        writer.writeheader()
-        writer.writerows(rows)
+    dead, out = tmp_path / "dead.csv", tmp_path / "out.jsonl"
+    file = csv_file(tmp_path / "rows.csv", rows)
     for _ in range(2):
         done = run(served, "approve-many", file, "-o", out, "--skip-invalid", "--rejected", dead)
         assert (done.returncode, len(read(out))) == (1, 3)
     letters = dead.read_text(encoding="utf-8-sig")
     found = [*csv.DictReader(letters.splitlines(), delimiter=";")]
-    reasons = [row.pop("loanasync_reason").partition(":")[0] for row in found]
-    assert (reasons, found[0]) == (
-        ["amount", "RejectedError"],
-        {name: str(value) for name, value in rows[1].items()},
-    )
-    dead.write_text(
-        letters.replace(";1;", ";45000;").replace("+invalid.city", "+approved"), encoding="utf-8-sig"
-    )
+    assert [row.pop("loanasync_reason").partition(":")[0] for row in found] == ["amount", "RejectedError"]
+    assert found[0] == {name: str(value) for name, value in wrong.items()}
+    corrected = letters.replace(";1;", ";45000;").replace("+invalid.city", "+approved")
+    dead.write_text(corrected, encoding="utf-8-sig")
     assert run(served, "approve-many", dead, "-o", tmp_path / "corrected.jsonl").returncode == 0
     assert {each.name for each in tmp_path.glob("dead*")} == {"dead.csv"}
     assert "Forlì" in str([call.request for call in served.journal.calls(operation="approve")])
@@ -168,11 +158,8 @@ def test_rows_that_cannot_be_parsed_keep_their_text(tmp_path: Path, served: Sand
     code, output = bulk.run("--skip-invalid", "--rejected", dead)
     assert (code, "1 × incomplete: the file ends in the middle of this row (line 3)" in output) == (1, True)
     assert [row["row"] for row in read(dead)] == ["[1]", '{"fiscal_code": "T']
-    assert [json.loads(line)["line"] for line in bulk.out.read_text(encoding="utf-8").splitlines()] == [
-        1,
-        2,
-        3,
-    ]
+    lines = bulk.out.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["line"] for line in lines] == [1, 2, 3]
 
 
 def test_recognised_names_are_on_the_bulk_page() -> None:
@@ -181,19 +168,6 @@ def test_recognised_names_are_on_the_bulk_page() -> None:
     for field, names in NAMES.items():
         (row,) = [line for line in rows if line.startswith(f"| `{field}` |")]
         assert [name for name in names if name not in row] == []
-
-
-def test_member_may_be_a_field_of_the_row(tmp_path: Path) -> None:
-    file, mapping = csv_file(tmp_path / "rows.csv", [make_row("approved")]), tmp_path / "mapping.toml"
-    mapping.write_text('[members]\nmail = "email"\n', encoding="utf-8")
-    assert check(file, "--mapping", mapping)[0] == 0
-
-
-def test_member_of_a_column_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
-    file, mapping = csv_file(tmp_path / "rows.csv", [make_row("approved")]), tmp_path / "mapping.toml"
-    mapping.write_text('[members]\nprivacy = "Consneso"\n', encoding="utf-8")
-    code, [message] = check(file, "--mapping", mapping)
-    assert (code, message) == (2, f"{mapping}: [members]: the file has no column 'Consneso'")
 
 
 def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:
