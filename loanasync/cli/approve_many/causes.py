@@ -7,6 +7,7 @@ from attrs import define, field
 from loanasync.cli.console import counted, listed_lines, print_message
 
 _EXAMPLES = 3  # rows that are kept of each cause
+_KEPT = 1_000  # causes whose text is kept; messages of further ones are only counted
 _MOST = 20  # causes that are printed; one row can have a problem in each field
 # Numbers, dates, ids and keys: everything that contains a digit. A match begins at the start of a word, so
 # that a long word without a digit is searched only once.
@@ -43,7 +44,8 @@ class Causes:
         """Count a message of a row."""
         parts = _VARYING.split(message)
         key = (kind, *parts[::2])  # every other part is a number or an id
-        self._causes.setdefault(key, _Cause(kind, parts)).add(parts, row)
+        if key in self._causes or len(self._causes) < _KEPT:
+            self._causes.setdefault(key, _Cause(kind, parts)).add(parts, row)
         self.count += 1
 
     def print(self) -> bool:
@@ -51,6 +53,6 @@ class Causes:
         causes = sorted(self._causes.values(), key=lambda cause: -cause.count)
         for cause in causes[:_MOST]:
             print_message(str(cause))
-        if left := sum(cause.count for cause in causes[_MOST:]):
+        if left := self.count - sum(cause.count for cause in causes[:_MOST]):
             print_message(f"and {counted(left, 'other')}")
         return not left and all(cause.count == len(cause.rows) for cause in causes)

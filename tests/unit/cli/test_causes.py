@@ -32,12 +32,14 @@ def test_most_frequent_causes_are_printed_and_the_others_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     causes = Causes()
-    for row in range(1, 31):
+    for row in range(1, 2_001):
         causes.add("", "x" * row, row)
-    causes.add("", "x" * 30, 31)
-    first, *_, last = printed(capsys, causes)
-    assert first == f"2 × {'x' * 30} (lines 30 and 31)"
-    assert (last, causes.count) == ("and 10 others", 31)
+    for row in (900, 1_900):  # of the second one, no text is kept
+        causes.add("", "x" * row, 3_000)
+    first, *others, last = printed(capsys, causes)
+    assert first == f"2 × {'x' * 900} (lines 900 and 3,000)"
+    assert (len(others), last, causes.count) == (19, "and 1,981 others", 2_002)
+    assert len(causes._causes) == 1_000
 
 
 def test_long_word_without_a_number_is_searched_only_once() -> None:

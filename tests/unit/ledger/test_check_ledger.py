@@ -110,5 +110,6 @@ def test_open_ledger_hides_the_password_of_a_wrong_address() -> None:
         if re.search("loanasync.ledger", traceback.tb_frame.f_code.co_filename):
             ours += str(traceback.tb_frame.f_locals)
         traceback = traceback.tb_next
+    assert "name" in ours, "a frame of the package was found"
     assert "secret" not in ours + str(caught.value)
     assert caught.value.__context__ is None
