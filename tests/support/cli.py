@@ -71,6 +71,11 @@ def table(output: str) -> dict[str, tuple[int, int, str]]:
     }
 
 
+def planned(output: str) -> dict[str, int]:
+    """Return the rows of each status in a printed plan."""
+    return {name: number for name, (number, *_) in table(output).items()}
+
+
 @contextmanager
 def small_files(most: int) -> Iterator[None]:
     """Limit the size of each file that this process writes."""

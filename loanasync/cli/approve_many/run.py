@@ -327,7 +327,8 @@ class _Loop:
 
     async def _look_up_others(self, client: BulkClient) -> None:
         """Add the rows that were not sent, with what the ledger knows of them."""
-        reason = f"not sent: {self.stopped or 'interrupted'}; run the same command to continue"
+        stopped = self.stopped or "another run was requesting this row, and did not send it"
+        reason = f"not sent: {stopped}; run the same command to continue"
         others = (each for each in enumerate(self.rows) if each[0] not in self.lines)
         for numbered in _batches(others):
             known = await asyncio.gather(*(_look_up(client, *each) for each in numbered))

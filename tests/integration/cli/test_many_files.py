@@ -117,23 +117,15 @@ def test_run_that_cannot_write_a_file_sends_nothing_and_leaves_no_file(
     assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
-def test_run_with_invalid_rows_sends_nothing_and_leaves_no_file(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "approved", make_row("approved", amount=1))
-    assert (bulk.run()[0], bulk.calls, [*tmp_path.iterdir()]) == (2, 0, [bulk.file])
-
-
 @full
-@pytest.mark.parametrize("option", ["--rejected", "-o"])
-def test_write_failure_is_reported_and_keeps_the_ledger(tmp_path: Path, served: Sandbox, option: str) -> None:
-    bulk = Bulk(tmp_path, served, "invalid.city" if option == "--rejected" else "approved")
-    code, output = bulk.run(option, "/dev/full")
-    message = {
-        "--rejected": "/dev/full could not be written (No space left on device); the results are not",
-        "-o": "/dev/full cannot be written (No space left on device), and is unchanged. The ledger has the",
-    }[option]
-    assert (code, message in output) == (1, True)
-    if option == "-o":
-        assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"], 1)
+def test_write_failure_is_reported_and_keeps_the_ledger(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", "invalid.city")
+    code, output = bulk.run("--rejected", "/dev/full")
+    message = "/dev/full could not be written (No space left on device); the results are not"
+    assert (code, message in output, bulk.statuses) == (1, True, ["approved", "rejected"])
+    code, output = bulk.run(out="/dev/full")
+    message = "/dev/full cannot be written (No space left on device), and is unchanged. The ledger has the"
+    assert (code, message in output, bulk.requests.count(bulk.codes[0])) == (1, True, 1)
 
 
 @posix
@@ -153,29 +145,20 @@ def test_results_through_a_link_are_in_its_target(tmp_path: Path, served: Sandbo
     assert target.stat().st_mode & 0o777 == 0o640, "as its user has chosen"
 
 
-@pytest.mark.parametrize(
-    ("draft", "remains"),
-    [
-        pytest.param("out.abcd_123.part", False, id="own"),
-        pytest.param("out.jsonl.abcd_123.part", True, id="of-another-run"),
-        pytest.param("out.orders.part", True, id="file-of-the-user"),
-        pytest.param("day [1].abcd_123.part", False, id="pattern-in-name"),
-    ],
-)
 def test_run_removes_only_drafts_of_its_own_results(
-    tmp_path: Path, served: Sandbox, draft: str, *, remains: bool
-) -> None:
-    bulk, file = Bulk(tmp_path, served, "approved"), tmp_path / draft
-    file.touch()
-    out = tmp_path / ("day [1]" if "[" in draft else "out")
-    assert (bulk.run(out=out)[0], file.exists()) == (0, remains)
-
-
-def test_results_that_cannot_be_written_are_the_earlier_ones(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bulk = Bulk(tmp_path, served, "approved", "refused")
-    assert bulk.run()[0] == 0
+    own, pattern, other, orders = (
+        tmp_path / f"{name}.part"
+        for name in ("out.abcd_123", "day [1].abcd_123", "out.jsonl.abcd_123", "out.orders")
+    )
+    for each in (own, pattern, other, orders):
+        each.touch()
+    for name in ("out", "day [1]"):
+        assert bulk.run(out=tmp_path / name)[0] == 0
+    assert {*tmp_path.glob("*.part")} == {other, orders}, "of another run, and of the user"
+    assert (bulk.run()[0], [*tmp_path.glob("*.part")]) == (0, [orders])
     before = bulk.out.read_bytes()
 
     def fail(target: Path, content: Iterable[bytes]) -> None:
@@ -188,8 +171,7 @@ def test_results_that_cannot_be_written_are_the_earlier_ones(
     monkeypatch.setattr("loanasync.cli.files._replace", fail)
     with pytest.raises(ZeroDivisionError):
         bulk.run()
-    assert bulk.out.read_bytes() == before
-    assert not [*tmp_path.glob("*.part")]
+    assert (bulk.out.read_bytes(), [*tmp_path.glob("*.part")]) == (before, [orders])
 
 
 @full

@@ -15,72 +15,62 @@ import pytest
 from loanasync import LedgerUnavailableError, LoanClient
 from loanasync.ledger import Settlement, State
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk, create, environment, make_row, read, run, start, table, wait_for, write
+from support.cli import Bulk, create, environment, make_row, planned, read, run, start, table, wait_for, write
 from support.ledger_file import change, create_at, listed, run_ledger
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
-def test_other_results_and_another_file_ask_nobody_again(tmp_path: Path, served: Sandbox) -> None:
+def test_other_results_file_machine_or_service_ask_nobody_again(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bulk = Bulk(tmp_path, served, "approved", "refused", "resetafter")
     assert bulk.run()[0] == 3
-    first = [{**line, "at": "", "sent": False} for line in read(bulk.out)]
+    kept = ("line", "status", "fiscal_code", "redirect_url", "amount_cents", "entry")
+    first = [[line[name] for name in kept] for line in read(bulk.out)]
     for out in (bulk.out, tmp_path / "again.jsonl"):
         code, output = bulk.run(out=out)
         assert (code, table(output)["approved"][:2], bulk.calls) == (3, (1, 0), 3)
-        kept = ("line", "status", "fiscal_code", "redirect_url", "amount_cents", "entry")
-        assert [[line[name] for name in kept] for line in read(out)] == [
-            [line[name] for name in kept] for line in first
-        ]
+        assert [[line[name] for name in kept] for line in read(out)] == first
     other = write(tmp_path / "other.jsonl", [make_row("approved"), *reversed(bulk.rows)])
     create(served, read(other)[:1])
     assert run(served, "approve-many", other, "-o", tmp_path / "other.out").returncode == 3
     assert [line["status"] for line in read(tmp_path / "other.out")] == [
         "approved", "unknown", "refused", "approved"
     ]  # fmt: skip
-    assert bulk.calls == 4
+    [entry] = [line["entry"] for line in read(bulk.out) if line["status"] == "unknown"]
+    resolved = run_ledger("resolve", bulk.ledger, entry, "--as", "approved", "--note", "ticket 1")
+    assert resolved.exit_code == 0
+    # The folder of state is moved with the results, for example to another machine.
+    shutil.move(tmp_path / "loanasync", tmp_path / "moved" / "loanasync")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "moved"))
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved", "refused", "approved"], 4)
+    with Sandbox.in_thread() as service:  # which has a ledger of its own
+        create(service, bulk.rows)
+        assert run(service, "approve-many", bulk.file, "-o", tmp_path / "service").returncode == 3
+        assert len(service.journal.calls(operation="approve")) == 3
 
 
-def test_row_decided_with_other_data_fails_with_that_reason(tmp_path: Path, served: Sandbox) -> None:
-    bulk, rejected = Bulk(tmp_path, served, "approved", "refused"), tmp_path / "rejected.jsonl"
-    assert bulk.run()[0] == 0
+def test_changed_and_repeated_rows_take_no_decision_of_another(tmp_path: Path, served: Sandbox) -> None:
+    wrong, rejected = make_row("approved", amount=1), tmp_path / "rejected.jsonl"
+    bulk = Bulk(tmp_path, served, "approved", wrong, "refused")
+    for row, expected in ((wrong, "rejected"), ({**wrong, "amount": 45_000}, "approved")):
+        write(bulk.file, [bulk.rows[0], row, bulk.rows[2], {**row, "amount": 45_000}])
+        assert bulk.run("--skip-invalid")[0] == 1
+        assert bulk.statuses == ["approved", expected, "refused", "rejected"]
+        assert "duplicate of line 2" in read(bulk.out)[3]["message"], "also after the correction"
     write(bulk.file, [{**row, "amount": 60_000} for row in bulk.rows])
     code, output = bulk.run("--rejected", rejected)
-    assert (code, bulk.calls, table(output)["failed"]) == (1, 2, (2, 0, "1,200.00"))
+    assert (code, bulk.calls, table(output)["failed"]) == (1, 3, (3, 0, "1,800.00"))
     assert [(line["status"], line["error"]) for line in read(bulk.out)] == [
         ("failed", "PayloadMismatchError")
-    ] * 2
-    assert len(read(rejected)) == 2
-    assert "other data" in read(rejected)[0]["loanasync_reason"]
-    write(bulk.file, bulk.rows)
-    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved", "refused"], 2)
-
-
-def test_corrected_row_is_sent_and_takes_no_decision_of_another(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "approved", make_row("approved", amount=1), "approved")
-    assert bulk.run("--skip-invalid")[0] == 1
-    assert bulk.statuses == ["approved", "rejected", "approved"]
-    rows = [
-        make_row("approved"),
-        {**bulk.rows[1], "amount": 45_000},
-        bulk.rows[2],
-    ]  # another customer on line 1
+    ] * 3
+    assert ["other data" in row["loanasync_reason"] for row in read(rejected)] == [True] * 3
+    rows = [make_row("approved"), {**wrong, "amount": 45_000}, bulk.rows[2]]  # another customer on line 1
     create(served, rows[:1])
     write(bulk.file, rows)
-    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"] * 3, 4)
+    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved", "approved", "refused"], 4)
     assert [line["fiscal_code"] for line in read(bulk.out)] == [row["fiscal_code"] for row in rows]
-
-
-def test_second_row_of_an_order_is_a_duplicate_also_after_a_correction(
-    tmp_path: Path, served: Sandbox
-) -> None:
-    row = make_row("approved")
-    bulk = Bulk(tmp_path, served, {**row, "amount": 1}, row)
-    for code, expected in ((1, "rejected"), (1, "approved")):
-        assert bulk.run("--skip-invalid")[0] == code
-        assert bulk.statuses == [expected, "rejected"]
-        assert "duplicate of line 1" in read(bulk.out)[1]["message"]
-        write(bulk.file, [row, row])
 
 
 def test_each_row_needs_its_order_unless_customers_have_one_approval(tmp_path: Path, served: Sandbox) -> None:
@@ -126,15 +116,6 @@ def test_results_of_another_ledger_are_refused(
     assert bulk.calls == 1
 
 
-def test_default_ledger_is_that_of_the_service_and_the_shop(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "approved")
-    assert bulk.run()[0] == 0
-    with Sandbox.in_thread() as other:
-        create(other, bulk.rows)
-        assert run(other, "approve-many", bulk.file, "-o", tmp_path / "other.jsonl").returncode == 0
-    assert len([*(tmp_path / "loanasync" / "ledgers").glob("*.db")]) == 2
-
-
 def test_run_without_a_usable_state_folder_says_pass_ledger(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +141,7 @@ def test_killed_run_is_continued_and_its_rows_in_flight_are_looked_up(
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert not bulk.out.exists()
     _, output = bulk.run("--dry-run")
-    assert {name: number for name, (number, *_) in table(output).items()} == {
+    assert planned(output) == {
         "new": 1, "decided": 6, "in flight": 2, "total": 9
     }  # fmt: skip
     # Their leases expire while the next run waits.
@@ -186,8 +167,7 @@ def test_orders_of_one_customer_are_requested_one_after_the_other(tmp_path: Path
         code, output = bulk.run()
         assert (code, sorted(bulk.statuses), len(bulk.requests)) == (1, ["approved", "failed", "failed"], 3)
         assert "in another run" not in output
-    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
-    assert planned == {"decided": 1, "decided for another order": 2, "total": 3}
+    assert planned(bulk.run("--dry-run")[1]) == {"decided": 1, "decided for another order": 2, "total": 3}
     # Beside an order in progress, "already evaluated" would have to be resolved.
     assert [entry["note"] for entry in listed(bulk.ledger) if entry["state"] == "lost"] == [
         "evaluated for another order"
@@ -199,8 +179,7 @@ def test_plan_and_run_agree_on_an_order_behind_an_open_one(tmp_path: Path, serve
     bulk = Bulk(tmp_path, served, row)
     assert bulk.run()[0] == 3
     write(bulk.file, [row, {**row, "order_id": "second"}])
-    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
-    assert planned == {"unknown": 2, "total": 2}
+    assert planned(bulk.run("--dry-run")[1]) == {"unknown": 2, "total": 2}
     assert (bulk.run()[0], bulk.statuses, bulk.calls) == (3, ["unknown", "unknown"], 1)
     write(bulk.file, [{**row, "amount": 50_000}])
     assert [*table(bulk.run("--dry-run")[1])] == ["unknown", "total"]
@@ -212,8 +191,7 @@ def test_order_of_an_erased_customer_is_failed_and_needs_no_answer(tmp_path: Pat
     assert bulk.run()[0] == 0
     done = run(served, "ledger", "--ledger", bulk.ledger, "forget", stdin=f"{bulk.rows[0]['fiscal_code']}\n")
     assert done.returncode == 0, done.stderr
-    planned = {name: number for name, (number, *_) in table(bulk.run("--dry-run")[1]).items()}
-    assert planned == {"erased": 1, "total": 1}
+    assert planned(bulk.run("--dry-run")[1]) == {"erased": 1, "total": 1}
     code, output = bulk.run()
     assert (code, bulk.statuses, bulk.calls) == (1, ["failed"], 1)
     assert "the data of this customer were erased" in output
@@ -379,26 +357,6 @@ def test_two_runs_with_other_results_ask_each_customer_once(tmp_path: Path, serv
     assert bulk.calls == 60
     for each in (bulk.out, out):
         assert [line["status"] for line in read(each)] == ["approved"] * 60
-
-
-def test_copied_results_and_ledger_continue_elsewhere(
-    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of state is moved with the results, for example to another machine."""
-    bulk = Bulk(tmp_path, served, "approved")
-    assert bulk.run()[0] == 0
-    shutil.move(tmp_path / "loanasync", tmp_path / "moved" / "loanasync")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "moved"))
-    assert (bulk.run()[0], bulk.calls) == (0, 1)
-
-
-def test_resolution_of_a_person_is_in_the_next_results(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "resetafter")
-    assert bulk.run()[0] == 3
-    [entry] = listed(bulk.ledger)
-    resolved = run_ledger("resolve", bulk.ledger, entry["key"], "--as", "approved", "--note", "ticket 1")
-    assert resolved.exit_code == 0
-    assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved"], 1)
 
 
 @pytest.mark.parametrize("operation", ["claim", "settle"])

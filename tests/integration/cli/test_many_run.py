@@ -6,13 +6,15 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from loanasync import InFlightError, LoanClient
 from loanasync.cli.approve_many.results import COLUMNS
 from loanasync.sandbox import Sandbox
-from support.cli import Bulk, create, make_row, read, run, statuses, table, write
+from support.cli import Bulk, create, make_row, planned, read, run, statuses, table, write
 
 
 @pytest.mark.parametrize(
@@ -84,21 +86,35 @@ def test_results_have_a_line_with_all_members_for_each_row(tmp_path: Path, serve
     assert str(lines_of(bulk.out)[0]["sent"]).lower() == "false"
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", ","])
-def test_csv_results_have_the_delimiter_of_the_rows(tmp_path: Path, served: Sandbox, delimiter: str) -> None:
-    bulk = Bulk(tmp_path, served, "approved", out="out.csv")
-    cells = [map(str, part) for part in (bulk.rows[0], bulk.rows[0].values())]
-    bulk.file.write_text("".join(f"{delimiter.join(line)}\n" for line in cells), encoding="utf-8")
-    assert bulk.run()[0] == 0
-    assert [line["status"] for line in lines_of(bulk.out, delimiter)] == ["approved"]
+def test_options_of_a_run_are_in_its_requests_and_its_first_line(tmp_path: Path, served: Sandbox) -> None:
+    rows = [make_row(tag, order_token="o") for tag in ("approved", "invalid.city", "refused")]
+    bulk = Bulk(tmp_path, served, *rows, out="out.csv")
+    for delimiter in (";", "\t", ","):
+        cells = [map(str, part) for part in (rows[0], *(row.values() for row in rows))]
+        bulk.file.write_text("".join(f"{delimiter.join(line)}\n" for line in cells), encoding="utf-8")
+        output = bulk.run("--dialect", "civic_number")[1]
+        found = [line["status"] for line in lines_of(bulk.out, delimiter)]
+        assert found == ["approved", "rejected", "refused"]
+        if delimiter == ";":
+            first, second, third, *_ = output.splitlines()
+    request = served.journal.calls(operation="approve")[0].request
+    assert request is not None
+    assert {"civicNumber", "streetNumber"} & {*request} == {"civicNumber"}
+    begin = f"requesting 3 rows of {bulk.file}: 1,350.00 euro, "
+    assert first == f"{begin}64 calls at a time; ledger: {bulk.ledger} (new)"
+    assert second.startswith("3 of 3 rows: 1 approved, 1 refused, 1 rejected; ")
+    assert third.split() == ["results", "rows", "sent", "now", "euro"]
+    again = bulk.run("--concurrency", "1", "--rate", "50", "--dialect", "civic_number")[1].splitlines()[0]
+    assert again == f"{begin}1 call at a time, at most 50 per second; ledger: {bulk.ledger}"
+    assert not {"\x1b", "\r"} & {*again}
 
 
-def test_requests_have_the_names_of_the_dialect(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, make_row("approved", order_token="o"))
-    assert bulk.run("--dialect", "civic_number")[0] == 0
-    [call] = served.journal.calls(operation="approve")
-    assert call.request is not None
-    assert {"civicNumber", "streetNumber"} & {*call.request} == {"civicNumber"}
+def test_progress_is_updated_while_no_result_arrives(
+    tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loanasync.cli.approve_many.report._LINE_INTERVAL", 0.2)
+    output = Bulk(tmp_path, served, "slow1000").run()[1].splitlines()
+    assert "0 of 1 row: 0 approved, 0 refused; 0.0 rows/s" in output[1:3]
 
 
 def test_rows_without_a_decision_are_grouped_by_cause(
@@ -109,9 +125,10 @@ def test_rows_without_a_decision_are_grouped_by_cause(
     code, output = bulk.run("--concurrency", "1")
     assert code == 1
     assert re.search(r"2 × failed: AccessDeniedError: .* \(lines 2 and 4\)\n", output)
-    for name, line in (("unknown: ConnectionLostError", 3), ("rejected: RejectedError", 5)):
+    for name, line in (
+        ("unknown: ConnectionLostError", 3), ("rejected: RejectedError", 5), ("failed: UserNotFoundError", 6)
+    ):  # fmt: skip
         assert re.search(rf"1 × {name}: .* \(line {line}\)\n", output)
-    assert re.search(r"1 × failed: UserNotFoundError: .* \(line 6\)\n", output)
     advice = f"ask the service, then run: loanasync ledger --ledger {bulk.ledger} resolve KEY."
     assert f"1 outcome is unknown: {advice}" in output
     assert not [row for row in bulk.rows if row["fiscal_code"] in output or row["email"] in output]
@@ -141,7 +158,7 @@ def test_dry_run_reads_the_ledger_and_writes_nothing(tmp_path: Path, served: San
     write(bulk.file, rows)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     code, output = bulk.run("--dry-run", "--skip-invalid")
-    assert {name: number for name, (number, *_) in table(output).items()} == {
+    assert planned(output) == {
         "new": 1, "decided": 1, "decided with other data": 1, "unknown": 1, "wrong": 2, "total": 6
     }  # fmt: skip
     assert (code, bulk.calls, f"ledger: {bulk.ledger}" in output) == (1, 3, True)
@@ -159,48 +176,42 @@ def test_rows_in_sequence_without_a_decision_stop_the_run(tmp_path: Path, served
     bulk = Bulk(tmp_path, served, "approved", *tags)
     code, output = bulk.run()
     assert (code, 20 < len(bulk.requests) <= 30) == (1, True)
-    assert "stopped after 20 rows without a decision, the last with " in output
-    assert "; run the same command to continue" in output
+    [reason] = re.findall("stopped after 20 rows without a decision, the last with [A-Za-z]+", output)
+    assert f"{reason}; run the same command to continue" in output
     assert (len(bulk.statuses), bulk.statuses.count("not_sent") > 50) == (91, True)
     assert [line["line"] for line in read(bulk.out)] == [*range(1, 92)]
     assert {line["message"] for line in read(bulk.out) if line["status"] == "not_sent"} == {
-        f"not sent: {found[0]}; run the same command to continue"
-        for found in [re.findall("stopped after 20 rows without a decision, the last with [A-Za-z]+", output)]
+        f"not sent: {reason}; run the same command to continue"
     }
     assert "stopped" not in bulk.run("--stop-after", "0")[1]
     assert "not_sent" not in bulk.statuses
 
 
-@pytest.mark.parametrize("tags", [(), ("approved",)], ids=["first", "later"])
-def test_refused_shop_stops_the_run_and_says_check_the_token(
-    tmp_path: Path, served: Sandbox, tags: tuple[str, ...]
-) -> None:
-    bulk = Bulk(tmp_path, served, *tags, *["forbidden"] * 20)
-    code, output = bulk.run("--concurrency", "1")
-    refused = 5 if tags else 1
-    assert "the service refuses this shop: check the token, LOANASYNC_AUTH_TOKEN, and the shop" in output
-    assert (code, bulk.calls, bulk.statuses.count("failed")) == (1, len(tags) + refused, refused)
-    assert bulk.statuses[-1] == "not_sent"
-
-
-def test_run_begins_and_ends_with_a_line(tmp_path: Path, served: Sandbox) -> None:
-    bulk = Bulk(tmp_path, served, "approved", "invalid.city", "refused")
-    first, second, *others = bulk.run()[1].splitlines()
-    begin = f"requesting 3 rows of {bulk.file}: 1,350.00 euro, "
-    assert first == f"{begin}64 calls at a time; ledger: {bulk.ledger} (new)"
-    assert second.startswith("3 of 3 rows: 1 approved, 1 refused, 1 rejected; ")
-    assert others[0].split() == ["results", "rows", "sent", "now", "euro"]
-    again = bulk.run("--concurrency", "1", "--rate", "50")[1].splitlines()[0]
-    assert again == f"{begin}1 call at a time, at most 50 per second; ledger: {bulk.ledger}"
-    assert not {"\x1b", "\r"} & {*again}
-
-
-def test_progress_is_updated_while_no_result_arrives(
+def test_row_that_another_run_released_is_not_called_interrupted(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loanasync.cli.approve_many.report._LINE_INTERVAL", 0.2)
-    output = Bulk(tmp_path, served, "slow1000").run()[1].splitlines()
-    assert "0 of 1 row: 0 approved, 0 refused; 0.0 rows/s" in output[1:3]
+    async def in_flight(*_: object, **__: object) -> None:
+        raise InFlightError("approve", "c0ffee")
+
+    late = iter(range(0, 10_000, 1_000))
+    monkeypatch.setattr("loanasync.cli.approve_many.run.time", SimpleNamespace(monotonic=lambda: next(late)))
+    bulk = Bulk(tmp_path, served, "approved")
+    with monkeypatch.context() as patched:
+        patched.setattr(LoanClient, "_approve_row", in_flight)
+        assert bulk.run()[0] == 1
+    reason = "another run was requesting this row, and did not send it"
+    assert [line["message"] for line in read(bulk.out)] == [
+        f"not sent: {reason}; run the same command to continue"
+    ]
+    assert (bulk.run()[0], bulk.statuses) == (0, ["approved"])
+
+
+def test_refused_shop_stops_the_run_and_says_check_the_token(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved", *["forbidden"] * 20)
+    code, output = bulk.run("--concurrency", "1")
+    assert "the service refuses this shop: check the token, LOANASYNC_AUTH_TOKEN, and the shop" in output
+    assert (code, bulk.calls) == (1, 6)
+    assert bulk.statuses == ["approved", *["failed"] * 5, *["not_sent"] * 15]
 
 
 def test_truncated_approval_is_decided_without_redirect(tmp_path: Path, served: Sandbox) -> None:
