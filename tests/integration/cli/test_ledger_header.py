@@ -1,15 +1,12 @@
 """Commands that create a ledger or change its header, and those that refuse a ledger that does not fit."""
 
 import asyncio
-import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
-from cryptography.fernet import Fernet
+from cryptography.fernet import Fernet, MultiFernet
 
 from loanasync import LedgerMismatchError
 from loanasync.ledger import LedgerPolicy, State
@@ -22,7 +19,8 @@ from support.ledger_file import change, create_at, key, listed, name_on, put, ru
 
 SERVICE = "https://loans.example.com"
 NEW_KEY = "the new key of the shop"
-CIPHER = Fernet(Fernet.generate_key())
+OLD, NEW, CIPHER = (Fernet(Fernet.generate_key()) for _ in range(3))
+BOTH = MultiFernet([NEW, OLD])
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +82,13 @@ def test_create_makes_an_empty_ledger_once(name: str, use: Callable[[str], None]
     assert (create(name), header_of(name)) == (again, header)
 
 
+def test_secrets_of_a_ledger_are_not_printed(name: str) -> None:
+    create_at(name)
+    secret = KEY.decode() if "://" in name else header_of(name).secrets[0]
+    assert [each for each in ("ls", "sweep", "rotate-key") if secret in run_ledger(each, name).output] == []
+    assert "://" in name or Path(name).stat().st_mode & 0o077 == 0
+
+
 def test_create_without_a_key_makes_one(name: str, use: Callable[[str, str], None]) -> None:
     code, printed, message = create(name)
     assert (code, message) == (0, "created\n")
@@ -113,9 +118,14 @@ def test_create_without_a_service_is_refused(
     assert run_ledger("ls", name).exit_code == 2
 
 
-def test_confirm_service_changes_the_base_url(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirm_lets_clients_send_again_also_to_another_base_url(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create_at(name)
-    before = header_of(name)
+    header_of(name, lambda header: evolve(header, mark="lost writes"))
+    done = run_ledger("confirm", name)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"clients of {SERVICE} send again\n")
+    assert (before := header_of(name)).mark == ""
     wrong = refused("confirm", name, "--service", "loans.example.com")
     assert wrong.startswith("base_url: must be a URL")
     done = run_ledger("confirm", name, "--service", "HTTPS://loans.example.com/v2/")
@@ -156,53 +166,25 @@ def test_rotate_key_of_a_file_with_its_own_secret(use: Callable[[str], None]) ->
     assert message in refused("rotate-key", "decisions.db")
 
 
-@pytest.fixture
-def ciphers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    (tmp_path / "shop_ciphers.py").write_text(
-        "from cryptography.fernet import Fernet, MultiFernet\n"
-        "old, new, other = (Fernet(Fernet.generate_key()) for _ in range(3))\n"
-        "both = MultiFernet([new, old])\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield importlib.import_module("shop_ciphers")
-    del sys.modules["shop_ciphers"]
-
-
-def test_rotate_key_writes_the_check_value_of_a_new_cipher(
-    ciphers: Any, monkeypatch: pytest.MonkeyPatch
+def test_rotate_key_for_a_new_cipher_may_keep_the_key(
+    name: str, use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Afterwards, clients need the former key of the cipher for stored responses only."""
-    create_at("decisions.db", encrypt=ciphers.old)
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:other")
-    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in refused("rotate-key", "decisions.db")
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:both")
-    for _ in range(2):
-        assert run_ledger("rotate-key", "decisions.db").exit_code == 0
-        check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.new))
-        with pytest.raises(LedgerMismatchError, match="has another cipher"):
-            check_cipher(header_of("decisions.db"), LedgerPolicy(encrypt=ciphers.old))
-        monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER", raising=False)  # it is not needed
-
-
-def test_rotate_key_for_a_new_cipher_may_keep_the_key(
-    name: str, use: Callable[..., None], ciphers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_at(name, key=KEY, encrypt=ciphers.old)
+    create_at(name, key=KEY, encrypt=OLD)
     before = header_of(name)
     use(KEY.decode())
-    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", "shop_ciphers:both")
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
+    assert "has another cipher: set LOANASYNC_LEDGER_CIPHER" in refused("rotate-key", name)
+    monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:BOTH")
     done = run_ledger("rotate-key", name)
     message = "the ledger has a new check value of the cipher, and the same key\n"
     assert (done.exit_code, done.stderr, header_of(name).keys) == (0, message, before.keys)
-    check_cipher(header_of(name), LedgerPolicy(encrypt=ciphers.new))
-
-
-def test_confirm_lets_clients_send_again(name: str) -> None:
-    create_at(name)
-    header_of(name, lambda header: evolve(header, mark="lost writes"))
-    done = run_ledger("confirm", name)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"clients of {SERVICE} send again\n")
-    assert header_of(name).mark == ""
+    monkeypatch.delenv("LOANASYNC_LEDGER_CIPHER")  # it is not needed for a new key
+    use(NEW_KEY, KEY.decode())
+    assert run_ledger("rotate-key", name).exit_code == 0
+    check_cipher(header_of(name), LedgerPolicy(encrypt=NEW))
+    with pytest.raises(LedgerMismatchError, match="has another cipher"):
+        check_cipher(header_of(name), LedgerPolicy(encrypt=OLD))
 
 
 @pytest.mark.parametrize(
@@ -217,15 +199,6 @@ def test_command_for_an_earlier_format_is_refused(command: tuple[str, ...]) -> N
     assert (done.exit_code, done.stdout, done.stderr.startswith(message)) == (2, "", True)
     assert "finish its approvals with the version that wrote it" in done.stderr
     assert (create("decisions.db")[0], Path("decisions.db").read_bytes()) == (2, content)
-
-
-def test_secrets_of_a_ledger_are_not_printed(name: str) -> None:
-    create_at(name)
-    secret = KEY.decode() if "://" in name else header_of(name).secrets[0]
-    for command in ("ls", "sweep", "rotate-key"):
-        assert secret not in run_ledger(command, name).output
-    if "://" not in name:
-        assert Path(name).stat().st_mode & 0o077 == 0
 
 
 # Runs of approve-many
@@ -299,13 +272,6 @@ def test_ledger_of_another_service_sends_nothing(
     assert (bulk.run()[0], bulk.calls) == (0, 1)
 
 
-def test_empty_ledger_file_sends_nothing_and_stays_empty(tmp_path: Path, served: Sandbox) -> None:
-    (ledger := tmp_path / "decisions.db").touch()
-    message = f"the ledger {ledger} is empty, or is not a ledger: restore it, or name another file"
-    assert message in refused_run(Bulk(tmp_path, served, "approved", ledger=ledger))
-    assert ledger.read_bytes() == b""
-
-
 COMMANDS = {
     "ls": (),
     "show": ("0123abcd",),
@@ -324,8 +290,11 @@ def test_commands_without_their_ledger_fail_and_create_nothing(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     missing = "does not exist: check the name, or run loanasync ledger create"
-    bulk = Bulk(tmp_path, served, "approved", ledger=name)
-    assert missing in refused_run(bulk)
+    assert missing in refused_run(Bulk(tmp_path, served, "approved", ledger=name))
+    (empty := tmp_path / "empty.db").touch()
+    message = f"the ledger {empty} is empty, or is not a ledger: restore it, or name another file"
+    assert message in refused_run(Bulk(tmp_path, served, "approved", ledger=empty))
+    assert empty.read_bytes() == b""
     for command, arguments in COMMANDS.items():
         done = run_ledger(command, name, *arguments)
         assert (done.exit_code, done.stdout, missing in done.stderr) == (2, "", True)

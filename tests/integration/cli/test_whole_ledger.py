@@ -27,9 +27,8 @@ from loanasync.ledger.orphans import Orphan, orphan_files, write_orphan
 from loanasync.testing import approved, connection_lost, denied, refused
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, Shop, held_response
-from support.ledger_file import run_ledger
+from support.ledger_file import name_on, run_ledger
 from support.pages import ROOT
-from support.server_ledgers import PostgresStore, ValkeyStore
 from support.settlements import REFUSAL
 
 OTHER = "TSTXYZ00A00A000B"
@@ -38,29 +37,21 @@ BASE_URL = "https://loans.example.com"
 POLICY = LedgerPolicy(key=KEY)
 
 
-def address_of(kind: str, request: pytest.FixtureRequest, folder: Path, name: str) -> str:
-    """Return the address of a new ledger."""
-    if kind == "sqlite":
-        return str(folder / f"{name}.db")
-    server = request.getfixturevalue(kind)
-    if kind == "valkey":
-        return f"{server.url}?prefix={ValkeyStore(server).prefix}"
-    return f"{server.url}{'&' if '?' in server.url else '?'}table={PostgresStore(server).table}"
-
-
 @pytest.fixture(params=["sqlite", "valkey", "postgres"])
 def addresses(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
     """Return a function that makes the address of a new ledger of one kind."""
-    return lambda name: address_of(request.param, request, tmp_path, name)
+    if request.param == "sqlite":
+        return lambda name: str(tmp_path / f"{name}.db")
+    server = request.getfixturevalue(request.param)
+    return lambda _: name_on(server)
 
 
 @pytest.fixture(autouse=True)
 def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOANASYNC_BASE_URL", BASE_URL)
-    monkeypatch.setenv("LOANASYNC_SHOP_ID", "test-shop")
-    monkeypatch.setenv("LOANASYNC_AUTH_TOKEN", "token")
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+    values = {"BASE_URL": BASE_URL, "SHOP_ID": "test-shop", "AUTH_TOKEN": "token"}
+    for name, value in {**values, "LEDGER_KEY": KEY.decode()}.items():
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", str(BIN), prepend=":")
 
