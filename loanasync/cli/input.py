@@ -1,16 +1,19 @@
 """The options with which commands read rows."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows
 from loanasync.bulk.columns import headings
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records
+
+T = TypeVar("T")
 
 
 class DialectName(StrEnum):
@@ -59,6 +62,13 @@ def rows_of(
     if missing:
         raise input_error(str(mapping), f"[members]: the file has no column {missing[0]!r}")
     return rows, members
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield all items in sequences of at most `size`."""
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
 
 
 def _load_mapping(path: str) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from loanasync import ConfigurationError, LedgerMismatchError, LoanError
-from loanasync.bulk import InputError, InputRows
+from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.causes import Causes
 from loanasync.cli.approve_many.output import LockedError, Output
-from loanasync.cli.approve_many.results import rejected_header, rejected_line
+from loanasync.cli.approve_many.results import rejected_lines
 from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions, run
 from loanasync.cli.approve_many.run import dry_run as plan
 from loanasync.cli.console import counted, print_message
@@ -164,12 +164,10 @@ def _print_plan(options: RunOptions, orders: InputRows, *, can_send: bool) -> Ex
 
 
 def _write_rejected(path: str, orders: InputRows) -> None:
-    lines = (
-        rejected_line(orders, row, "; ".join(f"{each.field}: {each.message}" for each in row.problems))
-        for row in orders
-        if row.problems
-    )
-    write_whole(path, [rejected_header(orders), *lines])
+    def reason_of(_: int, row: FileRow) -> str:
+        return "; ".join(f"{each.field}: {each.message}" for each in row.problems)
+
+    write_whole(path, rejected_lines(orders, reason_of))
 
 
 def _check_folder(path: str | None) -> None:

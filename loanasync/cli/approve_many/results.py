@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
@@ -116,16 +116,19 @@ def reason_of(record: Mapping[str, Any]) -> str:
     return str(text) if is_own else f"{record['error']}: {text}"
 
 
-def rejected_header(rows: InputRows) -> str:
-    """Return the first line of the file of rejected rows."""
-    if rows.columns is None:
-        return ""
-    columns = (name for name in rows.columns if name != REASON_NAME)
-    return _MARK + csv_line((REASON_NAME, *columns), rows.delimiter)
+def rejected_lines(rows: InputRows, reason_of: Callable[[int, FileRow], str]) -> Iterator[str]:
+    """Yield the lines of the file of rejected rows: a header, and each row as it is, after its reason.
 
-
-def rejected_line(rows: InputRows, row: FileRow, reason: str) -> str:
-    """Return the line of a rejected row: the reason, and the row as it is in the input."""
-    if rows.columns is None:
-        return json.dumps({REASON_NAME: reason, **row.members}, ensure_ascii=False) + "\n"
-    return csv_line((reason, *row.members.values()), rows.delimiter)
+    Args:
+        rows: All rows.
+        reason_of: Returns the reason by the number of a row, and the row; empty if it is not rejected.
+    """
+    if rows.columns is not None:
+        columns = (name for name in rows.columns if name != REASON_NAME)
+        yield _MARK + csv_line((REASON_NAME, *columns), rows.delimiter)
+    for number, row in enumerate(rows):
+        reason = reason_of(number, row)
+        if reason and rows.columns is None:
+            yield json.dumps({REASON_NAME: reason, **row.members}, ensure_ascii=False) + "\n"
+        elif reason:
+            yield csv_line((reason, *row.members.values()), rows.delimiter)

@@ -5,10 +5,9 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -35,8 +34,7 @@ from loanasync.cli.approve_many.results import (
     is_csv,
     reason_of,
     record_of,
-    rejected_header,
-    rejected_line,
+    rejected_lines,
     result_line,
 )
 from loanasync.cli.console import (
@@ -48,8 +46,9 @@ from loanasync.cli.console import (
 )
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, write_whole
+from loanasync.cli.input import batches
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, ledger_option, settings_of
-from loanasync.ledger import Ledger, LedgerPolicy, SqliteLedger
+from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.environment import cipher_of
 from loanasync.ledger.guard import LedgerGuard
@@ -86,14 +85,14 @@ class RunOptions:
 
 @frozen
 class _Session:
-    """An open ledger and the settings of its client. Without an id, the ledger does not exist yet."""
+    """An open ledger and the settings of its client."""
 
     runner: asyncio.Runner
     use: OpenLedger
     settings: Mapping[str, Any]
     name: str
     is_new: bool
-    ledger_id: str | None
+    ledger_id: str
 
     def client(self, options: RunOptions) -> BulkClient:
         client = BulkClient(
@@ -123,19 +122,12 @@ def dry_run(options: RunOptions, rows: InputRows) -> tuple[Counts, str]:
 
         async def look_up() -> None:
             async with session.client(options) as client:
-                for numbered in _batches(enumerate(rows)):
+                for numbered in batches(enumerate(rows), _BATCH):
                     known = await asyncio.gather(*(client.look_up(*each) for each in numbered))
                     for (_, row), result in zip(numbered, known, strict=True):
-                        add(row, result)
+                        counts.add(record_of(row, result) | {"status": plan_of(row, result)})
 
-        def add(row: FileRow, result: RowResult | None) -> None:
-            counts.add(record_of(row, result) | {"status": plan_of(row, result)})
-
-        if session.ledger_id is not None:
-            session.use.run(look_up())
-        else:  # it has no entries
-            for row in rows:
-                add(row, None)
+        session.use.run(look_up())
     return counts, session.name
 
 
@@ -191,20 +183,19 @@ def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
         else:
             policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
             file = _default_ledger(shop.base_url, shop.shop_id, creates=creates)
-            ledger, name, is_new = SqliteLedger(file), str(file), not file.exists()
+            name, is_new = str(file), not file.exists()
+            ledger = SqliteLedger(file) if creates or not is_new else MemoryLedger()  # a plan creates no file
             if is_new and options.out.ledger_file is not None and options.out.ledger_file.exists():
                 options.out.check(None, name)  # before the ledger is created
         stack.callback(lambda: runner.run(ledger.aclose()))
         use = OpenLedger(ledger, runner, policy)
-        ledger_id = None
-        if creates or not is_new:
-            try:
-                guard = LedgerGuard(ledger, policy, shop.base_url)
-                ledger_id = use.run(guard.keys()).header.id
-            except UnusableError as error:
-                if options.ledger is not None:
-                    raise
-                raise UnusableError(f"{name}: {error}; pass --ledger") from None
+        try:
+            guard = LedgerGuard(ledger, policy, shop.base_url)
+            ledger_id = use.run(guard.keys()).header.id
+        except UnusableError as error:
+            if options.ledger is not None:
+                raise
+            raise UnusableError(f"{name}: {error}; pass --ledger") from None
         yield _Session(runner, use, settings, name, is_new, ledger_id)
 
 
@@ -330,7 +321,7 @@ class _Loop:
         stopped = self.stopped or "another run was requesting this row, and did not send it"
         reason = f"not sent: {stopped}; run the same command to continue"
         others = (each for each in enumerate(self.rows) if each[0] not in self.lines)
-        for numbered in _batches(others):
+        for numbered in batches(others, _BATCH):
             known = await asyncio.gather(*(_look_up(client, *each) for each in numbered))
             for (number, row), result in zip(numbered, known, strict=True):
                 self._keep(number, record_of(row, result, reason))
@@ -366,12 +357,6 @@ async def _look_up(client: BulkClient, number: int, row: FileRow) -> RowResult |
         return None
 
 
-def _batches(numbered: Iterable[tuple[int, FileRow]]) -> Iterator[Sequence[tuple[int, FileRow]]]:
-    iterator = iter(numbered)
-    while batch := tuple(islice(iterator, _BATCH)):
-        yield batch
-
-
 def _write(options: RunOptions, rows: InputRows, loop: _Loop) -> Iterator[str]:
     """Write results and rejected rows. Yield messages if they could not be written."""
     path = options.out.path
@@ -389,9 +374,8 @@ def _write(options: RunOptions, rows: InputRows, loop: _Loop) -> Iterator[str]:
             print_message(loop.lines[number].rstrip("\n"))
     if options.rejected is None:
         return
-    lines = (rejected_line(rows, row, loop.reasons[n]) for n, row in enumerate(rows) if n in loop.reasons)
     try:
-        write_whole(options.rejected, [rejected_header(rows), *lines])
+        write_whole(options.rejected, rejected_lines(rows, lambda number, _: loop.reasons.get(number, "")))
     except OSError as error:
         yield f"{options.rejected} could not be written ({error.strerror}); the results are not affected"
 

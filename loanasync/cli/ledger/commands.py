@@ -254,11 +254,6 @@ def resolve_entries(
         raise typer.Exit(max([resolve_entry(use, each, resolution, note.strip()) for each in entries]))
 
 
-def _entries_to_resolve(use: OpenLedger) -> list[Entry]:
-    found = (entry for entry in use.entries(*TO_RESOLVE) if entry.is_unresolved)
-    return sorted(found, key=lambda entry: (entry.changed, entry.key))
-
-
 @app.command()
 def sweep(
     context: typer.Context,
@@ -290,21 +285,19 @@ def sweep(
                 for each in orphan_folders_of_others()
             ]
         swept = use.run(sweep_ledger(use.ledger))
-        entries = _entries_to_resolve(use)
+        found = (entry for entry in use.entries(*TO_RESOLVE) if entry.is_unresolved)
+        entries = sorted(found, key=lambda entry: (entry.changed, entry.key))
         for path, reason in left:
             typer.echo(f"{path}: {reason}")
         for entry in entries:
             typer.echo(entry_line(entry))
-        print_message("orphan folders: " + ", ".join(f"{each}{_missing_note(each)}" for each in folders))
+        named = (f"{each}{'' if each.exists() else ' (does not exist)'}" for each in folders)
+        print_message(f"orphan folders: {', '.join(named)}")
         done = f"{counted(number, 'response')} imported; {counted(len(swept), 'lease')} expired"
         command = f", run: loanasync ledger {ledger_option(context.obj)}resolve KEY" if entries else ""
         print_message(f"{done}; {counted(len(entries), 'entry', 'entries')} to resolve{command}")
         if entries or left:
             raise typer.Exit(Exit.UNKNOWN if entries else Exit.FAILED)
-
-
-def _missing_note(folder: Path) -> str:
-    return "" if folder.exists() else " (does not exist)"
 
 
 @app.command()

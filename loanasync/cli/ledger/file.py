@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from attrs import define, evolve, field
 
@@ -20,6 +20,7 @@ from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value
 from loanasync.cli.console import counted, listed, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
+from loanasync.cli.input import batches
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
 from loanasync.ledger import Entry, Settlement, State
@@ -80,7 +81,6 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     "ambiguous": ("with an order token of several orders", "resolve each entry by its key"),
     "invalid": ("invalid", "correct these rows, and run the command again"),
 }
-T = TypeVar("T")
 _NO_ENTRY_AT_ALL = "the ledger has no entry of any customer in the file: check --ledger and LOANASYNC_SHOP_ID"
 
 
@@ -171,14 +171,14 @@ class _Run:
     async def run(self, rows: Sequence[_Row]) -> None:
         if not self.dry_run:
             self.folders = await asyncio.to_thread(lambda: self.use.policy.orphan_folders)
-        for batch in _batches(rows):
+        for batch in batches(rows, _AT_ONCE):
             await asyncio.gather(*map(self._find, batch))
         rows_by_key: dict[str, list[_Row]] = defaultdict(list)
         for row in rows:
             if row.key:
                 rows_by_key[row.key].append(row)
         to_settle = [*self._without_contradictions(rows_by_key)]
-        for batch in _batches(to_settle):
+        for batch in batches(to_settle, _AT_ONCE):
             await asyncio.gather(*map(self._settle, batch))
         to_write = {row.key for row in to_settle if row.result is None} if self.dry_run else set()
         async for entry in self.use.ledger.scan():
@@ -235,11 +235,6 @@ class _Run:
         if result == "contradicts" and statement.state is State.HELD:
             result = "decided"
         self.results.lines[result or ("settled" if row.place is None else "created")].append(row.line)
-
-
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for begin in range(0, len(items), _AT_ONCE):
-        yield items[begin : begin + _AT_ONCE]
 
 
 def _read(records: Records, note: str, results: _Results) -> Iterator[_Row]:
