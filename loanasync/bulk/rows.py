@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
@@ -143,25 +143,20 @@ class RowResult(MaskedPairs):
     @property
     def id(self) -> object:
         """The `Row.id`, or None for a pair."""
-        return self.row.id if isinstance(self.row, Row) else None
+        row = _row_of(self.row)
+        return None if row is None else row.id
 
     @property
     def fiscal_code(self) -> str:
         """The fiscal code of the row, unchanged. Empty if `row` is neither a `Row` nor a pair."""
-        code: str = self._pair[0]
-        return code
+        row = _row_of(self.row)
+        return "" if row is None else row.fiscal_code
 
     @property
     def request(self) -> ApprovalRequest:
         """The request of the row. None if `row` is neither a `Row` nor a pair."""
-        request: ApprovalRequest = self._pair[1]
-        return request
-
-    @property
-    def _pair(self) -> tuple[Any, Any]:
-        if isinstance(self.row, Row):
-            return self.row.fiscal_code, self.row.request
-        return self.row if _is_pair(self.row) else ("", None)
+        row = _row_of(self.row)
+        return cast("ApprovalRequest", None if row is None else row.request)
 
     @property
     def is_decided(self) -> bool:
@@ -269,11 +264,11 @@ class RowResult(MaskedPairs):
         return notebook.table("Result of a row", ("status", "row", "amount", "net amount", "error"), [row])
 
 
-_PAIR_LENGTH = 2
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == _PAIR_LENGTH
+def _row_of(row: object) -> Row | None:
+    """Return a row, or the row of a pair; None if it is neither."""
+    if isinstance(row, tuple) and len(row) == 2:  # noqa: PLR2004  (a pair)
+        return Row(*row)
+    return row if isinstance(row, Row) else None
 
 
 def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
@@ -286,10 +281,8 @@ def arguments_of(row: RowLike) -> tuple[str, ApprovalRequest, bool, str]:
         raise InvalidRequestError(
             tuple(Problem(each.field, each.column, each.message, each.code) for each in row.problems)
         )
-    if isinstance(row, Row):
-        return row.fiscal_code, row.request, row.additional_data_needed, row.order_id
-    if _is_pair(row):
-        return (*row, False, "")
+    if (found := _row_of(row)) is not None:
+        return found.fiscal_code, found.request, found.additional_data_needed, found.order_id
     wrong = f"must be a Row or a pair (fiscal_code, ApprovalRequest), not {type(row).__name__}"
     raise InvalidRequestError((Problem("row", "", wrong, "row.object"),))
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
-from loanasync import Approved, LoanError
+from loanasync import Approved
 from loanasync._results import described, printable
 from loanasync.bulk import FileRow, InputRows, RowResult
 from loanasync.bulk.columns import REASON_NAME
@@ -63,45 +63,30 @@ def record_of(row: FileRow, result: RowResult | None, reason: str = "") -> dict[
         reason: Why it was not sent.
     """
     record: dict[str, Any] = dict.fromkeys(COLUMNS)
-    amount = row.request.amount
-    record |= {
-        "line": row.line, "id": row.id, "order_id": row.order_id or None,
-        "fiscal_code": row.fiscal_code or None, "amount_cents": amount if type(amount) is int else None,
-    }  # fmt: skip
+    record |= {"line": row.line, "id": row.id, "order_id": row.order_id or None}
     if result is None:
+        amount = row.request.amount if type(row.request.amount) is int else None
         state = {"status": "not_sent", "outcome": "not_sent", "repeatable": True, "sent": False}
-        return {**record, **state, "at": _time(datetime.now(UTC)), "message": reason}
+        state |= {"amount_cents": amount, "at": _time(datetime.now(UTC)), "message": reason}
+        return {**record, "fiscal_code": row.fiscal_code or None, **state}
+    members = result.as_row(personal=True)
+    found = {name: members.get(name.removesuffix("_cents"), record[name]) for name in COLUMNS}
     decision, error = result.decision, result.error
-    source = error if decision is None else decision
-    meta = getattr(source, "meta", source)  # errors without a response have some of its attributes
-    entry = getattr(meta, "entry", None) or getattr(error, "entry", None)
-    elapsed = getattr(meta, "elapsed", None)
-    elapsed = None if elapsed is None else round(elapsed, 6)
-    record |= {
+    entry = found["entry"] or getattr(error, "entry", None)
+    meta = getattr(error if decision is None else decision, "meta", None)
+    found |= {
+        "fiscal_code": row.fiscal_code or None, "status": result.status, "at": _time(result.at),
         "entry": None if entry is None or result.status == "not_sent" else short(entry),
-        "status": result.status, "outcome": result.outcome, "repeatable": result.repeatable,
-        "sent": result.sent, "at": _time(result.at), "status_code": getattr(meta, "status", None) or None,
-        "attempts": getattr(meta, "attempts", None), "elapsed": elapsed,
-        "trace_id": getattr(meta, "trace_id", None),
+        "status_code": getattr(meta, "status", None) or None,
+        "elapsed": None if found["elapsed"] is None else round(found["elapsed"], 6),
     }  # fmt: skip
-    if decision is not None:
-        record |= {
-            "amount_cents": record["amount_cents"] if decision.amount is None else decision.amount,
-            "net_amount_cents": decision.net_amount if decision.approved else None,
-            "instalments": decision.instalments,
-        }
-    if isinstance(decision, Approved):
-        record["redirect_url"] = decision.redirect_url
-        record["message"] = None if decision.redirect_url else _NO_REDIRECT
-    return record if error is None else record | _error_members(error)
-
-
-def _error_members(error: LoanError) -> dict[str, Any]:
-    found = [
-        {"field": each.field, "message": described(each), "code": each.code}
-        for each in map(printable, getattr(error, "problems", ()))
-    ]
-    return {"error": type(error).__name__, "message": str(error), "problems": found or None}
+    if isinstance(decision, Approved) and error is None and not decision.redirect_url:
+        found["message"] = _NO_REDIRECT
+    problems = [*map(printable, getattr(error, "problems", ()))]
+    found["problems"] = [
+        {"field": each.field, "message": described(each), "code": each.code} for each in problems
+    ] or None
+    return found
 
 
 def _time(at: datetime) -> str:
