@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from support.cli import STARTED
+from support.ledger_clients import KEY
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +23,16 @@ def _commands_are_built_once() -> Iterator[None]:
 def _own_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test its own default ledger and its own orphan files."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def shop_of_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the shop of `support.ledger_clients.Shop` in the environment, and work in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    values = {"BASE_URL": "https://loans.example.com", "SHOP_ID": "test-shop", "AUTH_TOKEN": "token"}
+    for name, value in {**values, "LEDGER_KEY": KEY.decode()}.items():
+        monkeypatch.setenv(f"LOANASYNC_{name}", value)
 
 
 @pytest.fixture(autouse=True)

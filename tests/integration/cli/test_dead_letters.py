@@ -60,21 +60,13 @@ def test_dead_letters_are_listed_and_replayed(valkey: Valkey) -> None:
     assert dead_letters(where, "replay", "all").stderr == "0 dead letters put back into the queue\n"
 
 
-def test_dead_letters_with_a_ledger_show_customer_and_entry(
-    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {
-        "BASE_URL": "https://loans.example.com",
-        "SHOP_ID": "shop",
-        "AUTH_TOKEN": "t",
-    }.items():
-        monkeypatch.setenv(f"LOANASYNC_{name}", value)
-    monkeypatch.setenv("LOANASYNC_LEDGER_KEY", KEY.decode())
+@pytest.mark.usefixtures("shop_of_commands")
+def test_dead_letters_with_a_ledger_show_customer_and_entry(valkey: Valkey, tmp_path: Path) -> None:
     file, queue = tmp_path / "decisions.db", f"q{token_hex(4)}"
     create_at(file, key=KEY)
     asyncio.run(add(valkey.url, queue))
     where = f"{valkey.url}?name={queue}"
-    approval = Approval("shop", "TSTXYZ00A00A000A", "A-1001")
+    approval = Approval("test-shop", "TSTXYZ00A00A000A", "A-1001")
     [place] = places_of(approval, [KEY])
     listed = dead_letters(where, "ls", "--ledger", str(file)).stdout
     assert f"  {place.subject.customer[:12]}  {place.key[:12]}  A-1001  " in listed

@@ -33,6 +33,7 @@ from support.cli import Bulk, environment, run
 from support.ledger_clients import KEY, Shop
 from support.ledger_file import left_orphan, run_ledger
 
+pytestmark = pytest.mark.usefixtures("shop_of_commands")
 BASE_URL = "https://loans.example.com"
 CIPHER = Fernet(Fernet.generate_key())
 AS_REFUSED = ("--as", "refused", "--note", "ticket 17")
@@ -44,12 +45,8 @@ def code(number: int) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    values = {"BASE_URL": BASE_URL, "SHOP_ID": "shop", "AUTH_TOKEN": "token"}
-    for name, value in {**values, "LEDGER": "decisions.db", "LEDGER_KEY": KEY.decode()}.items():
-        monkeypatch.setenv(f"LOANASYNC_{name}", value)
+def _ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOANASYNC_LEDGER", "decisions.db")
 
 
 @pytest.fixture(params=[{}, {"encrypt": CIPHER}], ids=["plain", "encrypted"])
@@ -59,11 +56,6 @@ def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> d
         monkeypatch.setenv("LOANASYNC_LEDGER_CIPHER", f"{__name__}:CIPHER")
     options: dict[str, Any] = request.param
     return options
-
-
-def shop_with(ledger: SqliteLedger, *steps: ScriptedResponse, **policy: Any) -> Shop:
-    options = {"auth_token": "token", "shop_id": "shop", "base_url": BASE_URL}
-    return Shop(*steps, ledger=ledger, options=options, **policy)
 
 
 def approve(
@@ -81,7 +73,7 @@ def approve(
 
     async def request_all() -> None:
         async with SqliteLedger("decisions.db") as ledger:
-            shop = shop_with(ledger, *[computed(respond)] * len(customers), **policy)
+            shop = Shop(*[computed(respond)] * len(customers), ledger=ledger, **policy)
             request = approval_request(order_token=token)
             for begin in range(0, len(customers), 500):
                 chunk = customers[begin : begin + 500]
@@ -431,7 +423,7 @@ def test_file_with_a_redirect_stores_it(policy: dict[str, Any]) -> None:
 
     async def redirect() -> Any:
         async with SqliteLedger("decisions.db") as ledger:
-            return (await shop_with(ledger, **policy).client.known(code(1))).decision
+            return (await Shop(ledger=ledger, **policy).client.known(code(1))).decision
 
     assert asyncio.run(redirect()).redirect_url == "https://loans.example.com/#1"
     wrong = resolve(rows.replace("approved", "refused"))
@@ -474,10 +466,10 @@ def test_file_holds_entries_without_decision(state: str) -> None:
 
 
 async def key_maker(ledger: SqliteLedger) -> Callable[[tuple[int, str]], str]:
-    shop = shop_with(ledger)
+    shop = Shop(ledger=ledger)
     await shop.open_ledger()
     secrets = keys_of(await ledger.header(), shop.policy)
-    return lambda each: places_of(Approval("shop", code(each[0]), each[1]), secrets)[0].key
+    return lambda each: places_of(Approval("test-shop", code(each[0]), each[1]), secrets)[0].key
 
 
 async def write(states: Mapping[tuple[int, str], str], **response: Any) -> None:

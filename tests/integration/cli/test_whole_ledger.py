@@ -31,6 +31,7 @@ from support.ledger_file import name_on, run_ledger
 from support.pages import ROOT
 from support.settlements import REFUSAL
 
+pytestmark = pytest.mark.usefixtures("shop_of_commands")
 OTHER = "TSTXYZ00A00A000B"
 BIN = Path(sys.executable).parent
 BASE_URL = "https://loans.example.com"
@@ -44,16 +45,6 @@ def addresses(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
         return lambda name: str(tmp_path / f"{name}.db")
     server = request.getfixturevalue(request.param)
     return lambda _: name_on(server)
-
-
-@pytest.fixture(autouse=True)
-def _shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    values = {"BASE_URL": BASE_URL, "SHOP_ID": "test-shop", "AUTH_TOKEN": "token"}
-    for name, value in {**values, "LEDGER_KEY": KEY.decode()}.items():
-        monkeypatch.setenv(f"LOANASYNC_{name}", value)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PATH", str(BIN), prepend=":")
 
 
 async def opened(address: str) -> Ledger:
@@ -332,6 +323,7 @@ def test_each_command_of_the_page_runs(
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     source = addresses("source")
     monkeypatch.setenv("LOANASYNC_LEDGER", source)
+    monkeypatch.setenv("PATH", str(BIN), prepend=":")
 
     async def fill() -> None:
         async with await opened(source) as ledger:
