@@ -167,41 +167,41 @@ def test_show_prints_order_source_response_and_history(file: Path) -> None:
     ]  # fmt: skip
 
 
+HELD = ("--as", "held", "--note", "x")
+LOST = key("lost")
+NO_KEY = "no entry has the key '0123abcd': list the keys with loanasync ledger ls"
+SHORT_KEY = "'61' is too short: give at least 4 characters of the key"
+TWO_KEYS = f"ambiguous: it is the beginning of {key('refused')[:12]}, {key('released')[:12]}"
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("command", "arguments", "message"),
     [
-        ("0123abcd", "no entry has the key '0123abcd': list the keys with loanasync ledger ls"),
-        ("61", "'61' is too short: give at least 4 characters of the key"),
-        (key("re")[:4], f"ambiguous: it is the beginning of {key('refused')[:12]}, {key('released')[:12]}"),
+        *((command, (given, *more), message)
+          for command, more in (("show", ()), ("resolve", HELD))
+          for given, message in (("0123abcd", NO_KEY), ("61", SHORT_KEY), (key("re")[:4], TWO_KEYS))),
+        ("resolve", (), "give KEY, --customer or --from"),
+        ("resolve", ("--as", "held"), "give KEY, --customer or --from"),
+        ("resolve", (LOST[:12], "--as", "held"), f"resolve {LOST[:12]} --as refused --note"),
+        ("resolve", (LOST[:12], "--note", "x"), f"resolve {LOST[:12]} --as refused --note"),
+        ("resolve", (LOST, "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal"),
+        ("resolve", (LOST, "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
+        ("resolve", (LOST, "--as", "inflight", "--note", "x"), "inflight"),
     ],
-)
-def test_key_that_matches_no_single_entry_is_refused(file: Path, given: str, message: str) -> None:
-    for command, more in (("show", ()), ("resolve", ("--as", "held", "--note", "x"))):
-        done = run_ledger(command, file, given, *more)
-        assert (done.exit_code, done.stdout, message in done.stderr) == (2, "", True)
-    assert states(file)["refused"] == "refused"
+)  # fmt: skip
+def test_wrong_key_or_option_changes_nothing(
+    file: Path, command: str, arguments: tuple[str, ...], message: str
+) -> None:
+    before = states(file)
+    done = run_ledger(command, file, *arguments)
+    assert (done.exit_code, done.stdout, message in done.stderr) == (2, "", True)
+    assert states(file) == before
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_ls_ends_quietly_when_its_pipe_is_closed(tmp_path: Path) -> None:
-    file = tmp_path / "many.db"
-
-    async def fill(ledger: SqliteLedger) -> None:  # more output than fits into a pipe
-        await asyncio.gather(*(put(ledger, f"{n}", State.INFLIGHT, lease=0.0) for n in range(1500)))
-
-    using(file, fill)
-    command = [sys.executable, "-m", "loanasync", "ledger", "--ledger", str(file), "ls"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert "unknown" in process.stdout.readline()
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait(60)) == ("", 1)
-
-
-def test_commands_read_only_the_entries_that_they_list(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_read_only_what_they_list_and_end_with_their_pipe(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fill(ledger: SqliteLedger) -> None:
         await asyncio.gather(
             *(put(ledger, f"{n}", State.REFUSED, under=f"{n:064}") for n in range(1500)),
@@ -221,6 +221,15 @@ def test_commands_read_only_the_entries_that_they_list(file: Path, monkeypatch: 
     assert len(read) < 30
     assert run_ledger("show", file, key("stated")[:6]).exit_code == 0
     assert len(read) < 540, "a page for a short key"
+    command = [sys.executable, "-m", "loanasync", "ledger", "--ledger", str(file), "ls"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(None)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "refused" in process.stdout.readline()
+        process.stdout.close()  # before the rest of the output, which is more than fits into a pipe
+        assert (process.stderr.read(), process.wait(60)) == ("", 1)
 
 
 # resolve
@@ -266,16 +275,14 @@ def test_resolve_corrects_an_earlier_resolution(file: Path, wrong: str) -> None:
         assert entry.history[: len(before.history)] == before.history
 
 
+DECIDED = "stays approved: a decision of the service is never overwritten"
+
+
 @pytest.mark.parametrize(
     ("meanwhile", "message"),
-    [
-        (lambda file: decide(file, "lost"), "stays approved: a decision of the service is never overwritten"),
-        (
-            lambda file: resolve(file, "lost", "refused", "ticket 19"),
-            "stays refused: another person changed it",
-        ),
-    ],
-)
+    [(lambda file: decide(file, "lost"), DECIDED),
+     (lambda file: resolve(file, "lost", "refused", "x"), "stays refused: another person changed it")],
+)  # fmt: skip
 def test_resolve_of_an_entry_changed_meanwhile_fails(
     file: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Path], object], message: str
 ) -> None:
@@ -291,26 +298,6 @@ def test_resolve_of_an_entry_changed_meanwhile_fails(
     monkeypatch.setattr(OpenLedger, "entry", changed)
     code, text = resolve(file, "lost", "released")
     assert (code, message in text) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give KEY, --customer or --from"),
-        (("--as", "held"), "give KEY, --customer or --from"),
-        ((key("lost")[:12], "--as", "held"), f"resolve {key('lost')[:12]} --as refused --note"),
-        ((key("lost")[:12], "--note", "x"), f"resolve {key('lost')[:12]} --as refused --note"),
-        ((key("lost"), "--as", "held", "--note", "TSTXYZ00A00A000A rang"), "must not contain personal data"),
-        ((key("lost"), "--as", "held", "--note", "anna@example.com"), "must not contain personal data"),
-        ((key("lost"), "--as", "inflight", "--note", "x"), "inflight"),
-    ],
-)
-def test_resolve_with_invalid_options_changes_nothing(
-    file: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    before = states(file)
-    done = run_ledger("resolve", file, *arguments)
-    assert (done.exit_code, message in done.stderr, states(file)) == (2, True, before)
 
 
 # sweep and purge
