@@ -189,32 +189,22 @@ def _errors(*names: str | None) -> Iterator[None]:
     Args:
         names: Paths of the files that the run writes, the results first.
     """
-    code = Exit.NOTHING_SENT
     try:
         yield
-    except InputError as error:
-        print_message(str(error))
-        if any(each.field == "order_id" for each in error.problems):
+    except (InputError, LockedError, ConfigurationError, UnusableError, LoanError, OSError) as error:
+        print_message(_message_of(error, *names))
+        if isinstance(error, InputError) and any(each.field == "order_id" for each in error.problems):
             print_message(_NO_ORDER)
+        code = Exit.LOCKED if isinstance(error, LockedError) else Exit.NOTHING_SENT
         raise typer.Exit(code) from None
-    except LockedError as error:
-        message, code = str(error), Exit.LOCKED
-    except (ConfigurationError, UnusableError) as error:
-        message = str(error)
-    except LedgerMismatchError as error:
-        message = f"the ledger {error.ledger} {error.reason}"
-    except LoanError as error:  # the ledger cannot be read
-        message = str(error)
-    except OSError as error:
-        message = _file_message(error, *names)
-    else:
-        return
-    print_message(message)
-    raise typer.Exit(code)
 
 
-def _file_message(error: OSError, *names: str | None) -> str:
-    """Return a message that names a file as the user did, and what to do."""
+def _message_of(error: Exception, *names: str | None) -> str:
+    """Return a message that names a file or a ledger as the user did, and what to do."""
+    if isinstance(error, LedgerMismatchError):
+        return f"the ledger {error.ledger} {error.reason}"
+    if isinstance(error, LoanError) or not isinstance(error, OSError):
+        return str(error)
     file = str(error.filename or names[0])
     # OUT.ledger is in the folder of OUT.
     name = max((each for each in names if each and file.startswith(each)), key=len, default=file)

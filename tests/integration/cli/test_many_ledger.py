@@ -254,6 +254,17 @@ sys.argv[1:] = sys.argv[5:]
 from loanasync.cli import main
 main()
 """
+
+
+def kill_at(served: Sandbox, where: str, when: str, number: int, *command: object) -> None:
+    """Run a command that kills itself before or after a call of a function."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, *map(str, (*where.split(), when, number, *command))],
+        env=environment(served), check=False, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
 _SQLITE = "loanasync.ledger.sqlite SqliteLedger."
 _CREATE = "loanasync LoanClient.create_request"
 POINTS = [
@@ -280,11 +291,7 @@ def test_kill_at_any_point_repeats_no_request(
     rows = [make_row(tag) for tag in ("approved", "refused", "approved")]
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     command = ("approve-many", file, "-o", out, "--create", "--concurrency", "1")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLER, *map(str, (*where.split(), when, number, *command))],
-        env=environment(served), check=False, capture_output=True, encoding="utf-8",
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill_at(served, where, when, number, *command)
     ledgers = [*(tmp_path / "loanasync").rglob("*.db")]
     if ledgers and (where, when) != (f"{_SQLITE}open", "before"):
         change(ledgers[0], "UPDATE entries SET lease_end = 0 WHERE state = 'inflight'")
@@ -308,11 +315,7 @@ def test_noted_creation_is_approved_first(tmp_path: Path, served: Sandbox) -> No
     rows = [make_row("approved"), make_row("approved", amount=1)]
     file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     command = ("approve-many", file, "-o", out, "--create", "--skip-invalid")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLER, *map(str, (*_CREATE.split(), "after", 1, *command))],
-        env=environment(served), check=False, capture_output=True, encoding="utf-8",
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill_at(served, _CREATE, "after", 1, *command)
     [ledger] = (tmp_path / "loanasync").rglob("*.db")
     assert [(each["state"], each["note"]) for each in listed(ledger)] == [("released", "created")]
     assert run(served, *command).returncode == 1
