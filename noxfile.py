@@ -54,7 +54,7 @@ EACH_PYTHON = [
     # The service's faults, each over several kinds of connections; the simulation has the same faults.
     *(f"--ignore=tests/integration/transport/test_{name}.py" for name in ("fault_matrix", "python_parser")),
     # Pure modules: the tests with coverage run them, too.
-    *(f"--ignore=tests/unit/{area}" for area in ("_display", "_models", "_protocol", "_validation")),
+    *(f"--ignore=tests/unit/{area}" for area in ("_models", "_protocol", "_validation")),
 ]
 GATE = ["-m", "not scheduled"]  # the tests of each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
@@ -64,10 +64,8 @@ DEPENDENT += [f"tests/integration/ledger/test_{ledger}.py" for ledger in ("postg
 # Modules that need neither an event loop nor a network; their line and branch coverage must be 100 %.
 PURE = [
     "_config.py",
-    "_display/*",
-    "_models.py",
+    "_models/*",
     "_protocol/*",
-    "_results.py",
     "_settings.py",
     "_validation/*",
     "errors.py",

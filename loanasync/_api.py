@@ -2,14 +2,29 @@
 
 from loanasync import errors
 from loanasync._client import LoanClient
-from loanasync._display.masking import JSON
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
+from loanasync._models.classes import name_by_package
+from loanasync._models.decisions import (
+    Approved,
+    Decision,
+    Known,
+    Meta,
+    Problem,
+    Problems,
+    RawResponse,
+    Refused,
+)
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
+from loanasync._models.masking import JSON
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._public import name_by_package
-from loanasync._results import Approved, Decision, Known, Meta, Problem, Problems, RawResponse, Refused
 from loanasync._schema import RequestRules, schema
-from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout
+from loanasync._settings import CircuitBreaker, Dialect, Limits, RetryPolicy, Telemetry, Timeout
 from loanasync._transport.base import Transport
 from loanasync._version import __version__
 from loanasync.errors import *  # noqa: F403  (its `__all__` has the errors only)

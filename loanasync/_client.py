@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpac
 
 import aiohttp
 
-from loanasync._closing import Closing, unclosed_warning
 from loanasync._config import (
     AuthToken,
     Options,
@@ -21,9 +20,11 @@ from loanasync._config import (
     require,
     slot_count,
 )
-from loanasync._display.masking import JSON, AnyJSON
 from loanasync._log import log
-from loanasync._models import ApprovalRequest, Dialect, UserData
+from loanasync._models.classes import Closing, LazyModule, unclosed_warning
+from loanasync._models.decisions import Decision, Known, Problems
+from loanasync._models.masking import JSON, AnyJSON
+from loanasync._models.requests import ApprovalRequest, UserData
 from loanasync._protocol.endpoints import (
     APPROVE,
     COMPLETE,
@@ -33,13 +34,11 @@ from loanasync._protocol.endpoints import (
     Call,
     prepare_options,
 )
-from loanasync._public import LazyModule
-from loanasync._results import Decision, Known, Problems
 from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._settings import CircuitBreaker, Limits, RetryPolicy, Telemetry, Timeout, require_wait
+from loanasync._settings import CircuitBreaker, Dialect, Limits, RetryPolicy, Telemetry, Timeout, require_wait
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory

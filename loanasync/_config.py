@@ -14,10 +14,9 @@ from urllib.parse import quote, urlsplit
 import attrs
 from attrs import field, frozen
 
-from loanasync._display.masking import ReadOnlyDict, ValueObject
-from loanasync._models import Dialect
-from loanasync._settings import Limits, RetryPolicy, Timeout
-from loanasync._validation import validators as values
+from loanasync._models import values
+from loanasync._models.masking import ReadOnlyDict, ValueObject
+from loanasync._settings import Dialect, Limits, RetryPolicy, Timeout
 from loanasync._version import __version__
 from loanasync.errors import ConfigurationError
 

@@ -13,19 +13,18 @@ import attrs
 from attrs import frozen
 
 from loanasync._config import require
-from loanasync._display.masking import ValueObject
-from loanasync._models import (
+from loanasync._models import values
+from loanasync._models.decisions import Problem
+from loanasync._models.masking import ValueObject
+from loanasync._models.requests import (
     USER_DATA_NAMES,
     AdditionalData,
     ApprovalRequest,
-    Dialect,
     PydanticType,
     UserData,
 )
-from loanasync._results import Problem
-from loanasync._settings import Limits
+from loanasync._settings import Dialect, Limits
 from loanasync._validation import rules
-from loanasync._validation import validators as values
 from loanasync.errors import ConfigurationError
 
 RequestModel: TypeAlias = type[ApprovalRequest] | type[AdditionalData] | type[UserData]

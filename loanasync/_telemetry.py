@@ -20,8 +20,8 @@ from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Obs
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from loanasync._forks import ForkSafe
 from loanasync._log import is_logged, log, log_event, log_failure
+from loanasync._models.classes import ForkSafe
 from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry

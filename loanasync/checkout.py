@@ -25,13 +25,13 @@ from typing import TypeAlias
 from attrs import Factory, define, evolve, field, fields_dict, frozen
 
 from loanasync._client import LoanClient
-from loanasync._display.masking import JSON, AnyJSON, mask
-from loanasync._display.texts import Advice, advice_text
 from loanasync._log import log
-from loanasync._models import AdditionalData, ApprovalRequest
+from loanasync._models.classes import name_by_package
+from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Problems, Refused
+from loanasync._models.masking import JSON, AnyJSON, mask
+from loanasync._models.requests import AdditionalData, ApprovalRequest
+from loanasync._models.texts import Advice, advice_text
 from loanasync._order import FREE, Loan, Order, OrderError, change_loan, change_or_log, described, read_loan
-from loanasync._public import name_by_package
-from loanasync._results import OTHER_ORDER, Approved, Decision, Problems, Refused
 from loanasync._settings import Timeout
 from loanasync._validation import rules
 from loanasync.errors import (

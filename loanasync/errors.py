@@ -52,9 +52,8 @@ from typing import Literal, TypeAlias
 
 from attrs import define, field
 
-from loanasync._display.texts import Advice, advice_text
-from loanasync._public import name_by_package
-from loanasync._results import (
+from loanasync._models.classes import name_by_package
+from loanasync._models.decisions import (
     OTHER_ORDER,
     Decision,
     Meta,
@@ -63,6 +62,7 @@ from loanasync._results import (
     RawResponse,
     problems_table,
 )
+from loanasync._models.texts import Advice, advice_text
 
 Outcome: TypeAlias = Literal["not_sent", "not_evaluated", "unknown", "approved", "refused", "done"]
 CIRCUIT_CAUSE = "recent approvals ended without a response or with a 5xx"

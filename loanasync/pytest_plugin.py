@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from loanasync._public import LazyModule
+from loanasync._models.classes import LazyModule
 
 if TYPE_CHECKING:
     from loanasync import _client as sdk

@@ -13,21 +13,21 @@ from cattrs import Converter
 from cattrs.fns import identity
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from loanasync._display.masking import EMPTY_BODY, Body
-from loanasync._enums import Citizenship, DocumentType
-from loanasync._models import (
+from loanasync._models.decisions import Approved, Meta, Refused
+from loanasync._models.enumerations import Citizenship, DocumentType
+from loanasync._models.masking import EMPTY_BODY, Body
+from loanasync._models.requests import (
     APPROVAL_NAMES,
     DATE_TYPE,
     READ_ALIASES,
     USER_DATA_NAMES,
     AdditionalData,
     ApprovalRequest,
-    Dialect,
     UserData,
 )
+from loanasync._models.values import CONTROL
 from loanasync._protocol.json import encode, encode_checked
-from loanasync._results import Approved, Meta, Refused
-from loanasync._validation.validators import CONTROL
+from loanasync._settings import Dialect
 
 DecisionType = TypeVar("DecisionType", bound=Approved | Refused)
 Convert: TypeAlias = Callable[[Any], Any]

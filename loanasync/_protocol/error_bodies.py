@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 from unicodedata import normalize
 
-from loanasync._models import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
-from loanasync._results import UNLISTED, Problem
+from loanasync._models.decisions import UNLISTED, Problem
+from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES, USER_DATA_NAMES, field_name
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DomainError,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Any
 
-from loanasync._display.masking import JSON
+from loanasync._models.masking import JSON
 
 try:
     import orjson

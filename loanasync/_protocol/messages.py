@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
-from loanasync._display.masking import ValueObject, mask
+from loanasync._models.masking import ValueObject, mask
 from loanasync.errors import TransportError
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding

@@ -5,10 +5,10 @@ from itertools import count
 from secrets import token_bytes
 from typing import Literal, TypeAlias
 
-from loanasync._forks import ForkSafe
+from loanasync._models.classes import ForkSafe
+from loanasync._models.decisions import Approved, Refused
 from loanasync._protocol.endpoints import SYSTEM_FAULT, Outcome
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._results import Approved, Refused
 from loanasync._settings import CircuitBreaker
 from loanasync.errors import AlreadyEvaluatedError, LoanError
 

@@ -15,17 +15,17 @@ from weakref import WeakKeyDictionary
 
 from attrs import evolve
 
-from loanasync._forks import ForkSafe
 from loanasync._log import log
+from loanasync._models.characters import seen_body
+from loanasync._models.classes import ForkSafe
+from loanasync._models.decisions import Decision
 from loanasync._protocol.endpoints import Call, Outcome, is_system_fault
 from loanasync._protocol.json import sort_members
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._results import Decision
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error, no_response
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._text import seen_body
 from loanasync._transport.connection import DirectConnection
 from loanasync._waits import GRACE, Caller, wake
 from loanasync.errors import (

@@ -8,11 +8,9 @@ from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from loanasync._forks import ForkSafe
 from loanasync._log import log
-from loanasync._protocol.endpoints import Outcome
-from loanasync._protocol.messages import End, Response
-from loanasync._results import (
+from loanasync._models.classes import ForkSafe
+from loanasync._models.decisions import (
     OTHER_ORDER,
     Approved,
     Decision,
@@ -22,6 +20,8 @@ from loanasync._results import (
     RawResponse,
     Refused,
 )
+from loanasync._protocol.endpoints import Outcome
+from loanasync._protocol.messages import End, Response
 from loanasync._runtime.run import Run
 from loanasync.errors import (
     AlreadyEvaluatedError,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attrs import evolve
 
+from loanasync._models.decisions import DECISIONS, Decision, Meta
 from loanasync._protocol.endpoints import (
     APPROVE,
     SYSTEM_FAULT,
@@ -13,7 +14,6 @@ from loanasync._protocol.endpoints import (
     Outcome,
 )
 from loanasync._protocol.messages import NoResponse, Request, Response, correlation
-from loanasync._results import DECISIONS, Decision, Meta
 from loanasync._runtime.breaker import Verdict, verdict_of
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from attrs import field, frozen
 
-from loanasync._display.masking import ValueObject, mask
+from loanasync._models.masking import ValueObject, mask
 from loanasync._protocol.messages import NoResponse, Request, Response
 
 

@@ -8,22 +8,27 @@ from typing import SupportsIndex
 
 import attrs
 
-from loanasync._display.masking import EMPTY_BODY
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models import (
+from loanasync._models import values
+from loanasync._models.characters import is_blank, seen
+from loanasync._models.decisions import Problem
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
+from loanasync._models.masking import EMPTY_BODY
+from loanasync._models.requests import (
     APPROVAL_NAMES,
     DATE_TYPE,
     READ_ALIASES,
     USER_DATA_NAMES,
     AdditionalData,
     ApprovalRequest,
-    Dialect,
     UserData,
 )
-from loanasync._results import Problem
-from loanasync._settings import Limits
-from loanasync._text import is_blank, seen
-from loanasync._validation import validators as values
+from loanasync._settings import Dialect, Limits
 
 
 def normalize_fiscal_code(value: str) -> str:

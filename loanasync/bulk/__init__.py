@@ -1,6 +1,6 @@
 """Types of `LoanClient.approve_many`: rows, results and their summary. `read` reads rows from a file."""
 
-from loanasync._public import name_by_package
+from loanasync._models.classes import name_by_package
 from loanasync.bulk.approvals import Approvals, Progress
 from loanasync.bulk.input import InputRows, read
 from loanasync.bulk.problems import InputError, InputProblem

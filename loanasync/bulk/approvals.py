@@ -9,11 +9,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
-from loanasync._closing import caller_line
-from loanasync._public import LazyModule
-from loanasync._results import Decision
+from loanasync._models.classes import LazyModule, caller_line
+from loanasync._models.decisions import Decision
+from loanasync._models.values import type_name
 from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
-from loanasync._validation.validators import type_name
 from loanasync.bulk.frame import frame_of, require_pandas
 from loanasync.bulk.pool import Pool
 from loanasync.bulk.rate import Rate

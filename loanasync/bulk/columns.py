@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 import attrs
 from attrs import field, frozen
 
-from loanasync._cells import normalized
-from loanasync._models import APPROVAL_NAMES, READ_ALIASES, AdditionalData, ApprovalRequest
+from loanasync._models.cells import normalized
+from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES, AdditionalData, ApprovalRequest
 from loanasync.bulk.problems import input_error
 
 REQUEST_FIELDS: frozenset[str] = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from loanasync._cells import BY_TYPE, CellError, to_cents
-from loanasync._models import AdditionalData, ApprovalRequest, Dialect, UserData
-from loanasync._results import Problem, described
-from loanasync._settings import Limits
-from loanasync._text import seen
+from loanasync._models.cells import BY_TYPE, CellError, to_cents
+from loanasync._models.characters import seen
+from loanasync._models.decisions import Problem, described
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._settings import Dialect, Limits
 from loanasync._validation.rules import check_approval, check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, cast
 
-from loanasync._results import Decision
+from loanasync._models.decisions import Decision
 from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 from attrs import field, frozen
 
-from loanasync._display.masking import MaskedPairs, mask, masked_unless
-from loanasync._models import ApprovalRequest
-from loanasync._results import OTHER_ORDER, Approved, Decision, Problem, Refused
+from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Problem, Refused
+from loanasync._models.masking import MaskedPairs, mask, masked_unless
+from loanasync._models.requests import ApprovalRequest
 from loanasync.bulk.problems import InputProblem
 from loanasync.errors import (
     AlreadyEvaluatedError,
@@ -255,7 +255,7 @@ class RowResult(MaskedPairs):
         return self.decision.net_amount if isinstance(self.decision, Approved) else None
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
+        from loanasync._models import notebook  # noqa: PLC0415  (only notebooks need it)
 
         amounts = (getattr(self.decision, "amount", None), self._net_amount)
         error = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"

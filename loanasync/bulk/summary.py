@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from attrs import field, frozen
 
-from loanasync._results import Approved
+from loanasync._models.decisions import Approved
 from loanasync.bulk.rows import RowResult
 
 _STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
@@ -85,7 +85,7 @@ class Summary:
         return "Summary of 1 row" if self.rows == 1 else f"Summary of {self.rows} rows"
 
     def _repr_html_(self) -> str:
-        from loanasync._display import notebook  # noqa: PLC0415  (only notebooks need it)
+        from loanasync._models import notebook  # noqa: PLC0415  (only notebooks need it)
 
         rows = [
             (status, number, notebook.euro(getattr(self, f"amount_{status}", None)))

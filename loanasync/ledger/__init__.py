@@ -1,6 +1,6 @@
 """An idempotency store for decisions: no crash, redelivery or race repeats a request or loses a decision."""
 
-from loanasync._public import name_by_package
+from loanasync._models.classes import name_by_package
 from loanasync.ledger.address import open_ledger
 from loanasync.ledger.administration import create_ledger
 from loanasync.ledger.ledger import Ledger

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import asdict, evolve, field, frozen
 
-from loanasync._display.masking import mask
+from loanasync._models.masking import mask
 from loanasync.errors import LedgerMismatchError
 from loanasync.ledger.model import FORMAT
 from loanasync.ledger.policy import Cipher, LedgerPolicy

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
-from loanasync._display.masking import mask
+from loanasync._models.characters import seen_body
+from loanasync._models.masking import mask
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.json import decode
-from loanasync._text import seen_body
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry, State, Subject
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from loanasync._closing import Closing
-from loanasync._models import APPROVAL_NAMES
+from loanasync._models.classes import Closing
+from loanasync._models.requests import APPROVAL_NAMES
 from loanasync._protocol.json import Malformed, decode
 from loanasync.ledger import transitions
 from loanasync.ledger.header import Header, check_service, marked, mismatch, new_header

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
-from loanasync._forks import ForkSafe
+from loanasync._models.classes import ForkSafe
 from loanasync.ledger.header import Header, mismatch, new_header
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import Entry

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from loanasync._display.masking import mask
-from loanasync._results import OTHER_ORDER
+from loanasync._models.decisions import OTHER_ORDER
+from loanasync._models.masking import mask
 
 
 class State(StrEnum):

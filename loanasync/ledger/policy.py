@@ -11,8 +11,8 @@ from typing import Protocol
 from attrs import field, frozen
 from attrs.converters import optional
 
-from loanasync._display.masking import mask
 from loanasync._log import log
+from loanasync._models.masking import mask
 from loanasync._settings import require_wait
 from loanasync.errors import ConfigurationError
 

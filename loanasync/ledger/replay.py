@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from attrs import evolve, fields
 
-from loanasync._display.masking import JSON, mask
-from loanasync._models import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models.decisions import Approved, Meta, RawResponse, Refused
+from loanasync._models.masking import JSON, mask
+from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import Malformed, decode, encode
 from loanasync._protocol.messages import Response
-from loanasync._results import Approved, Meta, RawResponse, Refused
 from loanasync.errors import LoanError, UnexpectedResponseError
 from loanasync.ledger.model import NO_REDIRECT, SERVICE, Entry, Settlement, State
 from loanasync.ledger.policy import LedgerPolicy

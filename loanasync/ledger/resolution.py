@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from loanasync._results import Problem
+from loanasync._models.decisions import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval, find_entry

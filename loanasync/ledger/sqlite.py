@@ -21,7 +21,7 @@ from weakref import WeakSet, finalize
 
 from attrs import define
 
-from loanasync._forks import ForkSafe
+from loanasync._models.classes import ForkSafe
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.header import OTHER_FORMAT, Header, mismatch
 from loanasync.ledger.ledger import Ledger

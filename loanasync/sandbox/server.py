@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from aiohttp import web
 
-from loanasync._public import LazyModule
+from loanasync._models.classes import LazyModule
 from loanasync.sandbox import safety
 from loanasync.sandbox.customers import Customers, normalize_fiscal_code
 from loanasync.sandbox.engine import Engine

@@ -4,8 +4,8 @@ This package needs no extra, and importing `loanasync` does not load it. To test
 service, use `loanasync.sandbox`.
 """
 
-from loanasync._display.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
-from loanasync._public import name_by_package
+from loanasync._models.classes import name_by_package
+from loanasync._models.masking import JSON  # noqa: F401  (`typing.get_type_hints` looks for it here)
 from loanasync.testing.builders import additional_data, approval_request, email, fiscal_code, user_data
 from loanasync.testing.memory import forget_approvals
 from loanasync.testing.mocked_aiohttp import repaired_aioresponses

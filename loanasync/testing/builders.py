@@ -7,8 +7,14 @@ from random import Random, SystemRandom
 from string import ascii_uppercase
 from typing import Any
 
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._models import AdditionalData, ApprovalRequest, UserData
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
+from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 
 _MONTHS = "ABCDEHLMPRST"
 # The values of the characters at odd positions of a fiscal code, in the order 0 or A, 1 or B, 2 or C and so

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import attrs
 from attrs import field, frozen
 
-from loanasync._display.masking import JSON
-from loanasync._models import APPROVAL_NAMES, READ_ALIASES
+from loanasync._models.decisions import Approved, Refused
+from loanasync._models.masking import JSON
+from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.json import encode
 from loanasync._protocol.messages import NoResponse, Response
-from loanasync._results import Approved, Refused
 from loanasync.errors import ConnectError, ConnectionLostError, ReadTimeoutError
 from loanasync.testing.sent import Headers, SentRequest
 

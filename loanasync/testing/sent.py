@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 from multidict import CIMultiDict
 
-from loanasync._display.masking import JSON, Body, mask
+from loanasync._models.masking import JSON, Body, mask
 from loanasync._protocol.endpoints import APPROVE, COMPLETE, CREATE_REQUEST, UPLOAD_DOCUMENTS
 from loanasync._protocol.messages import Request
 

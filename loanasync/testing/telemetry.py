@@ -8,7 +8,7 @@ from attrs import frozen
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from loanasync._public import LazyModule
+from loanasync._models.classes import LazyModule
 from loanasync._settings import Telemetry
 from loanasync.errors import ConfigurationError
 

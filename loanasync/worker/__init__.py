@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from loanasync._client import LoanClient
-from loanasync._public import LazyModule, name_by_package
+from loanasync._models.classes import LazyModule, name_by_package
 from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, NoQueueError
 from loanasync.worker.handler import TaskResult, handle, message
 

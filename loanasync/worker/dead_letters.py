@@ -5,8 +5,8 @@ from abc import abstractmethod
 
 from attrs import evolve, field, frozen
 
-from loanasync._closing import Closing
-from loanasync._display.masking import mask
+from loanasync._models.classes import Closing
+from loanasync._models.masking import mask
 
 NEEDS_EXTRA = "{} misses a package, or has one that is too old: run pip install -U '.[taskiq]' in a checkout"
 

@@ -10,8 +10,8 @@ from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
 from loanasync._client import LoanClient
-from loanasync._models import AdditionalData, ApprovalRequest
-from loanasync._results import Approved, Decision, Problem, printable
+from loanasync._models.decisions import Approved, Decision, Problem, printable
+from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._schema import read_model
 from loanasync.bulk.rows import result_of
 from loanasync.bulk.trouble import next_step

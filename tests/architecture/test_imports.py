@@ -51,7 +51,11 @@ def test_sandbox_shares_no_code_with_the_sdk() -> None:
     for name, file in sandbox.items():
         own = {each for each in imports(file) if within(each, "loanasync")}
         others = {each for each in own if not within(each, "loanasync.sandbox")}
-        assert others <= {"loanasync.LoanClient", "loanasync._client", "loanasync._public.LazyModule"}, name
+        assert others <= {
+            "loanasync.LoanClient",
+            "loanasync._client",
+            "loanasync._models.classes.LazyModule",
+        }, name
 
 
 def test_undocumented_aiohttp_is_used_in_one_module_only() -> None:
@@ -93,7 +97,7 @@ NOT_LOADED = {
     "loanasync._api": {
         *("aiohttp.web", "sqlite3", "typer", "click", "rich", "stdnum", "pytest", "opentelemetry.sdk"),
         *("loanasync.sandbox", "loanasync.cli", "loanasync.testing", "loanasync.pytest_plugin"),
-        *("loanasync.bulk", "loanasync.bulk.pool", "tqdm", "loanasync._display.notebook"),
+        *("loanasync.bulk", "loanasync.bulk.pool", "tqdm", "loanasync._models.notebook"),
         "loanasync.ledger",
     },
     "loanasync.ledger": {"redis", "asyncpg"},

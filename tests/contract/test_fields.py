@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Dialect, LoanClient, Refused, UserData
-from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models.requests import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync.sandbox import Sandbox
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data

@@ -16,7 +16,7 @@ from loanasync import (
     UnexpectedResponseError,
     UserNotFoundError,
 )
-from loanasync._display.masking import Body, Items
+from loanasync._models.masking import Body, Items
 from loanasync.sandbox import Sandbox
 from loanasync.testing import ScriptedResponse, conflict, domain_error, response, scripted_client
 from support.builders import FISCAL_CODE, approval_request, user_data

@@ -13,7 +13,7 @@ import tables
 import traces
 from faults_page import ROWS
 from loanasync import DeadlineExceededError, LoanError, PoolTimeoutError, TransportError, errors
-from loanasync._display.texts import LANGUAGES, RARE_RULES, TEXTS
+from loanasync._models.texts import LANGUAGES, RARE_RULES, TEXTS
 from problems_page import problems_of_checks, problems_of_service
 
 

@@ -25,7 +25,7 @@ from loanasync import (
     UserData,
     testing,
 )
-from loanasync._display.masking import Body
+from loanasync._models.masking import Body
 from loanasync.errors import RejectedError
 from loanasync.sandbox import Sandbox
 from support.privacy.plants import CODE, MODELS, NOT_PERSONAL, PLANTS, found_in, values_of

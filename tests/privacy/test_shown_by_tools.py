@@ -27,8 +27,8 @@ from loanasync import (
     RejectedError,
     UserData,
 )
-from loanasync._display.masking import Body
-from loanasync._results import Problems
+from loanasync._models.decisions import Problems
+from loanasync._models.masking import Body
 from loanasync.ledger import Entry, Subject
 from loanasync.testing.sent import Headers
 from support.pages import PACKAGES

@@ -26,7 +26,7 @@ from loanasync import (
     UnexpectedStatusError,
     UserData,
 )
-from loanasync._display.masking import Body, Items
+from loanasync._models.masking import Body, Items
 from loanasync._protocol import endpoints
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import approve, serving

@@ -8,7 +8,7 @@ import attrs
 from hypothesis import strategies as st
 
 from loanasync import ApprovalRequest, UserData, testing
-from loanasync._text import is_blank
+from loanasync._models.characters import is_blank
 from loanasync.testing import additional_data, user_data
 
 __all__ = [

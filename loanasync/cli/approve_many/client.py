@@ -17,8 +17,8 @@ from loanasync import (
     LoanError,
     UserNotFoundError,
 )
+from loanasync._models.decisions import Decision
 from loanasync._protocol.endpoints import APPROVE, KNOWN
-from loanasync._results import Decision
 from loanasync._validation.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, RowResult
 from loanasync.bulk.rows import arguments_of, result_of

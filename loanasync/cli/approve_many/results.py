@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any
 
 from loanasync import Approved
-from loanasync._results import described, printable
+from loanasync._models.decisions import described, printable
 from loanasync.bulk import FileRow, InputRows, RowResult
 from loanasync.bulk.columns import REASON_NAME
 from loanasync.cli.ledger.open import short

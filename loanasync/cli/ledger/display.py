@@ -9,8 +9,8 @@ from typing import Any
 from attrs import evolve, fields
 
 from loanasync import Approved
-from loanasync._display.masking import mask
-from loanasync._models import field_name
+from loanasync._models.masking import mask
+from loanasync._models.requests import field_name
 from loanasync.cli.console import counted, duration
 from loanasync.cli.ledger.open import short
 from loanasync.ledger import Change, Cipher, Entry, State

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from attrs import define, evolve, field
 
-from loanasync._cells import CellError, normalized, to_cents
-from loanasync._display.masking import mask
+from loanasync._models.cells import CellError, normalized, to_cents
+from loanasync._models.masking import mask
 from loanasync._protocol.json import encode
 from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError

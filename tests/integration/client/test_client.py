@@ -17,7 +17,7 @@ from loanasync import (
     Telemetry,
     Timeout,
 )
-from loanasync._results import Problems
+from loanasync._models.decisions import Problems
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, approval_request, user_data
 from support.ledger_clients import FailingLedger

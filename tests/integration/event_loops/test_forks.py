@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="only some syste
 HELD = """
 import asyncio, gc, os, signal, sys, threading, warnings
 from contextlib import ExitStack
-from loanasync._forks import ForkSafe
+from loanasync._models.classes import ForkSafe
 from loanasync.ledger import MemoryLedger, SqliteLedger, create_ledger
 from loanasync.testing import approval_request, approved, scripted_client
 

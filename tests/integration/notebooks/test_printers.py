@@ -9,8 +9,8 @@ import rich.pretty
 from IPython.lib.pretty import pretty
 
 from loanasync import Approved, Meta
-from loanasync._display import notebook
-from loanasync._display.masking import Body
+from loanasync._models import notebook
+from loanasync._models.masking import Body
 
 BODY = Body({"approved": True, "lastname": "Prova", "later": [{"a": "Prova"}]})
 DECISION = Approved(last_name="Prova", raw=BODY, meta=Meta(status=201, attempts=1, elapsed=0.2))

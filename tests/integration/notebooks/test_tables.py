@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from loanasync import LoanClient
-from loanasync._results import described
+from loanasync._models.decisions import described
 from loanasync.bulk import Row
 from loanasync.ledger import MemoryLedger
 from loanasync.sandbox import Sandbox

@@ -17,7 +17,7 @@ import attrs
 from attrs import frozen
 
 from loanasync import AdditionalData, ApprovalRequest, Approved, Limits, Refused, UserData
-from loanasync._models import APPROVAL_NAMES, USER_DATA_NAMES
+from loanasync._models.requests import APPROVAL_NAMES, USER_DATA_NAMES
 from support.faults.connections import OTHER_CUSTOMER
 
 MODELS: tuple[type, ...] = (ApprovalRequest, AdditionalData, UserData, Approved, Refused)

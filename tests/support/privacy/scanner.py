@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from rich.pretty import pretty_repr
 
 from loanasync import Telemetry
-from loanasync._results import printable
+from loanasync._models.decisions import printable
 from support.privacy.plants import found_in
 
 

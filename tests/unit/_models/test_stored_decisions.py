@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync import Approved, Citizenship, Decision, Meta, Refused
-from loanasync._display.masking import Body, Items
+from loanasync._models.masking import Body, Items
 from support.builders import BY_TYPE, TEXTS
 
 NAN = float("nan")
@@ -155,7 +155,7 @@ def test_wrong_data_is_refused_without_personal_data(data: Any, sentence: str) -
         Approved.from_dict(data)
     assert sentence in str(caught.value)
     frames = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-    own = [frame for frame in frames.stack if frame.filename.endswith("_results.py")]
+    own = [frame for frame in frames.stack if frame.filename.endswith("_models/decisions.py")]
     assert own
     assert "Prova" not in str([frame.locals for frame in own]) + str(caught.value)
 

@@ -20,8 +20,8 @@ from loanasync import (
     Refused,
     UserData,
 )
-from loanasync._display.masking import Body
-from loanasync._models import USER_DATA_NAMES
+from loanasync._models.masking import Body
+from loanasync._models.requests import USER_DATA_NAMES
 from loanasync._protocol.codec import read_decision, read_user_data, write
 from loanasync._protocol.json import decode
 from support.builders import APPROVAL_REQUESTS, USER_DATA, additional_data, approval_request, user_data

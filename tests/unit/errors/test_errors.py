@@ -11,7 +11,7 @@ import pytest
 import loanasync
 from errors_page import ROWS, for_operation
 from loanasync import LoanError, Meta, Problem, errors
-from loanasync._display.texts import Advice
+from loanasync._models.texts import Advice
 from loanasync.errors import Outcome
 
 META = Meta(status=400, attempts=2, elapsed=0.5, trace_id="0" * 32, request_id="r-1", entry="c0ffee")

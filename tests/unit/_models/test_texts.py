@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from loanasync import Problem
-from loanasync._display.masking import ReadOnlyDict
-from loanasync._display.texts import LANGUAGES, TEXTS
+from loanasync._models.masking import ReadOnlyDict
+from loanasync._models.texts import LANGUAGES, TEXTS
 
 RANGE = Problem(
     "amount", "amount", "must be more", "amount.range", {"least": 5_000, "most": 1_500_050}, hint="in cents"

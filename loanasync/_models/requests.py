@@ -1,4 +1,4 @@
-"""The models of requests, and `Dialect`, the differences between the two descriptions (spec §2.1).
+"""The models of requests (spec §2.1).
 
 To add a field, add an attribute. Its name in the JSON body is the same in camel case, unless it is listed in
 `_OTHER_WIRE_NAMES`. The codec, the columns of files and the checks for unknown fields use this name. Add a
@@ -8,19 +8,23 @@ rule in `loanasync._validation.rules` unless there is one for the type.
 import re
 from collections.abc import Mapping
 from datetime import date
-from functools import cached_property
 from operator import index
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, SupportsIndex, get_args
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import attrs
 from attrs import field, frozen
 
-from loanasync._cells import BY_TYPE, CellError, to_cents, to_euro
-from loanasync._display.masking import EMPTY_BODY, JSON, Body, ValueObject, mask, masked_unless, read_only
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._text import is_blank, seen
-from loanasync.errors import ConfigurationError
+from loanasync._models.cells import BY_TYPE, CellError, to_cents, to_euro
+from loanasync._models.characters import is_blank, seen
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
+from loanasync._models.masking import EMPTY_BODY, JSON, Body, ValueObject, mask, masked_unless, read_only
 
 
 class PydanticType(ValueObject):
@@ -410,78 +414,3 @@ def field_name(wire_name: str) -> str:
         ('street_number', 'last_name', 'privacy')
     """
     return _FIELD_NAMES.get(READ_ALIASES.get(wire_name, wire_name), wire_name)
-
-
-@frozen(kw_only=True, slots=False, cache_hash=True)  # each call uses it as a cache key
-class Dialect:
-    """Format of the approval request, where the two descriptions of the call differ (spec §2.1).
-
-    Responses are read in either format. The specification lists the differences. It does not say which of
-    them belong together, nor which server uses which. Each preset therefore sets only the option in its name;
-    set all others with ``Dialect(...)``. The defaults are the names in the service's validation messages and
-    responses.
-
-    Args:
-        street_number_field: Wire name of the street number.
-        instalments_field: Wire name of the number of instalments.
-        italian: Spelling of the Italian citizenship.
-        order_token_required: True if `ApprovalRequest.order_token` is required.
-        sends_iban: True if `ApprovalRequest.iban` may be sent.
-        sends_payment_day_of_month: True if `ApprovalRequest.payment_day_of_month` may be sent.
-
-    Raises:
-        ConfigurationError: An option has a value that neither description lists.
-
-    Example:
-        >>> dialect = Dialect(street_number_field="civicNumber", order_token_required=True)
-        >>> dialect.street_number_field, dialect.instalments_field
-        ('civicNumber', 'instalments')
-    """
-
-    street_number_field: Literal["streetNumber", "civicNumber"] = "streetNumber"
-    """Wire name of the street number (spec §2.1)."""
-    instalments_field: Literal["instalments", "installments"] = "instalments"
-    """Wire name of the number of instalments (spec §2.1)."""
-    italian: Literal["italian", "Italian"] = "italian"
-    """Spelling of the Italian citizenship (spec §2.1)."""
-    order_token_required: bool = False
-    """True if `ApprovalRequest.order_token` is required (spec §2.1)."""
-    sends_iban: bool = True
-    """True if `ApprovalRequest.iban` may be sent (spec §2.1)."""
-    sends_payment_day_of_month: bool = True
-    """True if `ApprovalRequest.payment_day_of_month` may be sent (spec §2.1)."""
-
-    def __attrs_post_init__(self) -> None:
-        for option in attrs.fields(Dialect):
-            allowed = get_args(option.type)  # empty unless the type is a Literal
-            if allowed and getattr(self, option.name) not in allowed:
-                raise ConfigurationError(f"dialect.{option.name}", f"must be {' or '.join(allowed)}")
-
-    @classmethod
-    def street_number(cls) -> "Dialect":
-        """Return the dialect with ``streetNumber``, the name in the service's validation messages.
-
-        Example:
-            >>> Dialect.street_number().street_number_field
-            'streetNumber'
-        """
-        return cls()
-
-    @classmethod
-    def civic_number(cls) -> "Dialect":
-        """Return the dialect with ``civicNumber`` that otherwise equals `street_number` (spec §2.1).
-
-        Example:
-            >>> Dialect.civic_number().street_number_field, Dialect.civic_number().instalments_field
-            ('civicNumber', 'instalments')
-        """
-        return cls(street_number_field="civicNumber")
-
-    @cached_property
-    def approval_names(self) -> Mapping[str, str]:
-        """Wire names of the fields of an approval in this dialect."""
-        return {
-            **APPROVAL_NAMES,
-            "street_number": self.street_number_field,
-            "instalments": self.instalments_field,
-        }

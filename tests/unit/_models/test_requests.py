@@ -27,7 +27,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._display.masking import Body, Items, mask, masked_unless
+from loanasync._models.masking import Body, Items, mask, masked_unless
 from support.builders import additional_data, approval_request, user_data
 
 META = Meta(status=201, attempts=1, elapsed=0.5)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import _text
-from loanasync._text import normal_form, seen
+from loanasync._models import characters
+from loanasync._models.characters import normal_form, seen
 
 FORMS: tuple[Literal["NFC", "NFKC"], ...] = ("NFC", "NFKC")
 # Marks of several classes, characters that become several marks, a half-width mark, Hangul and letters.
@@ -38,7 +38,7 @@ def test_normal_form_gives_python_no_long_unordered_marks(
         worst = max(worst, sum(later < earlier for earlier, later in pairwise(classes) if later))
         return normalize(form, text)
 
-    monkeypatch.setattr(_text, "normalize", record)
+    monkeypatch.setattr(characters, "normalize", record)
     seen("a" + marks * 500)
     normal_form("NFKC", "a" + marks * 500)
     assert worst < 50

@@ -10,7 +10,13 @@ from datetime import date
 from decimal import Decimal
 from enum import StrEnum
 
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
 
 _INTEGER = re.compile("[0-9]{1,18}")
 _DATES = tuple(

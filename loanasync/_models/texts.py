@@ -23,7 +23,7 @@ RARE_RULES = {
 # rule, such as ``range``; amounts are in euros. ``pages`` are those of errors, by advice; ``data_pages``
 # those that differ for calls that decide nothing. The file is read now, because later an event loop may run.
 TEXTS: Mapping[str, Mapping[str, Mapping[str, str]]] = json.loads(
-    pkgutil.get_data("loanasync._display", "texts.json") or b""
+    pkgutil.get_data("loanasync._models.requests", "texts.json") or b""
 )
 
 

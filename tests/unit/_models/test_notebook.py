@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 from loanasync import Approved, Meta, Problem, Refused, errors
-from loanasync._display import notebook
-from loanasync._results import Problems
+from loanasync._models import notebook
+from loanasync._models.decisions import Problems
 from loanasync.bulk import Row, RowResult, Summary
 from loanasync.bulk.rows import result_of
 from loanasync.testing import approval_request, fiscal_code

@@ -8,7 +8,8 @@ from typing import Any, Literal, NoReturn, Self, TypeAlias, cast, get_args
 import attrs
 from attrs import asdict, field, fields, frozen
 
-from loanasync._display.masking import (
+from loanasync._models.enumerations import Citizenship
+from loanasync._models.masking import (
     EMPTY_BODY,
     JSON,
     Body,
@@ -19,8 +20,7 @@ from loanasync._display.masking import (
     masked_unless,
     read_only,
 )
-from loanasync._display.texts import Param, text_of
-from loanasync._enums import Citizenship
+from loanasync._models.texts import Param, text_of
 
 
 def _copy_of(params: Mapping[str, Param]) -> Mapping[str, Param]:
@@ -157,7 +157,7 @@ class Problems(tuple[Problem, ...]):
 
 def problems_table(title: str, problems: tuple[Problem, ...]) -> str:
     """Return an HTML table of fields, messages and codes for notebooks."""
-    from loanasync._display import notebook  # noqa: PLC0415  (used in notebooks only)
+    from loanasync._models import notebook  # noqa: PLC0415  (used in notebooks only)
 
     rows = [(each.field, described(each), each.code) for each in map(printable, problems)]
     return notebook.table(title, ("field", "message", "code"), rows)

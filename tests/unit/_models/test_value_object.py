@@ -5,7 +5,7 @@ from typing import Any
 from attrs import field, make_class
 
 from loanasync import Request, Response
-from loanasync._display.masking import ValueObject, mask
+from loanasync._models.masking import ValueObject, mask
 
 
 def fields() -> dict[str, Any]:

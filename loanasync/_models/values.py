@@ -17,11 +17,17 @@ from typing import Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from loanasync._display.masking import ReadOnlyDict, ValueObject
-from loanasync._display.texts import Param
-from loanasync._enums import Citizenship, DocumentType, EducationalQualification, Residence, SalaryType
-from loanasync._results import Problem
-from loanasync._text import is_blank, normal_form, seen
+from loanasync._models.characters import is_blank, normal_form, seen
+from loanasync._models.decisions import Problem
+from loanasync._models.enumerations import (
+    Citizenship,
+    DocumentType,
+    EducationalQualification,
+    Residence,
+    SalaryType,
+)
+from loanasync._models.masking import ReadOnlyDict, ValueObject
+from loanasync._models.texts import Param
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks are among them
 NUL = r"\x00"

@@ -1,1 +1,0 @@
-"""Display of values: masked in `repr()` and logs, and as tables in notebooks."""
