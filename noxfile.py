@@ -54,7 +54,7 @@ EACH_PYTHON = [
     # The service's faults, each over several kinds of connections; the simulation has the same faults.
     *(f"--ignore=tests/integration/transport/test_{name}.py" for name in ("fault_matrix", "python_parser")),
     # Pure modules: the tests with coverage run them, too.
-    *(f"--ignore=tests/unit/{area}" for area in ("_models", "_protocol", "_validation")),
+    *(f"--ignore=tests/unit/{area}" for area in ("_models", "_protocol")),
 ]
 GATE = ["-m", "not scheduled"]  # the tests of each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
@@ -67,7 +67,6 @@ PURE = [
     "_models/*",
     "_protocol/*",
     "_settings.py",
-    "_validation/*",
     "errors.py",
 ]
 # The tests that cover them. `tests` measures no others, because coverage doubles the time of a test.

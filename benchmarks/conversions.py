@@ -19,11 +19,10 @@ from service import DECISION
 
 from loanasync import ApprovalRequest, Approved, Citizenship, Dialect, Limits, LoanClient
 from loanasync._models.decisions import Meta
-from loanasync._protocol import codec
+from loanasync._protocol import codec, rules
 from loanasync._protocol.endpoints import APPROVE, Call
 from loanasync._protocol.json import decode, encode_checked
 from loanasync._protocol.messages import Response
-from loanasync._validation import rules
 
 BODY = json.dumps(DECISION, ensure_ascii=False, separators=(",", ":")).encode()
 WRITE, WRITE_SHORT, READ = "order to bytes", "order of 15 fields to bytes", "bytes to decision"

@@ -23,7 +23,7 @@ from loanasync._models.enumerations import (
 from loanasync._models.masking import JSON
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._schema import RequestRules, schema
+from loanasync._protocol.schema import RequestRules, schema
 from loanasync._settings import CircuitBreaker, Dialect, Limits, RetryPolicy, Telemetry, Timeout
 from loanasync._transport.base import Transport
 from loanasync._version import __version__

@@ -25,6 +25,7 @@ from loanasync._models.classes import Closing, LazyModule, unclosed_warning
 from loanasync._models.decisions import Decision, Known, Problems
 from loanasync._models.masking import JSON, AnyJSON
 from loanasync._models.requests import ApprovalRequest, UserData
+from loanasync._protocol import rules
 from loanasync._protocol.endpoints import (
     APPROVE,
     COMPLETE,
@@ -43,7 +44,6 @@ from loanasync._telemetry import Instruments
 from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._transport.tls import Trust
-from loanasync._validation import rules
 from loanasync.errors import (
     ClientClosedError,
     ConfigurationError,

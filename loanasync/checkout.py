@@ -32,8 +32,8 @@ from loanasync._models.masking import JSON, AnyJSON, mask
 from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._models.texts import Advice, advice_text
 from loanasync._order import FREE, Loan, Order, OrderError, change_loan, change_or_log, described, read_loan
+from loanasync._protocol import rules
 from loanasync._settings import Timeout
-from loanasync._validation import rules
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DeadlineExceededError,

@@ -9,8 +9,8 @@ from loanasync import Dialect, InvalidRequestError, Limits, Problem, UserData
 from loanasync._models.requests import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._models.texts import RARE_RULES, TEXTS
 from loanasync._models.values import Rule, checker
+from loanasync._protocol import rules
 from loanasync._protocol.error_bodies import read_problems
-from loanasync._validation import rules
 from loanasync.bulk.rows import arguments_of as arguments_of_row
 from loanasync.testing import approval_request
 from loanasync.worker.handler import arguments_of as arguments_of_message

@@ -2,7 +2,7 @@
 
 To add a field, add an attribute. Its name in the JSON body is the same in camel case, unless it is listed in
 `_OTHER_WIRE_NAMES`. The codec, the columns of files and the checks for unknown fields use this name. Add a
-rule in `loanasync._validation.rules` unless there is one for the type.
+rule in `loanasync._protocol.rules` unless there is one for the type.
 """
 
 import re

@@ -14,13 +14,12 @@ from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._models.decisions import DECISIONS, Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._models.masking import EMPTY_BODY, JSON, AnyJSON, ValueObject, mask, masked
 from loanasync._models.requests import ApprovalRequest, UserData
-from loanasync._protocol import codec, json
+from loanasync._protocol import codec, json, rules
 from loanasync._protocol.echo import belongs_to_another_customer, names_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.messages import UNDECODABLE, Judgement, Request, Response
 from loanasync._protocol.proof import is_proof
 from loanasync._settings import Dialect
-from loanasync._validation import rules
 from loanasync.errors import (
     NOT_PROCESSED,
     AccessDeniedError,

@@ -10,8 +10,8 @@ from loanasync._models.cells import BY_TYPE, CellError, to_cents
 from loanasync._models.characters import seen
 from loanasync._models.decisions import Problem, described
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
+from loanasync._protocol.rules import check_approval, check_fiscal_code, normalize_fiscal_code
 from loanasync._settings import Dialect, Limits
-from loanasync._validation.rules import check_approval, check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
     FIELDS,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loanasync._validation.rules import normalize_fiscal_code
+from loanasync._protocol.rules import normalize_fiscal_code
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.commands import LEDGER, opened, read_personal

@@ -12,7 +12,7 @@ from opentelemetry.trace import format_trace_id
 from loanasync._client import LoanClient
 from loanasync._models.decisions import Approved, Decision, Problem, printable
 from loanasync._models.requests import AdditionalData, ApprovalRequest
-from loanasync._schema import read_model
+from loanasync._protocol.schema import read_model
 from loanasync.bulk.rows import result_of
 from loanasync.bulk.trouble import next_step
 from loanasync.errors import (

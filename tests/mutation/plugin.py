@@ -12,8 +12,7 @@ from unittest import mock
 import blockbuster
 import pytest
 
-from loanasync._protocol import codec
-from loanasync._validation import rules
+from loanasync._protocol import codec, rules
 
 _nothing_watched = nullcontext(SimpleNamespace(functions={}))
 mock.patch.object(blockbuster, "blockbuster_ctx", return_value=_nothing_watched).start()

@@ -19,7 +19,7 @@ from loanasync import (
 )
 from loanasync._models.decisions import Decision
 from loanasync._protocol.endpoints import APPROVE, KNOWN
-from loanasync._validation.rules import normalize_fiscal_code
+from loanasync._protocol.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, RowResult
 from loanasync.bulk.rows import arguments_of, result_of
 from loanasync.ledger import Entry, Settlement, State

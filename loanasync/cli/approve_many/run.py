@@ -23,7 +23,7 @@ from loanasync import (
     PayloadMismatchError,
 )
 from loanasync._config import LEDGER_CIPHER, configure, from_environment
-from loanasync._validation.rules import normalize_fiscal_code
+from loanasync._protocol.rules import normalize_fiscal_code
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
 from loanasync.cli.approve_many.client import BulkClient
 from loanasync.cli.approve_many.output import Output

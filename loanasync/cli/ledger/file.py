@@ -14,7 +14,7 @@ from attrs import define, evolve, field
 from loanasync._models.cells import CellError, normalized, to_cents
 from loanasync._models.masking import mask
 from loanasync._protocol.json import encode
-from loanasync._validation.rules import check_fiscal_code, normalize_fiscal_code
+from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value

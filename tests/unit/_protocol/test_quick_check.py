@@ -13,7 +13,7 @@ import pytest
 from loanasync import Citizenship, Limits, Residence
 from loanasync._models.requests import APPROVAL_NAMES, USER_DATA_NAMES
 from loanasync._models.values import Optional, Rule
-from loanasync._validation import rules
+from loanasync._protocol import rules
 from support.builders import additional_data, approval_request, user_data
 
 

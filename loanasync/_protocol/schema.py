@@ -23,8 +23,8 @@ from loanasync._models.requests import (
     PydanticType,
     UserData,
 )
+from loanasync._protocol import rules
 from loanasync._settings import Dialect, Limits
-from loanasync._validation import rules
 from loanasync.errors import ConfigurationError
 
 RequestModel: TypeAlias = type[ApprovalRequest] | type[AdditionalData] | type[UserData]

@@ -16,7 +16,7 @@ from stdnum.it import codicefiscale
 from loanasync import AdditionalData, ApprovalRequest, Dialect, Limits, Problem, UserData
 from loanasync._models.decisions import described
 from loanasync._models.requests import APPROVAL_NAMES, USER_DATA_NAMES
-from loanasync._validation import rules
+from loanasync._protocol import rules
 from support.builders import (
     APPROVAL_REQUESTS,
     FISCAL_CODE,

@@ -1,1 +1,0 @@
-"""Validation of requests against the rules of the specification."""
