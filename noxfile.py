@@ -63,7 +63,6 @@ DEPENDENT += [f"tests/integration/{path}" for path in ("client", "telemetry", "t
 DEPENDENT += [f"tests/integration/ledger/test_{ledger}.py" for ledger in ("postgres", "redis", "sqlite")]
 # Modules that need neither an event loop nor a network; their line and branch coverage must be 100 %.
 PURE = [
-    "_config.py",
     "_models/*",
     "_protocol/*",
     "_settings.py",

@@ -7,7 +7,7 @@ loads the modules of all names and what they need: aiohttp, cattrs, OpenTelemetr
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from loanasync._version import __version__ as __version__
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from loanasync._api import *  # noqa: F403  (the names that `__getattr__` provides)

@@ -1,6 +1,6 @@
 """All public names of the package. `loanasync` loads this module when one of them is used first."""
 
-from loanasync import errors
+from loanasync import __version__, errors
 from loanasync._client import LoanClient
 from loanasync._models.classes import name_by_package
 from loanasync._models.decisions import (
@@ -26,7 +26,6 @@ from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._protocol.schema import RequestRules, schema
 from loanasync._settings import CircuitBreaker, Dialect, Limits, RetryPolicy, Telemetry, Timeout
 from loanasync._transport.base import Transport
-from loanasync._version import __version__
 from loanasync.errors import *  # noqa: F403  (its `__all__` has the errors only)
 
 __all__ = [

@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpac
 
 import aiohttp
 
-from loanasync._config import (
-    AuthToken,
-    Options,
-    configure,
-    from_environment,
-    ledger_variables,
-    require,
-    slot_count,
-)
 from loanasync._log import log
 from loanasync._models.classes import Closing, LazyModule, unclosed_warning
 from loanasync._models.decisions import Decision, Known, Problems
@@ -39,7 +30,22 @@ from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
-from loanasync._settings import CircuitBreaker, Dialect, Limits, RetryPolicy, Telemetry, Timeout, require_wait
+from loanasync._settings import (
+    AuthToken,
+    CircuitBreaker,
+    Dialect,
+    Limits,
+    Options,
+    RetryPolicy,
+    Telemetry,
+    Timeout,
+    configure,
+    from_environment,
+    ledger_variables,
+    require,
+    require_wait,
+    slot_count,
+)
 from loanasync._telemetry import Instruments
 from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeGuard
 
 from attrs import evolve, field, frozen
 
-from loanasync._config import TOKEN_HEADER, Options, Shop
 from loanasync._models.decisions import DECISIONS, Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._models.masking import EMPTY_BODY, JSON, AnyJSON, ValueObject, mask, masked
 from loanasync._models.requests import ApprovalRequest, UserData
@@ -19,7 +18,7 @@ from loanasync._protocol.echo import belongs_to_another_customer, names_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.messages import UNDECODABLE, Judgement, Request, Response
 from loanasync._protocol.proof import is_proof
-from loanasync._settings import Dialect
+from loanasync._settings import TOKEN_HEADER, Dialect, Options, Shop
 from loanasync.errors import (
     NOT_PROCESSED,
     AccessDeniedError,

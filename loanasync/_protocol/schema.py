@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeAlias, get_args
 import attrs
 from attrs import frozen
 
-from loanasync._config import require
 from loanasync._models import values
 from loanasync._models.decisions import Problem
 from loanasync._models.masking import ValueObject
@@ -24,7 +23,7 @@ from loanasync._models.requests import (
     UserData,
 )
 from loanasync._protocol import rules
-from loanasync._settings import Dialect, Limits
+from loanasync._settings import Dialect, Limits, require
 from loanasync.errors import ConfigurationError
 
 RequestModel: TypeAlias = type[ApprovalRequest] | type[AdditionalData] | type[UserData]

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from loanasync._config import Shop, token_violation
 from loanasync._protocol.messages import NoResponse
+from loanasync._settings import Shop, token_violation
 from loanasync._transport.failures import SESSION_CLOSED, drop_frames
 from loanasync._waits import Waits, was_cancelled
 from loanasync.errors import TOKEN_FAILED, ConnectError, DeadlineExceededError

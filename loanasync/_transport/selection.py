@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from loanasync._config import require
+from loanasync._settings import require
 from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Proxy, Transport
 from loanasync._transport.pool import DirectTransport, open_transport

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from loanasync import Dialect, Meta
-from loanasync._config import configure
 from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import End, Response
+from loanasync._settings import configure
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")

@@ -22,8 +22,8 @@ from loanasync import (
     LedgerError,
     PayloadMismatchError,
 )
-from loanasync._config import LEDGER_CIPHER, configure, from_environment
 from loanasync._protocol.rules import normalize_fiscal_code
+from loanasync._settings import LEDGER_CIPHER, configure, from_environment
 from loanasync.bulk import Approvals, FileRow, InputRows, Row, RowResult
 from loanasync.cli.approve_many.client import BulkClient
 from loanasync.cli.approve_many.output import Output

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from attrs import evolve, frozen
 
 from loanasync import ConfigurationError, LedgerMismatchError
-from loanasync._config import LEDGER, Shop, configure, from_environment
+from loanasync._settings import LEDGER, Shop, configure, from_environment
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.environment import LedgerSettings, ledger_settings

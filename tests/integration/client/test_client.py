@@ -81,7 +81,7 @@ def test_telemetry_with_an_invalid_setting_names_it(setting: str, value: Any) ->
 
 
 def test_strict_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync._config.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync._settings.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"strict: needs python-stdnum.*\.\[strict\]"):
         create_client(strict=True)
 

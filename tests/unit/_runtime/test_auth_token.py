@@ -17,7 +17,7 @@ from loanasync import (
     Timeout,
     UserData,
 )
-from loanasync._config import AuthToken, configure
+from loanasync._settings import AuthToken, configure
 from loanasync.ledger import State
 from loanasync.testing import ScriptedTransport, approved, fiscal_code, response, system_error
 from support import ledger_clients

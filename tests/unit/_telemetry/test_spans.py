@@ -31,9 +31,8 @@ from loanasync import (
     UnexpectedStatusError,
     _telemetry,
 )
-from loanasync._config import configure
 from loanasync._protocol import endpoints
-from loanasync._settings import Propagate
+from loanasync._settings import Propagate, configure
 from loanasync._telemetry import CallTelemetry, Instruments
 from loanasync.testing import (
     ScriptedResponse,

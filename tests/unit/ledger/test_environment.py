@@ -13,7 +13,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from loanasync import ConfigurationError, LoanClient, Timeout
-from loanasync._config import from_environment, ledger_variables
+from loanasync._settings import from_environment, ledger_variables
 from loanasync.ledger import LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.ledger.address import ledger_at, name_without_password
 from loanasync.ledger.environment import ledger_settings

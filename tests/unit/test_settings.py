@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, LoanClient, RetryPolicy, Timeout
-from loanasync._config import _aiohttp_version, configure, from_environment
+from loanasync._settings import _aiohttp_version, configure, from_environment
 
 
 def shop(**changes: object) -> Any:
