@@ -30,7 +30,7 @@ from rounds import interleaved, parser_of, save
 from loanasync import ApprovalRequest, Decision, LoanClient, Telemetry
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime import run as runtime
-from loanasync._telemetry import Instruments
+from loanasync._telemetry.spans import Instruments
 from loanasync.testing import approval_request, fiscal_code
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpac
 
 import aiohttp
 
-from loanasync._log import log
 from loanasync._models.classes import Closing, LazyModule, unclosed_warning
 from loanasync._models.decisions import Decision, Known, Problems
 from loanasync._models.masking import JSON, AnyJSON
@@ -46,7 +45,8 @@ from loanasync._settings import (
     require_wait,
     slot_count,
 )
-from loanasync._telemetry import Instruments
+from loanasync._telemetry.log import log
+from loanasync._telemetry.spans import Instruments
 from loanasync._transport.base import Clock, Transport
 from loanasync._transport.selection import proxy_of, transport_factory, user_transport_factory
 from loanasync._transport.tls import Trust

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from attrs import asdict, evolve, field, frozen
 
-from loanasync._log import log
 from loanasync._models.classes import name_by_package
 from loanasync._models.masking import mask
 from loanasync._models.texts import Advice
+from loanasync._telemetry.log import log
 
 _TRIES = 50  # other clicks may change an order meanwhile
 

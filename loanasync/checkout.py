@@ -25,7 +25,6 @@ from typing import TypeAlias
 from attrs import Factory, define, evolve, field, fields_dict, frozen
 
 from loanasync._client import LoanClient
-from loanasync._log import log
 from loanasync._models.classes import name_by_package
 from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Problems, Refused
 from loanasync._models.masking import JSON, AnyJSON, mask
@@ -34,6 +33,7 @@ from loanasync._models.texts import Advice, advice_text
 from loanasync._order import FREE, Loan, Order, OrderError, change_loan, change_or_log, described, read_loan
 from loanasync._protocol import rules
 from loanasync._settings import Timeout
+from loanasync._telemetry.log import log
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DeadlineExceededError,

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 from attrs import evolve
 
-from loanasync._log import log
 from loanasync._models.characters import seen_body
 from loanasync._models.classes import ForkSafe
 from loanasync._models.decisions import Decision
@@ -26,8 +25,9 @@ from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error, no_response
 from loanasync._settings import RetryPolicy, Timeout
+from loanasync._telemetry.log import log
 from loanasync._transport.connection import DirectConnection
-from loanasync._waits import GRACE, Caller, wake
+from loanasync._transport.waits import GRACE, Caller, wake
 from loanasync.errors import (
     PROGRAM_FAILED,
     DeadlineExceededError,

@@ -8,7 +8,6 @@ from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from loanasync._log import log
 from loanasync._models.classes import ForkSafe
 from loanasync._models.decisions import (
     OTHER_ORDER,
@@ -23,6 +22,7 @@ from loanasync._models.decisions import (
 from loanasync._protocol.endpoints import Outcome
 from loanasync._protocol.messages import End, Response
 from loanasync._runtime.run import Run
+from loanasync._telemetry.log import log
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionForgottenError,

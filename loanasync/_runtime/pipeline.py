@@ -14,11 +14,11 @@ from loanasync._runtime.breaker import Breaker
 from loanasync._runtime.per_loop import PerLoop
 from loanasync._runtime.retry import Quota, Sleep
 from loanasync._settings import Timeout
-from loanasync._telemetry import Instruments
+from loanasync._telemetry.spans import Instruments
 from loanasync._transport.base import Transport
 from loanasync._transport.pool import DirectTransport
 from loanasync._transport.session import SessionTransport
-from loanasync._waits import Caller, SharedTimer, Waits, end_wait
+from loanasync._transport.waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError
 
 CLOSE_TIMEOUT = 5.0  # seconds for the end of a call in which no response is awaited any more

@@ -19,13 +19,13 @@ from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
 from loanasync._runtime.token import obtain_token
 from loanasync._settings import RetryPolicy, Timeout
-from loanasync._telemetry import CallTelemetry
+from loanasync._telemetry.spans import CallTelemetry
 from loanasync._transport.aiohttp_internals import is_replaced
 from loanasync._transport.base import Transport
 from loanasync._transport.connection import DirectConnection
 from loanasync._transport.failures import SESSION_CLOSED
 from loanasync._transport.selection import is_of_user
-from loanasync._waits import Caller, was_cancelled
+from loanasync._transport.waits import Caller, was_cancelled
 from loanasync.errors import (
     PROGRAM_FAILED,
     CircuitOpenError,

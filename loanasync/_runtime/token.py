@@ -7,7 +7,7 @@ from typing import Any, cast
 from loanasync._protocol.messages import NoResponse
 from loanasync._settings import Shop, token_violation
 from loanasync._transport.failures import SESSION_CLOSED, drop_frames
-from loanasync._waits import Waits, was_cancelled
+from loanasync._transport.waits import Waits, was_cancelled
 from loanasync.errors import TOKEN_FAILED, ConnectError, DeadlineExceededError
 
 _TOO_LATE = NoResponse(error=DeadlineExceededError, cause_type=f"{TOKEN_FAILED}TimeoutError", is_sent=False)

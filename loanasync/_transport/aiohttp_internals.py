@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import http
 from yarl import URL
 
-from loanasync._log import log
+from loanasync._telemetry.log import log
 
 if TYPE_CHECKING:
     from aiohttp import client_reqrep, connector

@@ -16,7 +16,7 @@ from yarl import URL
 from loanasync._protocol.messages import End, Judgement, NoResponse, Request, Response
 from loanasync._transport import failures
 from loanasync._transport.aiohttp_internals import MAX_BODY_SIZE, MAX_FIELD_SIZE, MAX_HEADERS
-from loanasync._waits import SharedTimer, expire
+from loanasync._transport.waits import SharedTimer, expire
 
 try:
     import httptools

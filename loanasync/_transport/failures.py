@@ -17,7 +17,7 @@ from loanasync._transport.aiohttp_internals import (
     is_replaced,
     waited_for_pool,
 )
-from loanasync._waits import Waits, was_cancelled
+from loanasync._transport.waits import Waits, was_cancelled
 from loanasync.errors import (
     PROGRAM_FAILED,
     ConnectError,

@@ -23,7 +23,7 @@ from loanasync._transport.aiohttp_internals import (
 from loanasync._transport.base import Proxy
 from loanasync._transport.connection import DirectConnection, Origin, Receive, Scheduler, header_lines
 from loanasync._transport.session import SessionTransport, connect_timeout, open_session
-from loanasync._waits import Waits
+from loanasync._transport.waits import Waits
 from loanasync.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from loanasync._log import warn_once
 from loanasync._protocol.messages import NoResponse, Request, Response
+from loanasync._telemetry.log import warn_once
 from loanasync._transport import failures, tls
 from loanasync._transport.aiohttp_internals import (
     MAX_FIELD_SIZE,
@@ -25,7 +25,7 @@ from loanasync._transport.aiohttp_internals import (
     send_method,
     tls_setting,
 )
-from loanasync._waits import Waits, expire
+from loanasync._transport.waits import Waits, expire
 from loanasync.errors import ConfigurationError
 
 _MAX_BYTES = 1 << 20  # the largest body that aiohttp accepts as `bytes` without a warning

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from attrs import evolve, field, frozen
 
-from loanasync._log import log
 from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Known, Meta, Refused
 from loanasync._models.masking import mask
 from loanasync._protocol.endpoints import Outcome
 from loanasync._runtime.guard import Claim, Guard, state_of
 from loanasync._runtime.run import Run, copy_error
-from loanasync._telemetry import CLAIMED
-from loanasync._waits import cancellations
+from loanasync._telemetry.log import log
+from loanasync._telemetry.spans import CLAIMED
+from loanasync._transport.waits import cancellations
 from loanasync.errors import (
     AlreadyEvaluatedError,
     ConfigurationError,

@@ -13,7 +13,7 @@ from secrets import token_hex
 
 from attrs import asdict, field, frozen
 
-from loanasync._log import log
+from loanasync._telemetry.log import log
 from loanasync.ledger.ledger import Ledger
 from loanasync.ledger.model import FORMAT, SERVICE, Entry, Settlement, State, Subject
 from loanasync.ledger.policy import default_orphan_folders

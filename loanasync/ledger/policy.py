@@ -11,9 +11,9 @@ from typing import Protocol
 from attrs import field, frozen
 from attrs.converters import optional
 
-from loanasync._log import log
 from loanasync._models.masking import mask
 from loanasync._settings import require_wait
+from loanasync._telemetry.log import log
 from loanasync.errors import ConfigurationError
 
 _LEAST_KEY = 16  # bytes

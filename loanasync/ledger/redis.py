@@ -8,8 +8,8 @@ from inspect import signature
 from logging import WARNING
 from typing import Any, ClassVar, TypeAlias
 
-from loanasync._log import log
 from loanasync._runtime.per_loop import PerLoop
+from loanasync._telemetry.log import log
 from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger.drivers import CLOSE_TIMEOUT, MAX_AGE, has_changed, masked_url, missing_driver_error
 from loanasync.ledger.header import Header, mismatch

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 from taskiq import AckableMessage, AsyncBroker, TaskiqMessage
 
-from loanasync._log import log
-from loanasync._telemetry import Metrics, metrics_for
+from loanasync._telemetry.log import log
+from loanasync._telemetry.spans import Metrics, metrics_for
 from loanasync.errors import ConfigurationError
 
 _START_LIMIT = 30.0  # seconds that a restarted server may need to load its data

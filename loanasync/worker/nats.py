@@ -7,7 +7,7 @@ from hashlib import sha256
 from logging import WARNING
 from typing import Any, ClassVar
 
-from loanasync._log import log
+from loanasync._telemetry.log import log
 from loanasync.errors import ConfigurationError
 from loanasync.worker.dead_letters import NEEDS_EXTRA, DeadLetter, DeadLettersBase, NoQueueError, letter_of
 

@@ -29,7 +29,7 @@ from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import NoResultError
 
 from loanasync._client import LoanClient
-from loanasync._log import log
+from loanasync._telemetry.log import log
 from loanasync.bulk.trouble import next_step, seconds_to_wait
 from loanasync.errors import (
     ConfigurationError,

@@ -82,7 +82,7 @@ def test_opentelemetry_sdk_is_imported_by_extras_only() -> None:
 
 def test_log_records_are_written_by_functions_that_never_raise() -> None:
     """A log handler of the user may raise an error, which must not replace the result of a call."""
-    writers = [name for name, file in modules().items() if "loanasync._log.LOGGER" in imports(file)]
+    writers = [name for name, file in modules().items() if "loanasync._telemetry.log.LOGGER" in imports(file)]
     assert writers == []
 
 

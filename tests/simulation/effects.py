@@ -7,7 +7,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from loanasync._log import LOGGER
+from loanasync._telemetry.log import LOGGER
 from simulation.world import World
 
 _FAILS = {False: 12, True: 1}

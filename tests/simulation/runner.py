@@ -14,8 +14,8 @@ from unittest import mock
 
 from attrs import asdict, define, field, frozen
 
-from loanasync._log import LOGGER
 from loanasync._runtime import guard
+from loanasync._telemetry.log import LOGGER
 from simulation.actors import Actors
 from simulation.effects import log_handler
 from simulation.invariants import check_end

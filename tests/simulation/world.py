@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from unittest import mock
 
 import loanasync._transport.pool  # noqa: F401  (the first client would load it, and draw random bytes)
-from loanasync import _log
 from loanasync._runtime import flights, guard
+from loanasync._telemetry import log as package_log
 from loanasync.ledger import header, maintenance
 from simulation.chance import Chance
 from simulation.event_loop import VirtualLoop
@@ -194,11 +194,11 @@ class World:
     def entered(self, process: Process) -> Iterator[None]:
         """Make the patched functions return values of this process."""
         outer, self.process = self.process, process
-        outer_warned, _log._warned = _log._warned, process.warned
+        outer_warned, package_log._warned = package_log._warned, process.warned
         try:
             yield
         finally:
-            self.process, _log._warned = outer, outer_warned
+            self.process, package_log._warned = outer, outer_warned
 
     def run(self, until: float) -> None:
         """Run all events up to a time, in seconds since the beginning."""

@@ -16,7 +16,7 @@ from loanasync.ledger import MemoryLedger
 from loanasync.testing import approval_request
 
 FOLDER = str(Path(loanasync.__file__).parent)
-INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_waits", "_telemetry"))
+INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_telemetry/"))
 LIMITS = Timeout(total=0.5, attempt=0.1)
 PATIENCE = 5.0  # seconds, on a busy machine
 

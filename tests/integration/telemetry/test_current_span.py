@@ -3,7 +3,7 @@
 import pytest
 from opentelemetry.context import Context, attach
 
-from loanasync import _telemetry
+from loanasync._telemetry import spans
 from loanasync.testing import TelemetryRecorder
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, serving
@@ -18,7 +18,7 @@ async def test_only_the_span_of_the_call_is_attached(monkeypatch: pytest.MonkeyP
         attached.append(context)
         return attach(context)
 
-    monkeypatch.setattr(_telemetry, "attach", count)
+    monkeypatch.setattr(spans, "attach", count)
     recorder = TelemetryRecorder()
     async with serving(APPROVAL) as server, server.client(telemetry=recorder.telemetry) as client:
         await client.approve(FISCAL_CODE, approval_request())

@@ -16,7 +16,8 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aioresponses import aioresponses
 
-from loanasync import Approved, ConnectError, ConnectionLostError, Refused, TransportError, _log
+from loanasync import Approved, ConnectError, ConnectionLostError, Refused, TransportError
+from loanasync._telemetry import log as package_log
 from loanasync._transport import aiohttp_internals
 from loanasync._transport.aiohttp_internals import is_direct_possible
 from loanasync.testing import repaired_aioresponses
@@ -143,7 +144,7 @@ async def test_mocked_session_receives_the_request() -> None:
 async def test_mocked_session_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_log, "_warned", set())
+    monkeypatch.setattr(package_log, "_warned", set())
     original = aiohttp.ClientSession._request
 
     async def traced(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> aiohttp.ClientResponse:

@@ -22,8 +22,8 @@ from loanasync import (
     SystemFaultError,
     Telemetry,
     Timeout,
-    _log,
 )
+from loanasync._telemetry import log as package_log
 from loanasync.ledger import Ledger, State
 from loanasync.testing import (
     ScriptedResponse,
@@ -196,13 +196,13 @@ async def test_decision_that_arrives_as_the_program_ends_is_kept(
     """A signal handler may raise SystemExit at any time; here it is raised as the response is logged."""
 
     def end(record: logging.LogRecord) -> bool:
-        monkeypatch.setattr(_log.LOGGER, "filters", [])
+        monkeypatch.setattr(package_log.LOGGER, "filters", [])
         raise ProgramEnd(record)
 
     script = ScriptedTransport(approved())
     client = script.client(ledger=ledger)
     caplog.set_level(logging.DEBUG, "loanasync")
-    monkeypatch.setattr(_log.LOGGER, "filters", [end])
+    monkeypatch.setattr(package_log.LOGGER, "filters", [end])
     with pytest.raises(ProgramEnd):
         await request(client)
     assert isinstance(await request(client), Approved)

@@ -14,8 +14,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from loanasync import Approved, InvalidRequestError, Refused, Telemetry, _log
-from loanasync._telemetry import AttributeCounts, metrics_for
+from loanasync import Approved, InvalidRequestError, Refused, Telemetry
+from loanasync._telemetry import log as package_log
+from loanasync._telemetry.spans import AttributeCounts, metrics_for
 from loanasync.testing import (
     ScriptedTransport,
     TelemetryRecorder,
@@ -43,7 +44,7 @@ from support.failing_telemetry import (
 
 @pytest.fixture(autouse=True)
 def _no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_log, "_warned", set())
+    monkeypatch.setattr(package_log, "_warned", set())
 
 
 @pytest.mark.parametrize("part", PROVIDERS)
@@ -200,7 +201,7 @@ async def test_log_handler_that_fails_for_some_events_logs_its_failure(
         return fail() if record.levelno == logging.INFO else True
 
     caplog.set_level(logging.INFO, "loanasync")
-    monkeypatch.setattr(_log.LOGGER, "filters", [fail_at_decisions])
+    monkeypatch.setattr(package_log.LOGGER, "filters", [fail_at_decisions])
     await calls()
     assert [LOCATION.sub("", message) for message in logged_failures(caplog)] == [BROKEN]
 

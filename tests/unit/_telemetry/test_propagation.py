@@ -17,8 +17,9 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from loanasync import Approved, Telemetry, _log
-from loanasync._telemetry import injector
+from loanasync import Approved, Telemetry
+from loanasync._telemetry import log as package_log
+from loanasync._telemetry.spans import injector
 from loanasync.testing import ScriptedTransport, approved
 from support.builders import FISCAL_CODE, approval_request
 from support.failing_telemetry import BROKEN, LOCATION, calls, fail, logged_failures
@@ -26,7 +27,7 @@ from support.failing_telemetry import BROKEN, LOCATION, calls, fail, logged_fail
 
 @pytest.fixture(autouse=True)
 def _no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_log, "_warned", set())
+    monkeypatch.setattr(package_log, "_warned", set())
 
 
 class Injecting(TextMapPropagator):

@@ -29,11 +29,11 @@ from loanasync import (
     Telemetry,
     TransportError,
     UnexpectedStatusError,
-    _telemetry,
 )
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate, configure
-from loanasync._telemetry import CallTelemetry, Instruments
+from loanasync._telemetry import spans
+from loanasync._telemetry.spans import CallTelemetry, Instruments
 from loanasync.testing import (
     ScriptedResponse,
     SentRequest,
@@ -184,7 +184,7 @@ def test_durations_of_call_and_attempt_are_measured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
-    monkeypatch.setattr("loanasync._telemetry.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
+    monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
     call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
     parent = CallTelemetry(Instruments(telemetry), call)
     parent.begin_attempt(1)
@@ -259,7 +259,7 @@ async def test_without_an_sdk_the_trace_of_the_caller_is_propagated(
 ) -> None:
     if name == "renamed":  # a later OpenTelemetry may rename the private attribute
         renamed = {name: value for name, value in vars(trace).items() if name != "_TRACER_PROVIDER"}
-        monkeypatch.setattr(_telemetry, "trace", SimpleNamespace(**renamed))
+        monkeypatch.setattr(spans, "trace", SimpleNamespace(**renamed))
     run = Run(approved())
     incoming = SpanContext(trace_id=0xAB, span_id=0xCD, is_remote=True, trace_flags=TraceFlags(1))
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(incoming)))

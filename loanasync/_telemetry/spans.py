@@ -21,11 +21,11 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from opentelemetry.util.types import AttributeValue
 
 from loanasync import __version__
-from loanasync._log import is_logged, log, log_event, log_failure
 from loanasync._models.classes import ForkSafe
 from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
+from loanasync._telemetry.log import is_logged, log, log_event, log_failure
 from loanasync.errors import CIRCUIT_CAUSE, ConfigurationError, LoanError, Outcome
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from loanasync._waits import SharedTimer, Waits
+from loanasync._transport.waits import SharedTimer, Waits
 from support.virtual_time import VirtualTime
 
 Expired = list[tuple[str, float, float]]
