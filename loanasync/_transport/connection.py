@@ -119,7 +119,7 @@ class Scheduler:
         self._queue: deque[DirectConnection] = deque()
         self._ended: deque[DirectConnection] = deque()
         # Of exchanges and idle connections.
-        self.timer: SharedTimer[DirectConnection] = SharedTimer(loop, _interrupt)
+        self.timer: SharedTimer[DirectConnection] = SharedTimer(loop, lambda each, _: each.expire())
 
     def add(self, connection: "DirectConnection") -> None:
         """Queue the connection's request, which is written in the next iteration of the event loop."""
@@ -142,6 +142,12 @@ class Scheduler:
         finally:  # after a KeyboardInterrupt, the others follow, and this one is ended again
             if self._ended:
                 self.loop.call_soon(self.end_exchanges)
+
+    def resume(self) -> None:
+        """Continue the queues, which an interrupt at the first line of a callback has stopped for ever."""
+        self.end_exchanges()
+        if self._queue:
+            self._write_queued(0.0)
 
     def _write_queued(self, blocked_from: float) -> None:
         """Write the queued requests. If the time `blocked_from` has passed, check each connection first."""
@@ -192,7 +198,7 @@ class Origin:
             while idle:
                 # Take the connection that was used last, so that surplus connections stay idle and expire.
                 connection, _ = idle.popitem()
-                if connection.is_reusable(now):
+                if connection.receive is None and connection.is_reusable(now):
                     return connection
                 connection.close()
         return None
@@ -230,7 +236,7 @@ class DirectConnection(asyncio.Protocol):
 
     _fresh_until = inf
     _status = 0  # of the last response; 0 before the end of its head
-    _result: Response | NoResponse | None = None  # until `_receive` is called
+    _result: Response | NoResponse | None = None  # until `receive` is called
     _header_count = _received = _body_size = 0  # the last two in bytes
     _is_malformed = _is_complete = _is_followed = False
 
@@ -250,7 +256,7 @@ class DirectConnection(asyncio.Protocol):
         self.origin: Origin = origin
         # `should_close` is undocumented. It is True if unrequested data was received.
         self._is_clean = not handler.should_close
-        self._receive: Receive | None = None  # of the exchange in progress
+        self.receive: Receive | None = None  # of the exchange whose result was not passed on
         self._keep = False  # after the exchange
         self._unsent_bytes: bytes | None = None
         self._request: Request | None = None
@@ -295,7 +301,7 @@ class DirectConnection(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []  # all headers
         self._headers: dict[str, str] = {}  # those that are read
         self._body: list[bytes] = []
-        self._receive, self._request = receive, request
+        self.receive, self._request = receive, request
         scheduler.busy.add(self)
         # All of the request is sent before its response arrives, unless it is large.
         self._keep = keep and size < MAX_BODY_FOR_REUSE
@@ -347,17 +353,17 @@ class DirectConnection(asyncio.Protocol):
 
         This method may be called again, after an interrupt in the first call.
         """
-        receive, result = self._receive, self._result
+        receive, result = self.receive, self._result
         if receive is None or result is None:  # it was cancelled
             return
         self._release()
         receive(result)
-        if self._receive is receive:
-            self._receive = self._result = None  # breaks a reference cycle
+        if self.receive is receive:
+            self.receive = self._result = None  # breaks a reference cycle
 
     def cancel(self) -> None:
         """End the exchange without a result. Keep the connection if nothing of the request was written."""
-        self._receive = self._result = None
+        self.receive = self._result = None
         self._keep = self._keep and not self._is_reading
         self._release()
 
@@ -425,9 +431,14 @@ class DirectConnection(asyncio.Protocol):
         if self.is_open:
             self._transport.close()
 
+    def expire(self) -> None:
+        """End the exchange in progress, or close the idle connection: `expires_at` has passed."""
+        self._scheduler.resume()
+        self.interrupt(TimeoutError())
+
     def interrupt(self, error: BaseException) -> None:
         """Fail the exchange in progress with `error` and abort the connection; close an idle connection."""
-        if self._receive is None:
+        if self.receive is None:
             self.close()
         elif self._result is None:
             self._fail(error)
@@ -510,8 +521,9 @@ class DirectConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end of the response (called by the parser)."""
-        if self._status and not self._is_complete and self._parser is not None:
-            self._is_complete = True
+        if not self._is_complete and self._parser is not None:
+            self._is_complete = self._status > 0
+            # An interim response may announce the end of the connection, too.
             self._is_clean &= self._parser.should_keep_alive()
 
     def _response(self, *, fault: str | None = None, end: End) -> Response:
@@ -567,7 +579,7 @@ class DirectConnection(asyncio.Protocol):
         """Set the result of the exchange, unless it has one, and end the exchange now or later."""
         self._is_reading = False
         self._unsent_bytes = None
-        if self._receive is None or self._result is not None:
+        if self.receive is None or self._result is not None:
             return
         self._result = result
         if now and len(self._scheduler.busy) == 1:
@@ -585,10 +597,6 @@ def _ends_in_order(transport: asyncio.BaseTransport) -> bool:
         return not tls.read(1)
     except (OSError, ValueError):  # SSLWantReadError: the closing message has not arrived
         return False
-
-
-def _interrupt(connection: DirectConnection, _: float) -> None:
-    connection.interrupt(TimeoutError())
 
 
 def header_lines(headers: list[tuple[str, str]], host: str) -> bytes:

@@ -19,6 +19,7 @@ FOLDER = str(Path(loanasync.__file__).parent)
 INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_telemetry/"))
 LIMITS = Timeout(total=0.5, attempt=0.1)
 PATIENCE = 5.0  # seconds, on a busy machine
+UNINTERRUPTED = Timeout(total=2 * PATIENCE, attempt=PATIENCE)
 
 
 class Interrupt(KeyboardInterrupt):
@@ -84,6 +85,7 @@ class Interrupted:
         self.order = approval_request()
         self.codes = (f"TSTXYZ{number % 100:02}A{number // 100:02}A000A" for number in range(10_000))
         self.approve(next(self.codes))
+        self.approves = 2 if kind == "pair" else 1
         [self.resources] = self.client._pipeline._per_loop.values()
 
     def run(self, steps: Callable[[], Coroutine[Any, Any, object]]) -> object:
@@ -100,12 +102,23 @@ class Interrupted:
         """Return the decision or the error of an approval."""
         return self.run(lambda: self.client.approve(code, self.order, wait=0))
 
+    def approve_others(self) -> list[object]:
+        """Return the results of new customers, as many at once as are interrupted."""
+        codes = [next(self.codes) for _ in range(self.approves)]
+
+        async def approve_all() -> list[object]:
+            calls = (self.client.approve(code, self.order, wait=0, timeout=UNINTERRUPTED) for code in codes)
+            return [*await asyncio.gather(*calls, return_exceptions=True)]
+
+        results = self.run(approve_all)
+        return results if isinstance(results, list) else [results]
+
     def prepare_connection(self) -> None:
-        """Leave an idle connection, or none."""
+        """Leave idle connections, or none."""
         direct = self.resources.direct
         assert direct is not None
         if self.kind != "new connection":
-            self.approve(next(self.codes))
+            self.approve_others()
             return
         for connection in tuple(direct._scheduler.connections):
             connection.close()
@@ -113,15 +126,18 @@ class Interrupted:
     def interrupt(self, code: str, line: int) -> str:
         """Interrupt an approval; return the place, or an empty text if it has fewer lines."""
         tracer = InterruptAt(line)
+        codes = [code, *(next(self.codes) for _ in range(1, self.approves))]
         sys.settrace(tracer)
-        approving = self.loop.create_task(self.client.approve(code, self.order, wait=0))
+        approving = [self.loop.create_task(self.client.approve(each, self.order, wait=0)) for each in codes]
         try:
-            self.loop.run_until_complete(approving)
+            for each in approving:
+                self.loop.run_until_complete(each)
         except (Interrupt, LoanError):
             pass
         finally:
             sys.settrace(None)
-        approving.cancel()  # as `asyncio.run` does
+        for each in approving:
+            each.cancel()  # as `asyncio.run` does
         self.run(self.wait_for_the_end)
         return tracer.place
 
@@ -149,6 +165,9 @@ class Interrupted:
             faults.append(type(result).__name__)
         if self.kind != "retry" and self.service.requests[code] > 1:
             faults.append("sent twice")
+        if self.approves > 1:  # they share the queues of the connections, which the interrupt must not stop
+            others = self.approve_others()
+            faults += [type(each).__name__ for each in others if not isinstance(each, Approved)]
         return faults
 
 
