@@ -346,7 +346,8 @@ class ProcessGuard(ForkSafe, Guard, Claim):
                 self._records.move_to_end(run.approval)
             self._records[run.approval] = _RECORD.pack(_CODES[state], now, run.payload)
             self._claims.pop(run.approval, None)
-            self._keep(run.approval, kept)
+            if state != "inflight":  # a parent's flight has no response, and must not replace other ones
+                self._keep(run.approval, kept)
             if now != self._checked:
                 self._checked = now
                 self._drop_expired(now)

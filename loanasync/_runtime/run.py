@@ -329,7 +329,7 @@ class Run:
 
     def end_attempt(self, last: Response | NoResponse | None) -> None:
         """End the attempt in progress, if there is one; None: it was cancelled."""
-        if self._sending is None:
+        if self._sending is None and not (self.attempts and self.telemetry.attempt_span):
             return
         if isinstance(last, Response):
             self.last, self._is_written = last, True  # before any effect that can fail

@@ -132,21 +132,22 @@ class Metrics:
         self.backlog: AttributeCounts = AttributeCounts("messaging.destination.name", ())
         # Zero from the start, so that a rate query sees the first increment.
         self.openings = self.orphan_files = self.dead_letters = self.paused_tasks = 0
-        counter, gauge = meter.create_observable_counter, meter.create_observable_up_down_counter
+        counter, level = meter.create_observable_counter, meter.create_observable_up_down_counter
         openings, files = self._read("openings"), self._read("orphan_files")
         letters, paused = self._read("dead_letters"), self._read("paused_tasks")
         text = "Pauses of approvals by the circuit breaker."
         counter("loanasync.circuit.openings", [openings], "{opening}", text)
-        text = "Orphan files that were written, because the ledger could not be."
+        text = "Orphan files, written because the ledger could not store a response."
         counter("loanasync.orphan.files", [files], "{file}", text)
         text = "Messages that became dead letters."
         counter("loanasync.worker.dead_letters", [letters], "{message}", text)
         text = "Tasks that are paused in this worker."
-        gauge("loanasync.worker.paused", [paused], "{task}", text)
+        level("loanasync.worker.paused", [paused], "{task}", text)
+        # Not a sum: each worker states the number of the whole queue.
         text = "Messages in the queue that are not finished, as a worker last saw them."
-        gauge("loanasync.worker.backlog", [self.backlog.observe], "{message}", text)
+        meter.create_observable_gauge("loanasync.worker.backlog", [self.backlog.observe], "{message}", text)
         text = "Calls in progress, including calls that wait for a slot."
-        gauge("loanasync.inflight", [self.inflight.observe], "{call}", text)
+        level("loanasync.inflight", [self.inflight.observe], "{call}", text)
 
     def _read(self, count: str) -> Callable[[CallbackOptions], list[Observation]]:
         return lambda _: [Observation(getattr(self, count))]
@@ -361,8 +362,8 @@ class CallTelemetry:
     _ledger: str | None = None
     _token: Token[Context] | None = None
     _attempt_started: float = 0.0
-    _attempt_span: Span | None = None
-    _attempt_context: Context | None = None  # with `_attempt_span`
+    attempt_span: Span | None = None
+    _attempt_context: Context | None = None  # with `attempt_span`
     _attempt_token: Token[Context] | None = None
 
     def __init__(self, instruments: Instruments, call: Call) -> None:
@@ -407,7 +408,7 @@ class CallTelemetry:
         instruments, context, span = self.instruments, self.context, self.span
         if context is not None:
             if self.is_recording:  # if the span of the call is not sampled, the attempts have no spans
-                span = self._attempt_span = instruments.attempt_span(self.call, number, context)
+                span = self.attempt_span = instruments.attempt_span(self.call, number, context)
                 self._attempt_context = set_span_in_context(span, context)
                 if is_current:
                     self._attempt_token = attach(self._attempt_context)
@@ -438,7 +439,7 @@ class CallTelemetry:
                 error_type = response.cause_type
             if response is not None:
                 histogram = self.instruments.metrics.attempts
-                if self._attempt_span is not None or getattr(histogram, _REAL, histogram) is not None:
+                if self.attempt_span is not None or getattr(histogram, _REAL, histogram) is not None:
                     self._record_attempt(duration, status, error_type)
                 is_expected = status is not None and status < SYSTEM_FAULT
                 level = logging.DEBUG if is_expected else logging.WARNING
@@ -447,11 +448,11 @@ class CallTelemetry:
         except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
             log_failure(failed)
         finally:  # as in `end`
-            if self._attempt_span is not None:
-                self._end_attempt_span(self._attempt_span)
+            if self.attempt_span is not None:
+                self._end_attempt_span(self.attempt_span)
 
     def _record_attempt(self, duration: float, status: int | None, error_type: str | None) -> None:
-        if (span := self._attempt_span) is not None:
+        if (span := self.attempt_span) is not None:
             if error_type is not None:
                 span.set_status(_ERROR)
             span.set_attributes(_end_of_attempt(status, error_type))
@@ -460,7 +461,7 @@ class CallTelemetry:
         self.instruments.metrics.attempts.record(duration, attributes, self._attempt_context)
 
     def _end_attempt_span(self, span: Span) -> None:
-        token, self._attempt_token, self._attempt_span = self._attempt_token, None, None
+        token, self._attempt_token, self.attempt_span = self._attempt_token, None, None
         if token is not None:
             detach(token)
         _safe(_END, span, default=None)

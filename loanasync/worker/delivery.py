@@ -167,7 +167,8 @@ class QueueBroker(AsyncBroker):
             try:
                 fetched = await self._fetch()
             except self._errors as error:
-                is_open = False
+                is_open, next_reading = False, 0.0
+                self.metrics.backlog.counts.pop(self._queue, None)
                 await _wait_after(error)
                 continue
             for delivery, data in fetched:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import promql_parser as promql
 import pytest
@@ -308,3 +309,21 @@ def test_dashboard_works_with_any_prometheus_data_source() -> None:
     assert len(set(numbers)) == len(numbers)
     used = set(re.findall(r"\$(?!__)(\w+)", " ".join(target["expr"] for _, target in panels())))
     assert used <= variables.keys()
+
+
+async def test_backlog_has_no_value_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = QueueInMemory(b"message")
+    counts, seen = queue.metrics.backlog.counts, []
+
+    async def stop(_: Exception) -> None:
+        seen.append(dict(counts))
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("loanasync.worker.delivery._wait_after", stop)
+    messages = queue.listen()
+    await anext(messages)
+    assert counts == {"orders": 1}
+    monkeypatch.setattr(queue, "_fetch", mock.AsyncMock(side_effect=ConnectionError))
+    with pytest.raises(asyncio.CancelledError):
+        await anext(messages)
+    assert seen == [{}]

@@ -335,3 +335,15 @@ def test_late_outcome_of_a_forgotten_order_is_found_by_the_next_order() -> None:
     guard.record(first, "unknown", _only_note("ReadTimeoutError"))
     second: Any = SimpleNamespace(approval=customer + b"2" * 16, take_slot_now=lambda: True)
     assert guard.begin_now(second) is None
+
+
+def test_flight_of_a_parent_process_replaces_no_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 2)
+    guard = ProcessGuard()
+    kept: list[Any] = [("", 201, b"{}", None, "stated"), ("ReadTimeoutError", 0, b"", None, "stated")]
+    runs: list[Any] = [SimpleNamespace(approval=bytes([each]) * 16, payload=b"p" * 16) for each in range(3)]
+    guard.record(runs[0], "approved", kept[0])
+    guard.record(runs[1], "unknown", kept[1])
+    guard.inherit(runs[1])
+    guard.inherit(runs[2])
+    assert [*guard._kept.values()] == kept

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint, Metric, Sum
+from opentelemetry.sdk.metrics.export import Gauge, Histogram, HistogramDataPoint, Metric, Sum
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.semconv._incubating.attributes import url_attributes as incubating_url
 from opentelemetry.semconv.attributes import (
@@ -91,13 +91,13 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "{file}",
         Sum,
         set(),
-        "Orphan files that were written, because the ledger could not be.",
+        "Orphan files, written because the ledger could not store a response.",
     ),
     "loanasync.worker.dead_letters": ("{message}", Sum, set(), "Messages that became dead letters."),
     "loanasync.worker.paused": ("{task}", Sum, set(), "Tasks that are paused in this worker."),
     "loanasync.worker.backlog": (
         "{message}",
-        Sum,
+        Gauge,
         {"messaging.destination.name"},
         "Messages in the queue that are not finished, as a worker last saw them.",
     ),
@@ -108,7 +108,7 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         "Calls in progress, including calls that wait for a slot.",
     ),
 }
-GAUGES = {"loanasync.inflight", "loanasync.worker.backlog", "loanasync.worker.paused"}
+GAUGES = {"loanasync.inflight", "loanasync.worker.paused"}
 # for request durations
 RECOMMENDED = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 

@@ -219,6 +219,22 @@ async def test_unsampled_call_starts_no_attempt_span(exporter: InMemorySpanExpor
     assert [span.name for span in exporter.get_finished_spans()] == ["POST of its own"]
 
 
+class Interrupt(BaseException):
+    """Raised anywhere, as KeyboardInterrupt is."""
+
+
+async def test_interrupt_before_the_request_is_sent_ends_both_spans(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    run = Run(approved(), telemetry=Telemetry(tracer_provider=tracing))
+    monkeypatch.setattr(endpoints.Call, "request", mock.Mock(side_effect=Interrupt))
+    with pytest.raises(Interrupt):
+        await run.approve()
+    assert len(exporter.get_finished_spans()) == 2
+
+
 class Numbering(Sampler):
     """Adds an attribute of another name to each span, in place."""
 
