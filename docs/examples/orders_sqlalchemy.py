@@ -25,8 +25,11 @@ LOAN = OrderRow.loan_state, OrderRow.loan
 
 
 def open_engine(url: str) -> AsyncEngine:
-    """Return the engine. Without `hide_parameters`, an error and a log show the values of a statement."""
-    return create_async_engine(url, hide_parameters=True)
+    """Return the engine. It opens a connection again that the server has closed.
+
+    Without `hide_parameters`, an error and a log show the values of a statement.
+    """
+    return create_async_engine(url, hide_parameters=True, pool_pre_ping=True)
 
 
 @frozen

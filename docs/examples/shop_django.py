@@ -1,5 +1,7 @@
 """The example shop on Django."""
 
+from contextlib import AsyncExitStack
+
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 from checkout import ROUTES, Shop
 from django.conf import settings
@@ -7,6 +9,8 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views.decorators.http import require_http_methods
+
+from loanasync import LoanError
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1", "localhost"])
 
@@ -21,7 +25,12 @@ def app(shop: Shop | None = None) -> ASGI3Application:
             await django({**scope, "shop": shop}, receive, send)
             return
         await receive()  # lifespan.startup; Django does not handle lifespan events
-        async with shop.client.lifespan():  # closes the client at shutdown
+        async with AsyncExitStack() as stack:  # closes the client at shutdown
+            try:
+                await stack.enter_async_context(shop.client.lifespan())
+            except LoanError as error:  # for example of a wrong ledger: the server must not start
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
             await send({"type": "lifespan.startup.complete"})
             await receive()  # lifespan.shutdown
         await send({"type": "lifespan.shutdown.complete"})
