@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import compare_digest
 from typing import Annotated, Literal
@@ -25,12 +25,9 @@ def password_login(password: str) -> Callable[..., str]:
     if not password:
         raise ValueError("set STAFF_PASSWORD")
 
-    def login(request: Request, sent: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> str:
+    def login(sent: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> str:
         if not compare_digest(sent.password.encode(), password.encode()):
             raise HTTPException(401, headers={"WWW-Authenticate": "Basic"})
-        is_other_site = request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
-        if request.method == "POST" and is_other_site:
-            raise HTTPException(403, "the form is of another site")
         return sent.username
 
     return login
@@ -47,11 +44,8 @@ def app(
     app = FastAPI(lifespan=client.lifespan, openapi_url=None)
 
     async def render(result: str = "", status: int = 200) -> HTMLResponse:
-        found = await settle_orders(client, orders)
-        customers = [await order.customer() if page else "" for order, page, _ in found]
-        html = PAGES.get_template("staff.html").render(
-            found=zip(found, customers, strict=True), result=result
-        )
+        questions = await settle_orders(client, orders)
+        html = PAGES.get_template("staff.html").render(questions=questions, result=result)
         return HTMLResponse(html, status, {"Cache-Control": "no-store"})
 
     @app.get("/", dependencies=[member])
@@ -60,17 +54,21 @@ def app(
 
     @app.post("/")
     async def state(
+        request: Request,
         name: Annotated[str, member],
         number: Annotated[str, Form()],
+        entry: Annotated[str, Form()],
         outcome: Annotated[Literal["approved", "refused", "not_evaluated"], Form()],
         ticket: Annotated[str, Form()],
     ) -> HTMLResponse:
-        held = await orders.where("loan_state = 'held' AND id = ?", number.removeprefix("A-"))
-        if not held:
+        if not _is_of_this_site(request.headers):
+            raise HTTPException(403, "the form is of another site")
+        found = await orders.where("loan_state = 'held' AND id = ?", number.removeprefix("A-"))
+        if not found:
             return await render(f"Order {number} is not held any more.", 409)
-        [order] = held
+        [order] = found
         try:
-            page = await state_outcome(client, order, outcome, ticket)
+            page = await state_outcome(client, order, entry, outcome, ticket)
         except (LoanError, OrderError, ValueError) as error:
             return await render(f"Order {number}: {error}", 409)
         logger.info("%r has stated for order %s: %s, %r", name, number, outcome, ticket)
@@ -79,10 +77,18 @@ def app(
     return app
 
 
+def _is_of_this_site(headers: Mapping[str, str]) -> bool:
+    """Return True if a page of this site has sent the form, whichever login the shop uses."""
+    if "Sec-Fetch-Site" in headers:
+        return headers["Sec-Fetch-Site"] == "same-origin"
+    host = headers.get("Host")  # browsers send no Sec-Fetch-Site over plain HTTP
+    return headers.get("Origin") in (f"http://{host}", f"https://{host}")
+
+
 def _text(page: Page | None) -> str:
     match page:
         case Redirect():
-            return "approved. Send the customer the link of the service."
+            return "approved. Send the customer the link that the service gave you with its statement."
         case Refused():
             return "refused."
         case Waiting():

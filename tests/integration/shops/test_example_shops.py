@@ -17,7 +17,6 @@ from settle_orders import settle_orders, state_outcome
 from shop_orders import Orders
 
 from loanasync import ClientClosedError, LoanClient, RetryPolicy
-from loanasync.checkout import Ask
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, DATA, EXAMPLES, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
@@ -196,12 +195,16 @@ async def test_outcome_that_the_staff_state_reaches_the_order_from_cron(
     async with shopper("fastapi", client, tmp_path) as browser:
         await browser.post("/pay", data=tagged("resetafter"))
         orders = Orders(tmp_path / "orders.db")
-        [(order, page, text)] = await settle_orders(client, orders)
-        assert isinstance(page, Ask)
-        assert text == f"ask_service, entry {json.loads((await order.loan())[1])['entry']}"
+        [found] = await settle_orders(client, orders)
+        [order] = await orders.where("loan_state = 'held'")
+        assert (found.order, found.customer) == (order, CODE)
+        assert found.entry == json.loads((await order.loan())[1])["entry"]
+        assert found.text == f"Ask the service for its decision. Entry in the ledger: {found.entry}"
+        assert CODE not in repr(found)
         later = time.time() + 600  # no click can still begin an approval
         monkeypatch.setattr("loanasync.checkout.time.time", lambda: later)
-        assert await state_outcome(client, order, outcome, "ticket 7") is None or outcome == "approved"
+        page = await state_outcome(client, order, found.entry, outcome, "ticket 7")
+        assert page is None or outcome == "approved"
         assert await settle_orders(client, orders) == []
         start = await browser.get("/", follow_redirects=True)
         assert (start.url.path, "<form" in start.text) == (shown, True)

@@ -164,7 +164,7 @@ def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name).click()
 
 
-def heading(page: Page, text: str, *, card: bool = False) -> None:
+def expect_page(page: Page, text: str, *, card: bool = False) -> None:
     """Expect a heading, and that the page offers another way to pay only if no loan may be approved."""
     expect(page.get_by_role("heading", level=1)).to_contain_text(text)
     assert bool(re.search("pay by card|another payment method", page.content())) == card
@@ -173,46 +173,46 @@ def heading(page: Page, text: str, *, card: bool = False) -> None:
 def redirect(page: Page, _: Served) -> None:
     pay(page)
     for _click in range(2):
-        heading(page, "Your loan application")
+        expect_page(page, "Your loan application")
         page.goto("/")
-        heading(page, "Welcome back")
+        expect_page(page, "Welcome back")
         page.get_by_role("link", name="To your application").click()
 
 
 def refused(page: Page, _: Served) -> None:
     pay(page, "refused")
-    heading(page, "Loan refused", card=True)
+    expect_page(page, "Loan refused", card=True)
     page.goto("/")
-    heading(page, "Loan refused", card=True)
+    expect_page(page, "Loan refused", card=True)
     press(page, "New order")
-    heading(page, "Your cart")
+    expect_page(page, "Your cart")
 
 
 def paid(page: Page, shop: Served) -> None:
     shop.change_order("paid")
     pay(page)
-    heading(page, "Thank you")
+    expect_page(page, "Thank you")
     page.goto("/")
-    heading(page, "Thank you")
+    expect_page(page, "Thank you")
 
 
 def form(page: Page, _: Served) -> None:
     pay(page, "invalid.city")
-    heading(page, "Your cart")
+    expect_page(page, "Your cart")
     expect(page.locator("#city-problem")).to_be_visible()
     pay(page)
-    heading(page, "Your loan application")
+    expect_page(page, "Your loan application")
 
 
 def waiting_to_try_later(page: Page, shop: Served) -> None:
     shop.sandbox.fault("create_request=html502after")
     pay(page)
-    heading(page, "Please try again in a few minutes", card=True)
+    expect_page(page, "Please try again in a few minutes", card=True)
     press(page, "Try again")
-    heading(page, "Please try again in a few minutes", card=True)
+    expect_page(page, "Please try again in a few minutes", card=True)
     shop.sandbox.clear_faults()
     press(page, "Try again")
-    heading(page, "Your loan application")
+    expect_page(page, "Your loan application")
 
 
 def waiting_for_another_worker(page: Page, shop: Served) -> None:
@@ -220,41 +220,41 @@ def waiting_for_another_worker(page: Page, shop: Served) -> None:
     for seconds, text in ((2e9, "Your request is still being decided"), (1.0, "Your cart")):
         shop.hold_until(seconds)
         page.goto("/")
-        heading(page, text)
+        expect_page(page, text)
 
 
 def ask_for_the_outcome(page: Page, shop: Served) -> None:
     """The staff state it on their page."""
     pay(page, "resetafter")
     for _ in range(2):
-        heading(page, "We have not received the decision on your request yet")
+        expect_page(page, "We have not received the decision on your request yet")
         page.goto("/")
     page.goto(shop.staff)
     page.get_by_label("The service has stated").select_option("approved")
     page.get_by_label("Number of the ticket").fill("ticket 7")
     press(page, "State the outcome")
     expect(page.get_by_role("status")).to_have_text(
-        "Order A-2: approved. Send the customer the link of the service."
+        "Order A-2: approved. Send the customer the link that the service gave you with its statement."
     )
     expect(page.get_by_text("No order needs you.")).to_be_visible()
     page.goto(shop.address)
-    heading(page, "Welcome back")
+    expect_page(page, "Welcome back")
 
 
 def ask_because_of_other_data(page: Page, shop: Served) -> None:
     """Another customer holds the order."""
     shop.hold_until(2e9)
     pay(page, fiscal_code=OTHER_CUSTOMER["fiscal_code"])
-    heading(page, "You have already applied with other data")
+    expect_page(page, "You have already applied with other data")
     press(page, "New order")
-    heading(page, "Your cart")
+    expect_page(page, "Your cart")
 
 
 def ask_because_of_the_setup(page: Page, _: Served) -> None:
     pay(page, "forbidden")
-    heading(page, "payment in instalments is not available now", card=True)
+    expect_page(page, "payment in instalments is not available now", card=True)
     press(page, "New order")
-    heading(page, "Your cart")
+    expect_page(page, "Your cart")
 
 
 STORIES = [
@@ -265,12 +265,12 @@ STORIES = [
 
 @pytest.mark.parametrize("shop", ["fastapi"], indirect=True)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_each_page_of_the_table_is_shown_and_leads_on(
+def test_row_of_the_six_pages_has_its_page_and_next_click(
     page: Page, shop: Served, story: Callable[[Page, Served], None]
 ) -> None:
     """The rows of "The six pages" in docs/howto/web.md, with the next click."""
     page.goto("/")
-    heading(page, "Your cart")
+    expect_page(page, "Your cart")
     story(page, shop)
     assert sum(each.evaluated for each in shop.sandbox.journal) <= 1
     assert shop.sandbox.findings == []
