@@ -10,7 +10,7 @@ from loanasync._models.cells import BY_TYPE, CellError, to_cents
 from loanasync._models.characters import seen
 from loanasync._models.decisions import Problem, described
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
-from loanasync._protocol.rules import check_approval, check_fiscal_code, normalize_fiscal_code
+from loanasync._protocol.rules import check_approval, check_fiscal_code, check_payload, normalize_fiscal_code
 from loanasync._settings import Dialect, Limits
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
@@ -196,8 +196,7 @@ class InputRows:
         codes: dict[str, str] = {}
         if not problem:
             self._read_values(members, values, columns, messages)
-            found = {name: _member_problem(members.get(name)) for name in self._members}
-            messages |= {name: message for name, message in found.items() if message}
+            messages |= {each: text for each in self._members if (text := _member_problem(members.get(each)))}
         request = _request_of(values)
         code: Any = values.get("fiscal_code")  # the check reports None
         order_id = values.get("order_id", "")
@@ -289,8 +288,9 @@ class InputRows:
 
 def _member_problem(value: object) -> str:
     """Return why a value cannot be a member of a creation; empty if it can."""
-    is_whole = isinstance(value, dict | list)
-    return "must be text, a number, true or false; write one value" if is_whole else spoiled(value)
+    if isinstance(value, dict | list):
+        return "must be text, a number, true or false; write one value"
+    return spoiled(value) or "".join(map(described, check_payload({"": value})))
 
 
 _UNKNOWN = "unknown {}; give it the name of a field, remove it, or ignore it"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_mapping_of_columns_is_used_or_refused(
     found, lines = check(file, "--mapping", toml)
     messages = [line.removeprefix(f"{tmp_path}/") for line in lines]
     assert (found, any(each.startswith(expected) for each in messages)) == (code, True), lines
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ("-o", "out.jsonl", "--create")])
+def test_member_that_is_no_json_has_the_same_problem_in_plan_and_run(
+    tmp_path: Path, served: Sandbox, options: tuple[str, ...]
+) -> None:
+    notes = (True, math.inf, "a\ud800", "a\0")
+    rows = [make_row("approved", Note=note) for note in notes]
+    file, toml, again = write(tmp_path / "rows", rows), tmp_path / "mapping.toml", tmp_path / "again"
+    toml.write_text("[members]\nprivacy = 'Note'", encoding="utf-8")
+    given = [tmp_path / each if each == "out.jsonl" else each for each in options]
+    done = run(served, "approve-many", file, "--mapping", toml, "--rejected", again, *given)
+    assert (done.returncode, served.journal.calls()) == (2, [])
+    message = "must contain only JSON values; use str, int, finite float, bool, None, list and dict"
+    assert f"2 × Note: {message} (lines 2 and 3)" in done.stderr
+    assert "1 × Note: must not contain a NUL character (line 4)" in done.stderr
+    assert again.read_text(encoding="utf-8").count("loanasync_reason") == 3
 
 
 @pytest.mark.parametrize(
