@@ -1,12 +1,15 @@
-"""Messages on standard error, and signals that stop a command."""
+"""Messages on standard error, their texts, and signals that stop a command."""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO
+from itertools import islice
+from typing import IO, TypeVar
+
+T = TypeVar("T")
 
 # After the second Ctrl-C, calls in progress are recorded as `unknown` within this time.
 ABORT_TIMEOUT = 0.9  # seconds
@@ -40,6 +43,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         plural: The noun for all other numbers; by default `noun` with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield all items in sequences of at most `size`."""
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
 
 
 def listed(first: Iterable[object], count: int) -> str:

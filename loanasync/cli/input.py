@@ -1,19 +1,16 @@
 """The options with which commands read rows."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from loanasync import Dialect, LoanClient
 from loanasync.bulk import InputRows
 from loanasync.bulk.columns import headings
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records
-
-T = TypeVar("T")
 
 
 class DialectName(StrEnum):
@@ -49,26 +46,19 @@ def rows_of(
     if not is_valid or "fiscalCode" in members:
         message = "[members] has the columns of other members than fiscalCode, each in quotes"
         raise input_error(str(mapping), message)
-    columns, ignore, own = tables.get("columns"), tables.get("ignore", []), members.values()
+    columns, ignore, member_columns = tables.get("columns"), tables.get("ignore", []), members.values()
     if isinstance(ignore, list):
         known = headings(columns, (), str(mapping))
-        ignore = [*ignore, *(each for each in own if known.field_of(each) is None)]
+        ignore = [*ignore, *(each for each in member_columns if known.field_of(each) is None)]
     # Only its check is used: the address and the credentials are made up.
     client = LoanClient("http://localhost", shop_id="none", auth_token="none")  # noqa: S106  (made up)
     records = Records(file, encoding)
     found = headings(columns, ignore, records.name)
-    rows = InputRows(records, found, **options, check=client.check, members=tuple(own))
-    missing = [] if rows.columns is None else [each for each in own if each not in rows.columns]
+    rows = InputRows(records, found, **options, check=client.check, members=tuple(member_columns))
+    missing = [] if rows.columns is None else [each for each in member_columns if each not in rows.columns]
     if missing:
         raise input_error(str(mapping), f"[members]: the file has no column {missing[0]!r}")
     return rows, members
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield all items in sequences of at most `size`."""
-    iterator = iter(items)
-    while batch := tuple(islice(iterator, size)):
-        yield batch
 
 
 def _load_mapping(path: str) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def _message_of(error: Exception, *names: str | None) -> str:
     """Return a message that names a file or a ledger as the user did, and what to do."""
     if isinstance(error, LedgerMismatchError):
         return f"the ledger {error.ledger} {error.reason}"
-    if isinstance(error, LoanError) or not isinstance(error, OSError):
+    if not isinstance(error, OSError):
         return str(error)
     file = str(error.filename or names[0])
     # OUT.ledger is in the folder of OUT.

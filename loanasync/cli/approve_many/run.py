@@ -39,6 +39,7 @@ from loanasync.cli.approve_many.results import (
 )
 from loanasync.cli.console import (
     ABORT_TIMEOUT,
+    batches,
     counted,
     duration,
     interruptible,
@@ -46,7 +47,6 @@ from loanasync.cli.console import (
 )
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.files import STANDARD_OUTPUT, write_whole
-from loanasync.cli.input import batches
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, ledger_option, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.address import name_without_password

@@ -18,9 +18,8 @@ from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value
-from loanasync.cli.console import counted, listed, listed_lines, print_message
+from loanasync.cli.console import batches, counted, listed, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.input import batches
 from loanasync.cli.ledger.display import decrypted, response_members
 from loanasync.cli.ledger.open import OpenLedger, shop_from_environment, short
 from loanasync.ledger import Entry, Settlement, State
