@@ -71,10 +71,10 @@ def test_queue_example_returns_results_and_reports_lost_responses(
 
 
 def test_nats_example_exports_metrics_of_a_stopped_worker(served: Sandbox, tmp_path: Path) -> None:
-    """The interval of the exporter is a minute, so all metrics are exported when a process stops."""
     with skip_missing_server(), Nats() as server, collecting() as of_worker, collecting() as of_sender:
         name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        exporter = {name: f"http://{of_sender.address}"}
+        # The interval, in milliseconds, is long: all metrics are exported when a process stops.
+        exporter = {name: f"http://{of_sender.address}", "OTEL_METRIC_EXPORT_INTERVAL": "3600000"}
         sender = copied(ON_NATS, tmp_path, served, NATS_URL=server.url, **exporter)
         assert sender.run(ON_NATS.name, "create") == ""
         worker = evolve(sender, env=sender.env | {name: f"http://{of_worker.address}"})
