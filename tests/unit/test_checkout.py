@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping
 from traceback import TracebackException
@@ -339,6 +340,26 @@ async def test_creation_has_its_own_time_limits() -> None:
     assert "1 attempt, stopped by deadline" in str(page.error)
 
 
+@pytest.mark.parametrize(("limits", "total"), [(None, 20), (Timeout(total=300, attempt=9, connect=2), 300)])
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_hold_lasts_until_the_latest_approval_has_ended(
+    limits: Timeout | None, total: float, monkeypatch: pytest.MonkeyPatch, *, has_ledger: bool
+) -> None:
+    holds: list[float] = []
+
+    def held(_: SentRequest) -> ScriptedResponse:
+        holds.extend(order.members["holds"].values())
+        return denied()
+
+    monkeypatch.setattr("loanasync.checkout.time.time", lambda: 1_000.0)
+    timeout, order = Timeout(total=20, attempt=15, connect=2), MemoryOrder()
+    ledger, patience = (MemoryLedger(), LedgerPolicy().patience) if has_ledger else (None, 0)
+    client = scripted_client(computed(held), ledger=ledger, timeout=timeout)
+    await page_of(client, order, create_timeout=limits)
+    begins = 1_000 + total + 30
+    assert holds == [begins + timeout.longest + 30 + 2 * patience]
+
+
 async def test_another_customer_of_the_order_sends_nothing() -> None:
     script, order = ScriptedTransport(CREATED, connection_lost()), MemoryOrder()
     client = script.client(ledger=MemoryLedger())
@@ -612,6 +633,15 @@ async def test_order_is_not_freed_without_a_ledger() -> None:
     assert order.holds == 1
 
 
+@pytest.mark.parametrize("others", [{"first": 0.0, "last": math.inf}, {"first": math.inf, "last": 0.0}])
+async def test_order_is_not_freed_before_its_last_click_is_over(others: dict[str, float]) -> None:
+    order = MemoryOrder()
+    order.is_held_until(0)
+    order.row = ("held", json.dumps({**order.members, "holds": others}))
+    assert isinstance(await settle(scripted_client(ledger=MemoryLedger()), order), Waiting)
+    assert order.holds == 2
+
+
 async def test_order_keeps_its_page_while_the_ledger_cannot_be_read() -> None:
     ledger, order = FailingLedger(), MemoryOrder()
     client = scripted_client(CREATED, connection_lost(), ledger=ledger)
@@ -648,17 +678,23 @@ async def test_click_that_was_stopped_for_long_sends_no_approval(monkeypatch: py
     assert (page.advice, order.row, len(script.sent)) == ("try_later", ("free", ""), 1)
 
 
-async def test_paid_order_is_not_decided_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    """The shop has ignored the state when it took the payment."""
+@pytest.mark.parametrize(
+    ("state", "changes"),
+    [("paid", None), ("held", {"code": "TSTABC00A00A000A"}), ("held", {"amount": 50_000})],
+)
+async def test_order_that_changed_during_the_approval_is_not_decided(
+    state: str, changes: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The shop has ignored the state when it took the payment or changed the order."""
 
-    def paid(_: SentRequest) -> ScriptedResponse:
-        order.row = ("paid", "")
+    def changed(_: SentRequest) -> ScriptedResponse:
+        order.row = (state, "" if changes is None else json.dumps({**order.members, **changes}))
         return approved()
 
     order = MemoryOrder()
-    page = await after(CREATED, computed(paid), order=order)
+    page = await after(CREATED, computed(changed), order=order)
     assert isinstance(page, Ask)
-    assert (page.advice, order.row) == ("already_decided", ("paid", ""))
+    assert (page.advice, order.row[0], order.stored) == ("already_decided", state, None)
     assert "approved, but the order was paid" in caplog.text
 
 
