@@ -22,7 +22,16 @@ from loanasync import (
     Timeout,
 )
 from loanasync.ledger import MemoryLedger, State
-from loanasync.testing import TelemetryRecorder, approved, computed, connection_lost, response, system_error
+from loanasync.testing import (
+    ScriptedResponse,
+    SentRequest,
+    TelemetryRecorder,
+    approved,
+    computed,
+    connection_lost,
+    response,
+    system_error,
+)
 from support.builders import FISCAL_CODE
 from support.ledger_clients import FailingLedger, held_response
 from support.memory_clients import Shop, cancelled, request
@@ -198,6 +207,38 @@ async def test_trial_that_sends_nothing_lets_the_next_call_try(ends: str) -> Non
         assert isinstance(await shop.approve(OTHER), LedgerUnavailableError)
         ledger.faults.clear()
     assert isinstance(await shop.approve(THIRD), Approved)
+
+
+async def test_trial_is_the_only_one_until_its_last_attempt_has_ended() -> None:
+    async def late(_: SentRequest) -> ScriptedResponse:
+        shop.script.clock.time += 15  # after `total`, and before the end of an attempt that began last
+        assert isinstance(await shop.approve(OTHER), CircuitOpenError)
+        return connection_lost()
+
+    shop = OpenShop(computed(late), approved(), timeout=Timeout(total=10, attempt=10, connect=1))
+    await shop.open()
+    assert isinstance(await shop.approve(THIRD), ConnectionLostError)
+
+
+async def test_trial_that_finds_a_claim_of_another_process_lets_others_try() -> None:
+    ledger = FailingLedger()
+    shop = OpenShop(approved(), ledger=ledger)
+    await shop.open()
+    claim, found = ledger.claim, asyncio.Event()
+
+    async def is_late(*_: Any, **options: Any) -> Any:
+        ledger.claim = claim  # type: ignore[method-assign]
+        await claim(*_, **{**options, "token": "other", "header": None})
+        found.set()
+        return await claim(*_, **options)
+
+    ledger.claim = is_late  # type: ignore[method-assign]
+    trial = asyncio.create_task(shop.approve(wait=5))
+    await found.wait()
+    await turns(20)
+    assert not trial.done()
+    assert isinstance(await shop.approve(OTHER), Approved)
+    await cancelled(trial)
 
 
 def defect(_: object) -> NoReturn:

@@ -121,10 +121,11 @@ def test_trial_that_proves_nothing_lets_the_next_call_try() -> None:
     assert machine.trial() != first
 
 
-def test_trial_without_a_result_ends_at_its_deadline() -> None:
+@pytest.mark.parametrize("seconds", [60, 61])
+def test_trial_without_a_result_ends_at_its_deadline(seconds: float) -> None:
     machine = Machine.opened(ago=30)
     lost = machine.trial(until=machine.now + 60)
-    machine.now += 60
+    machine.now += seconds
     second = machine.trial(until=machine.now + 60)
     assert machine.end("other", lost) == machine.end("unknown", lost) is None
     assert machine.wait() == 1.0  # the second one still tries
