@@ -360,11 +360,13 @@ async def test_hold_lasts_until_the_latest_approval_has_ended(
     assert holds == [begins + timeout.longest + 30 + 2 * patience]
 
 
-async def test_another_customer_of_the_order_sends_nothing() -> None:
+@pytest.mark.parametrize("other", [{"code": "TSTABC00A00A000A"}, {"changes": {"amount": 50_000}}])
+async def test_another_customer_or_amount_of_the_order_sends_nothing(other: dict[str, Any]) -> None:
     script, order = ScriptedTransport(CREATED, connection_lost()), MemoryOrder()
     client = script.client(ledger=MemoryLedger())
     await page_of(client, order)
-    page = await page_of(client, order, code="TSTABC00A00A000A")
+    order.amount = other.get("changes", {}).get("amount", order.amount)
+    page = await page_of(client, order, **other)
     assert isinstance(page, Ask)
     assert (page.advice, order.holds) == ("other_data", 1)
     assert sent_by(script) == ["create_request", "approve"]

@@ -57,6 +57,14 @@ async def test_wait_is_that_of_the_call_or_else_of_the_policy(
     assert shop.script.left == 1
 
 
+async def test_lease_lasts_until_the_longest_call_is_settled() -> None:
+    limits = Timeout(total=7, attempt=5, connect=1)
+    shop = Shop(approved(), options={"timeout": limits}, patience=3.0)
+    await shop.approve()
+    entry = await shop.entry()
+    assert entry.expires - entry.claimed == pytest.approx(limits.longest + 2 * 3.0)
+
+
 @pytest.mark.parametrize(("response", "kind"), [(refused(), Refused), (not_connected(), Approved)])
 async def test_call_waits_for_the_outcome_of_another_worker(response: Any, kind: type) -> None:
     """If the other worker releases the entry, the waiting call sends."""
