@@ -275,6 +275,20 @@ class UnsteadyLedger(FailingLedger):
         return entry
 
 
+async def test_repeated_claim_is_not_written_later_than_the_first() -> None:
+    """The claim may be undone after that time."""
+
+    class Recorded(UnsteadyLedger):
+        async def claim(self, key: str, **options: Any) -> Entry:
+            limits.append(options["within"])
+            return await super().claim(key, **options)
+
+    limits: list[float] = []
+    assert (await Shop(approved(), ledger=Recorded("claim", [LOST])).approve()).approved
+    first, second = limits
+    assert second < first
+
+
 def approve(ledger: UnsteadyLedger, **policy: Any) -> tuple[Decision | LoanError, float, Shop]:
     """Request an approval; return its result and the seconds that it took."""
     time, shop = VirtualTime(), Shop(approved(), ledger=ledger, **policy)
