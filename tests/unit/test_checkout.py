@@ -400,6 +400,23 @@ async def test_changed_cart_is_not_stored_as_approved(*, has_ledger: bool) -> No
     assert sent_by(script) == ["create_request", "approve"]
 
 
+async def test_refusal_is_shown_after_the_amount_has_changed() -> None:
+    client, order = scripted_client(CREATED, refused(), ledger=MemoryLedger()), MemoryOrder()
+    await page_of(client, order)
+    order.amount = 50_000
+    assert isinstance(await settle(client, order), Refused)
+
+
+@pytest.mark.parametrize("step", [approved(), refused()])
+async def test_late_decision_is_not_stored_if_the_amount_has_changed(step: ScriptedResponse) -> None:
+    client, order = scripted_client(CREATED, step, ledger=MemoryLedger()), FailingOrder("change", after=1)
+    await page_of(client, order)
+    order.left, order.amount = 99, 50_000
+    page = await settle(client, order)
+    assert isinstance(page, Ask)
+    assert (page.advice, order.row[0], order.stored) == ("already_decided", "held", None)
+
+
 async def test_decision_about_another_amount_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     order = MemoryOrder()
     page = await after(CREATED, approved(amount=70_000), order=order)
@@ -670,12 +687,13 @@ async def test_click_that_was_stopped_for_long_sends_no_approval(monkeypatch: py
     """Another customer may have held the order since then, or it was paid."""
 
     def sleeps(_: SentRequest) -> ScriptedResponse:
-        passed = time.time() + 600
+        passed = time.time() + client.timeout.total + 31
         monkeypatch.setattr("loanasync.checkout.time.time", lambda: passed)
         return CREATED
 
     script, order = ScriptedTransport(computed(sleeps)), MemoryOrder()
-    page = await page_of(script.client(ledger=MemoryLedger()), order)
+    client = script.client(ledger=MemoryLedger())
+    page = await page_of(client, order)
     assert isinstance(page, Waiting)
     assert (page.advice, order.row, len(script.sent)) == ("try_later", ("free", ""), 1)
 
