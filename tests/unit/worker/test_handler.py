@@ -20,6 +20,7 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
+    denied,
     not_connected,
     refused,
     rejected,
@@ -144,6 +145,22 @@ async def test_denial_after_a_system_error_is_a_result() -> None:
     denial = response(403, {"error": "Access denied"})
     ended = await result(Shop(system_error(), denial, options={"retry": RetryPolicy(base=0.001)}))
     assert (ended["status"], ended["error"]["type"]) == ("unknown", "AccessDeniedError")
+
+
+@pytest.mark.parametrize(
+    ("denial", "step"),
+    [
+        (denied(), "refused shop"),
+        (response(403, {"errors": {"address": ["blocked"]}}), "try again"),
+        (response(403), "try again"),
+    ],
+)
+async def test_denial_is_about_the_shop_only_if_the_service_says_so(
+    denial: ScriptedResponse, step: str
+) -> None:
+    with pytest.raises(LoanError) as caught:
+        await result(Shop(denial))
+    assert next_step(caught.value) == step
 
 
 async def test_error_of_an_unsent_request_is_raised() -> None:
