@@ -661,6 +661,21 @@ async def test_order_is_not_freed_before_its_last_click_is_over(others: dict[str
     assert order.holds == 2
 
 
+async def test_order_that_another_click_holds_meanwhile_is_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, order = scripted_client(ledger=MemoryLedger()), MemoryOrder()
+    order.is_held_until(0)
+    known = client.known
+
+    async def clicked(*arguments: Any, **options: Any) -> Any:
+        found = await known(*arguments, **options)
+        order.row = ("held", json.dumps({**order.members, "holds": {"new": math.inf}}))
+        return found
+
+    monkeypatch.setattr(client, "known", clicked)
+    assert isinstance(await settle(client, order), Waiting)
+    assert order.holds == 1
+
+
 async def test_order_keeps_its_page_while_the_ledger_cannot_be_read() -> None:
     ledger, order = FailingLedger(), MemoryOrder()
     client = scripted_client(CREATED, connection_lost(), ledger=ledger)
