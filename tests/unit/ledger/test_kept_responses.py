@@ -17,11 +17,11 @@ from loanasync import (
     Refused,
     UnexpectedResponseError,
 )
-from loanasync.ledger import MemoryLedger, SqliteLedger, State, import_orphans, resolve
+from loanasync.ledger import Entry, MemoryLedger, SqliteLedger, State, import_orphans, resolve
 from loanasync.ledger.header import cipher_check
 from loanasync.testing import ScriptedResponse, approved, response
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, broken
+from support.ledger_clients import FailingLedger, Shop, broken, orphans_in
 
 ANOTHER = "TSTXYZ00A00A000Z"
 REDIRECT = "https://pay.example.com/#t"
@@ -104,6 +104,20 @@ async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: 
     decision = await shop.approve(order_id="spring")
     assert isinstance(decision, Approved)
     assert decision.redirect_url == REDIRECT
+
+
+async def test_kept_response_that_the_entry_does_not_accept_is_in_an_orphan_file(tmp_path: Path) -> None:
+    """A person has blocked the entry after the end of its lease."""
+
+    class Held(MemoryLedger):
+        async def settle(self, key: str, **_: Any) -> Entry:
+            entry = await self.get(key)
+            assert entry is not None
+            return evolve(entry, state=State.HELD, token="of a person")
+
+    shop = Shop(about_another(), ledger=Held(), orphan_folder=tmp_path)
+    assert isinstance(await shop.result(), UnexpectedResponseError)
+    assert orphans_in(tmp_path) == 1
 
 
 async def test_kept_response_that_cannot_be_encrypted_is_not_written(
