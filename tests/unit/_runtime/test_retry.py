@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import Approved, LoanError, Refused, RetryPolicy, SystemFaultError, Timeout
+from loanasync import (
+    AlreadyEvaluatedError,
+    Approved,
+    LoanError,
+    Refused,
+    RetryPolicy,
+    SystemFaultError,
+    Timeout,
+)
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -18,6 +26,7 @@ from loanasync.testing import (
     approved,
     computed,
     connection_lost,
+    domain_error,
     response,
     system_error,
     timed_out,
@@ -139,3 +148,12 @@ async def test_client_that_closes_during_a_wait_returns_the_fault() -> None:
     fault = await call
     assert isinstance(fault, SystemFaultError)
     assert (fault.stopped_by, fault.attempts, script.left) == ("closed", 1, 1)
+
+
+@pytest.mark.parametrize("faults", [0, 1])
+async def test_already_evaluated_error_tells_if_an_attempt_failed_before(faults: int) -> None:
+    evaluated = domain_error("User already evaluated for approval")
+    script = ScriptedTransport(*[system_error()] * faults, evaluated)
+    error = await request(script.client())
+    assert isinstance(error, AlreadyEvaluatedError)
+    assert error.after_retry is bool(faults)
