@@ -11,8 +11,9 @@ import pytest
 from attrs import evolve
 
 from loanasync import Approved, LedgerMismatchError
-from loanasync.ledger import MemoryLedger, SqliteLedger
+from loanasync.ledger import LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.administration import confirm, move_service
+from loanasync.ledger.header import new_header
 from loanasync.ledger.last_number import LastNumber
 from loanasync.ledger.memory import MemoryStore
 from loanasync.testing import approved
@@ -176,3 +177,11 @@ async def test_failing_number_file_keeps_the_decision(
     )
     assert isinstance(await shop.approve(), Approved)
     await close(shop)
+
+
+def test_number_is_written_again_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Mock(monotonic=Mock(side_effect=[100.0, 100.5, 101.0]))
+    monkeypatch.setattr("loanasync.ledger.last_number.time", clock)
+    file = LastNumber(lambda: [tmp_path])
+    file.write(new_header("x", "https://loans.example.com", LedgerPolicy(), makes_secret=True), 5)
+    assert [file.is_due(number) for number in (5, 6, 6)] == [False, False, True]
