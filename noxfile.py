@@ -166,7 +166,7 @@ def pages(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the unit tests: no socket, no process; `-- PATH ...` runs some."""
     install(session, "unit", "-e", EVERYTHING)
-    session.run("pytest", *(session.posargs or ["tests/unit"]), env=TEST_ENV)
+    session.run("pytest", *(session.posargs or ["tests/unit"]), *GATE, env=TEST_ENV)
 
 
 @nox.session(python=PYTHONS)

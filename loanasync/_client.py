@@ -123,8 +123,8 @@ class LoanClient(Closing):
             has an attribute `clock`, such as a `loanasync.testing.Clock`, the client uses that clock for
             deadlines and for waits between attempts.
         direct_connections: Write requests directly to connections, which is faster. If False, send each
-            request with aiohttp's ``ClientSession.request``. This is also used with other versions of aiohttp
-            than 3.14, and while a mock replaces the methods that send.
+            request with aiohttp's ``ClientSession.request``. This is also used if aiohttp lacks a name
+            that the direct way needs, and while a mock replaces the methods that send.
         proxy: URL of an HTTP proxy that tunnels the connections, or ``env`` to read the environment's
             ``https_proxy`` and ``no_proxy``. The URL may contain a user name and a password. Cannot be
             combined with `session`.
