@@ -7,16 +7,20 @@ import re
 import stat
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 from attrs import evolve
+from checkout import Shop
 from settle_orders import settle_orders, state_outcome
 from shop_orders import Orders
 
-from loanasync import ClientClosedError, LoanClient, RetryPolicy
+from loanasync import ClientClosedError, LedgerMismatchError, LoanClient, RetryPolicy
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
 from support.example_shops import CODE, DATA, EXAMPLES, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
@@ -209,3 +213,18 @@ async def test_outcome_that_the_staff_state_reaches_the_order_from_cron(
         start = await browser.get("/", follow_redirects=True)
         assert (start.url.path, "<form" in start.text) == (shown, True)
     sandbox.journal.assert_once(operation="approve")
+
+
+@pytest.mark.parametrize("name", ["fastapi", "django"])
+async def test_shop_does_not_start_with_a_wrong_ledger(name: str, tmp_path: Path) -> None:
+    ledger, sent = SqliteLedger(tmp_path / "missing.db", must_exist=True), []
+    client = LoanClient("http://localhost", shop_id="shop", auth_token="token", ledger=ledger)
+    app = import_module(f"shop_{name}").app(Shop(client, tmp_path / "orders.db"))
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    with suppress(LedgerMismatchError):
+        await app({"type": "lifespan"}, AsyncMock(return_value={"type": "lifespan.startup"}), send)
+    assert [each["type"] for each in sent] == ["lifespan.startup.failed"]
+    assert "missing.db" in sent[0]["message"]

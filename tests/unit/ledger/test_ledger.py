@@ -157,3 +157,11 @@ async def test_refresh_of_an_unchanged_header_disturbs_no_claim(
     with pytest.raises(OSError, match="away"):
         await ledger.refresh()
     assert ledger.known_header is None, "the next claim reads it"
+
+
+def test_offset_of_a_slow_response_is_never_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim would otherwise be written after its caller has given up."""
+    ledger = MemoryLedger()
+    monkeypatch.setattr("loanasync.ledger.ledger.time.monotonic", lambda: 110.0)
+    ledger._compare_clocks(1_000.0, 100.0)
+    assert ledger._offset == 1_000.0 - 110.0
