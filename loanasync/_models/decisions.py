@@ -20,6 +20,7 @@ from loanasync._models.masking import (
     masked_unless,
     read_only,
 )
+from loanasync._models.requests import form_names
 from loanasync._models.texts import Param, text_of
 
 
@@ -147,7 +148,8 @@ class Problems(tuple[Problem, ...]):
         beside: dict[str, list[Problem]] = {}
         others: list[Problem] = []
         for problem in self:
-            name = next((each for each in (problem.field, problem.wire_name) if each in names), None)
+            known = form_names(problem.field, problem.wire_name)
+            name = next((each for each in known if each in names), None)
             (others if name is None else beside.setdefault(name, [])).append(problem)
         return {name: Problems(found) for name, found in beside.items()}, Problems(others)
 

@@ -76,8 +76,7 @@ def _typed_values(model: type, form: Mapping[str, object]) -> dict[str, Any]:
     values = {}
     fields = attrs.fields_dict(model)
     for name, wire in wire_names(model).items():
-        aliases = (alias for alias, alias_of in READ_ALIASES.items() if alias_of == wire)
-        found = next((each for each in (name, wire, *aliases) if each in form), None)
+        found = next((each for each in form_names(name, wire) if each in form), None)
         if found is not None and name not in _OF_THE_SHOP:
             values[name] = _typed_value(fields[name], form[found], may_be_empty=model is AdditionalData)
     return values
@@ -398,10 +397,23 @@ APPROVAL_NAMES: Mapping[str, str] = MappingProxyType(
 # spec §2.2
 USER_DATA_NAMES: Mapping[str, str] = MappingProxyType(wire_names(UserData))
 
-# Names that are accepted in responses, whichever dialect is used, and the names that replace them.
+# Names that are accepted in responses, forms and files, whichever dialect is used, and what replaces them.
 READ_ALIASES: Mapping[str, str] = MappingProxyType(
     {"civicNumber": "streetNumber", "installments": "instalments"}
 )
+
+
+def form_names(name: str, wire: str) -> tuple[str, ...]:
+    """Return the names that a form may have for a field, the preferred one first.
+
+    Example:
+        >>> form_names("street_number", "civicNumber")
+        ('street_number', 'civicNumber', 'streetNumber')
+    """
+    usual = APPROVAL_NAMES.get(name, wire)
+    aliases = (alias for alias, alias_of in READ_ALIASES.items() if alias_of == usual)
+    return tuple(dict.fromkeys((name, wire, usual, *aliases)))
+
 
 _FIELD_NAMES = {wire: name for name, wire in {**USER_DATA_NAMES, **APPROVAL_NAMES}.items()}
 

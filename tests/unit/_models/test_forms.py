@@ -4,11 +4,12 @@ from datetime import date
 from traceback import TracebackException
 from typing import Any
 
+import attrs
 import pytest
 
-from loanasync import AdditionalData, ApprovalRequest, Citizenship, Problem, Residence, UserData
+from loanasync import AdditionalData, ApprovalRequest, Citizenship, Dialect, Problem, Residence, UserData
 from loanasync.testing import scripted_client
-from support.builders import FISCAL_CODE
+from support.builders import FISCAL_CODE, approval_request
 
 PYTHON = {
     "instalments": " 12 ", "email": "anna@example.com", "last_name": "Prova", "first_name": "Anna ",
@@ -142,3 +143,12 @@ def test_user_data_with_wrong_text_are_reported() -> None:
     data = UserData.from_form(form)
     assert {each.field for each in problems(data)} == form.keys()
     assert "forse" not in repr(data)
+
+
+@pytest.mark.parametrize("dialect", [Dialect.street_number(), Dialect.civic_number()])
+@pytest.mark.parametrize("name", ["street_number", "streetNumber", "civicNumber"])
+def test_problem_is_beside_the_field_that_the_form_has(name: str, dialect: Dialect) -> None:
+    order = attrs.evolve(approval_request(), street_number="")
+    problems = scripted_client(dialect=dialect).check(FISCAL_CODE, order)
+    beside, others = problems.for_fields([name])
+    assert ([*beside], others) == ([name], ())
