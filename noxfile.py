@@ -70,7 +70,7 @@ PURE = [
 ]
 # Modules beside them whose lines need a file, a framework or a fork.
 NOT_PURE = ["_models/cells.py", "_models/classes.py", "_protocol/schema.py"]
-# The tests that cover the pure modules. `tests` measures no others, because coverage doubles the time of a test.
+# The tests of the pure modules. `tests` measures no others, because coverage doubles the time of a test.
 COVERING = ["tests/unit", "tests/integration/client/test_client.py"]
 
 DAY = int(time.time()) // 86_400  # selects what a scheduled session runs today

@@ -353,7 +353,7 @@ class CallTelemetry:
     span: Span = INVALID_SPAN
     context: Context | None = None  # with `span`, if tracing is on
     is_recording: bool = False  # the span is recorded, and so are those of the attempts
-    attempts = 0
+    attempts: int = 0
     headers: Mapping[str, str] = _NO_HEADERS
     stopped_by: str | None = None  # the reason for making no further attempt after a 500
     # A refusal is not an error: the status of the span stays unset. None: the call joined a request that was

@@ -87,7 +87,8 @@ class JetStream(QueueBroker, PullBasedJetStreamBroker):
             consumer_config=ConsumerConfig(durable_name=name, ack_wait=redelivery),
             **{**defaults, **options},
         )
-        self.redelivery, self._queue = redelivery, name
+        self.redelivery: float = redelivery
+        self._queue = name
         self.js: JetStreamContext = self.client.jetstream()
         self._dead, self._owners = f"{name}-dead", f"{name}-owners"
         self._streams = [

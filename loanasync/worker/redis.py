@@ -130,7 +130,8 @@ class RedisStreams(QueueBroker, RedisStreamBroker):
         # driver_info=None: otherwise redis-py reads its version from a file in the event loop.
         settings = {"consumer_group_name": queue_name, "consumer_id": "0", "driver_info": None, **options}
         super().__init__(url, queue_name=queue_name, idle_timeout=round(redelivery * 1000), **settings)
-        self.redelivery, self._queue = redelivery, queue_name
+        self.redelivery: float = redelivery
+        self._queue = queue_name
         self._redis: Any = Redis(connection_pool=self.connection_pool)  # types of redis-py differ by release
         self._scripts: dict[str, Any] = {}
         self._cursor, self._next_check = _START, 0.0
