@@ -112,6 +112,23 @@ class AttributeCounts:
         return [Observation(count, {self._attribute: value}) for value, count in list(self.counts.items())]
 
 
+# Unit and description of the metrics that are counts.
+_UNITS = {
+    "loanasync.circuit.openings": ("{opening}", "Pauses of approvals by the circuit breaker."),
+    "loanasync.orphan.files": (
+        "{file}",
+        "Orphan files, written because the ledger could not store a response.",
+    ),
+    "loanasync.worker.dead_letters": ("{message}", "Messages that became dead letters."),
+    "loanasync.worker.paused": ("{task}", "Tasks that are paused in this worker."),
+    "loanasync.worker.backlog": (
+        "{message}",
+        "Messages in the queue that are not finished, as a worker last saw them.",
+    ),
+    "loanasync.inflight": ("{call}", "Calls in progress, including calls that wait for a slot."),
+}
+
+
 class Metrics:
     """The instruments that all clients of one meter provider share."""
 
@@ -132,25 +149,17 @@ class Metrics:
         self.backlog: AttributeCounts = AttributeCounts("messaging.destination.name", ())
         # Zero from the start, so that a rate query sees the first increment.
         self.openings = self.orphan_files = self.dead_letters = self.paused_tasks = 0
-        counter, level = meter.create_observable_counter, meter.create_observable_up_down_counter
-        openings, files = self._read("openings"), self._read("orphan_files")
-        letters, paused = self._read("dead_letters"), self._read("paused_tasks")
-        text = "Pauses of approvals by the circuit breaker."
-        counter("loanasync.circuit.openings", [openings], "{opening}", text)
-        text = "Orphan files, written because the ledger could not store a response."
-        counter("loanasync.orphan.files", [files], "{file}", text)
-        text = "Messages that became dead letters."
-        counter("loanasync.worker.dead_letters", [letters], "{message}", text)
-        text = "Tasks that are paused in this worker."
-        level("loanasync.worker.paused", [paused], "{task}", text)
-        # Not a sum: each worker states the number of the whole queue.
-        text = "Messages in the queue that are not finished, as a worker last saw them."
-        meter.create_observable_gauge("loanasync.worker.backlog", [self.backlog.observe], "{message}", text)
-        text = "Calls in progress, including calls that wait for a slot."
-        level("loanasync.inflight", [self.inflight.observe], "{call}", text)
-
-    def _read(self, count: str) -> Callable[[CallbackOptions], list[Observation]]:
-        return lambda _: [Observation(getattr(self, count))]
+        counter, sum_now = meter.create_observable_counter, meter.create_observable_up_down_counter
+        gauge = meter.create_observable_gauge  # not a sum: each worker states the number of the whole queue
+        for create, name, read in (
+            (counter, "loanasync.circuit.openings", lambda _: [Observation(self.openings)]),
+            (counter, "loanasync.orphan.files", lambda _: [Observation(self.orphan_files)]),
+            (counter, "loanasync.worker.dead_letters", lambda _: [Observation(self.dead_letters)]),
+            (sum_now, "loanasync.worker.paused", lambda _: [Observation(self.paused_tasks)]),
+            (gauge, "loanasync.worker.backlog", self.backlog.observe),
+            (sum_now, "loanasync.inflight", self.inflight.observe),
+        ):
+            create(name, [read], *_UNITS[name])
 
 
 _metrics_by_provider: WeakKeyDictionary[MeterProvider, Metrics] = WeakKeyDictionary()
