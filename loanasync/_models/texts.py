@@ -1,9 +1,9 @@
 """Texts of problems and errors for shoppers, in English and Italian, which `texts.json` contains."""
 
 import json
-import pkgutil
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 Advice: TypeAlias = Literal[
@@ -17,13 +17,11 @@ RARE_RULES = {
     *("control_characters", "dialect", "digits", "encoding", "format"),
     *("json", "keys", "known", "object", "unknown_field"),
 }
-
-
 # By kind, name and language. ``rules`` are the texts of problems, by code, such as ``amount.range``, or by
 # rule, such as ``range``; amounts are in euros. ``pages`` are those of errors, by advice; ``data_pages``
 # those that differ for calls that decide nothing. The file is read now, because later an event loop may run.
 TEXTS: Mapping[str, Mapping[str, Mapping[str, str]]] = json.loads(
-    pkgutil.get_data("loanasync._models.requests", "texts.json") or b""
+    Path(__file__).with_name("texts.json").read_bytes()
 )
 
 
