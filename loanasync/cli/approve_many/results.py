@@ -62,31 +62,32 @@ def record_of(row: FileRow, result: RowResult | None, reason: str = "") -> dict[
         result: Its result; None if it was not sent.
         reason: Why it was not sent.
     """
-    record: dict[str, Any] = dict.fromkeys(COLUMNS)
-    record |= {"line": row.line, "id": row.id, "order_id": row.order_id or None}
+    own = {"line": row.line, "id": row.id, "order_id": row.order_id or None}
+    own |= {"fiscal_code": row.fiscal_code or None}
+    record: dict[str, Any] = dict.fromkeys(COLUMNS) | own
     if result is None:
         amount = row.request.amount if type(row.request.amount) is int else None
-        state = {"status": "not_sent", "outcome": "not_sent", "repeatable": True, "sent": False}
-        state |= {"amount_cents": amount, "at": _time(datetime.now(UTC)), "message": reason}
-        return {**record, "fiscal_code": row.fiscal_code or None, **state}
-    members = result.as_row(personal=True)
-    found = {name: members.get(name.removesuffix("_cents"), record[name]) for name in COLUMNS}
+        record |= {"status": "not_sent", "outcome": "not_sent", "repeatable": True, "sent": False}
+        return record | {"amount_cents": amount, "at": _time(datetime.now(UTC)), "message": reason}
+    found = result.as_row(personal=True)
+    record |= {name: found[name] for name in COLUMNS if name in found and name not in own}
     decision, error = result.decision, result.error
     entry = found["entry"] or getattr(error, "entry", None)
     meta = getattr(error if decision is None else decision, "meta", None)
-    found |= {
-        "fiscal_code": row.fiscal_code or None, "status": result.status, "at": _time(result.at),
+    problems = [
+        {"field": each.field, "message": described(each), "code": each.code}
+        for each in map(printable, getattr(error, "problems", ()))
+    ]
+    record |= {
+        "amount_cents": found["amount"], "net_amount_cents": found["net_amount"],
+        "status": result.status, "at": _time(result.at), "problems": problems or None,
         "entry": None if entry is None or result.status == "not_sent" else short(entry),
         "status_code": getattr(meta, "status", None) or None,
         "elapsed": None if found["elapsed"] is None else round(found["elapsed"], 6),
     }  # fmt: skip
     if isinstance(decision, Approved) and error is None and not decision.redirect_url:
-        found["message"] = _NO_REDIRECT
-    problems = [*map(printable, getattr(error, "problems", ()))]
-    found["problems"] = [
-        {"field": each.field, "message": described(each), "code": each.code} for each in problems
-    ] or None
-    return found
+        record["message"] = _NO_REDIRECT
+    return record
 
 
 def _time(at: datetime) -> str:
