@@ -289,7 +289,7 @@ class Flight(Run):
         if self.is_here:
             for caller in self.callers:
                 if not caller.done():  # cancelled
-                    caller.set_result(None)
+                    caller.set_result(None)  # as `wake` does, without the cost of a call
         else:
             for caller in tuple(self.callers):
                 with suppress(RuntimeError):  # the event loop was closed

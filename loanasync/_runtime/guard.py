@@ -70,7 +70,8 @@ def state_of(result: Outcome | LoanError) -> EntryState:
 class Claim:
     """The right to send the request of a call. Its flight settles it when the request has ended.
 
-    These methods record nothing. The claims of approvals override them.
+    The methods of this class do nothing. A claim whose `settle_now` or `interrupt_now` returns False must
+    implement `settle` and `interrupt`.
     """
 
     def settle_now(self, run: Run, result: Outcome | LoanError) -> bool:
@@ -149,7 +150,7 @@ class Unguarded(Guard, Claim):
 _Kept: TypeAlias = tuple[str, int, bytes, str | None, End]
 
 
-def _only_note(note: str) -> _Kept:
+def _without_response(note: str) -> _Kept:
     return note, 0, b"", None, "stated"
 
 
@@ -163,7 +164,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
 
     It is itself the claim of each approval. The record of an approval is written when the claim is settled.
     Until then, no other call of this process can begin the approval, because it joins the flight, or another
-    order of the customer, because `_claims` has the flight.
+    order of the customer, because `_claims` has the call.
 
     The records are consistent after each step, because another thread may fork the process at any time. A
     record that is in flight when its approval begins again was left by a parent process.
@@ -178,7 +179,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._unread: dict[bytes, _Kept] = {}
-        self._claims: dict[bytes, Run] = {}  # the flights
+        self._claims: dict[bytes, Run] = {}  # the calls with a claim
         self._orders: dict[bytes, tuple[bytes, ...]] = {}  # records and claims with an order, by customer
         self._has_warned = False
         self._checked = 0  # the second in which expired records were dropped
@@ -187,11 +188,11 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         """See `Guard.inherit`."""
         self._claims.pop(run.approval, None)
         if self._find(run.approval)[0] in (None, "unknown"):
-            self.record(run, "inflight", _only_note(""))
+            self.record(run, "inflight", _without_response(""))
 
     def give_up(self, run: Run) -> None:
         """See `Guard.give_up`."""
-        self.record(run, "unknown", _only_note("TimeoutError"))
+        self.record(run, "unknown", _without_response("TimeoutError"))
 
     def keep_unread(self, run: Run) -> None:
         """See `Guard.keep_unread`."""
@@ -223,13 +224,13 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         if state is None or age >= _MAX_AGE:
             return Known(state="none")
         kept = self._unread.get(run.approval) or self._kept.get(run.approval)
-        is_decided = state in _DECIDED and kept is not None
+        note, *_ = kept or _without_response("")
         stated: KnownState = "lost" if state == "final" else "unknown" if state == "inflight" else state
         return Known(
             state=stated,
-            decision=_decision_in(kept, run) if is_decided and kept is not None else None,
+            decision=None if kept is None or state not in _DECIDED else _decision_in(kept, run),
             changed=datetime.now(UTC) - timedelta(seconds=age),
-            note="" if kept is None else kept[0],
+            note=note,
         )
 
     async def begin(self, run: Run) -> Claim | Outcome | LoanError:
@@ -322,7 +323,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         """Return the error of an approval without a decision."""
         if state == "inflight":
             return OutcomeUnknownError("approve", "", "unknown", "fork")
-        note, status, body, *_ = self._kept.get(approval) or _only_note(
+        note, status, body, *_ = self._kept.get(approval) or _without_response(
             OTHER_ORDER if state == "final" else ""
         )
         raw = RawResponse(status, body) if body else None
@@ -385,7 +386,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         if run.is_inherited:
             self.inherit(run)
         elif run.was_written:
-            self.record(run, "unknown", _only_note(type(error).__name__))
+            self.record(run, "unknown", _without_response(type(error).__name__))
         else:
             self._release(run)
         return True
@@ -404,7 +405,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
         if approval in self._kept:
             self._drop(approval)
         self._kept[approval] = kept
-        self._kept_bytes += len(kept[2])
+        self._kept_bytes += len(kept[2])  # the body
         while len(self._kept) > _MAX_RESPONSES or self._kept_bytes > _MAX_BYTES:
             self._drop(next(iter(self._kept)))
 

@@ -93,7 +93,7 @@ class Slots:
     def release(self, owner: object) -> None:
         """Give the slot of a call, if it has one, to the first waiting call, or make it free.
 
-        This method may be called again, after an interrupt in the first call, which may have given the slot.
+        This method may be called again after an interrupt. The first call may have passed the slot on.
         """
         self._owners.discard(owner)
         while self._waiters:

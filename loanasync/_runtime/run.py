@@ -328,7 +328,10 @@ class Run:
         return not (last.is_sent or direct.is_closed) and self.resources.loop.time() < self._until
 
     def end_attempt(self, last: Response | NoResponse | None) -> None:
-        """End the attempt in progress, if there is one; None: it was cancelled."""
+        """End the attempt in progress, if there is one; None: it was cancelled.
+
+        After an interrupt, its span may have begun without a request.
+        """
         if self._sending is None and not (self.attempts and self.telemetry.attempt_span):
             return
         if isinstance(last, Response):

@@ -42,7 +42,8 @@ _READ_HEADERS = (
     *("Content-Encoding", "Content-Length", "Transfer-Encoding", "Keep-Alive"),
     *("Date", "Retry-After", "X-Request-Id", "X-Correlation-Id", "Request-Id"),
 )
-# By the usual spelling, which needs no conversion, and in lower case. None: not read, but in most responses.
+# By the usual spelling, which needs no conversion, and in lower case. None: a header of most responses that
+# is not read.
 _HEADERS: Mapping[bytes, str | None] = {
     **{name.encode(): None for name in ("Connection", "Content-Type", "Server")},
     **{spelled.encode(): name for name in _READ_HEADERS for spelled in (name, name.lower())},
@@ -52,8 +53,8 @@ _LENIENCIES = {
     "lenient_headers": True,  # control characters in values; this module refuses NUL
     "lenient_optional_cr_before_lf": True,
     "lenient_spaces_after_chunk_size": True,
-    # The response behind an interim head with `Connection: close` is read. `on_message_begin` notes anything
-    # behind a response.
+    # Read the response behind an interim head with `Connection: close`; llhttp refuses all data after it
+    # otherwise. `on_message_begin` notes anything behind a response.
     "lenient_keep_alive": True,
 }
 _MAX_TURNS = 10  # iterations of the event loop; it notices the end of a connection within two or three

@@ -1,6 +1,6 @@
 """A Django shop with Sentry: what Sentry records of the template's context and of the view's variables.
 
-It runs in a process of its own, because Django and Sentry have one configuration for each process.
+Run it in a separate process: Django and Sentry have one configuration for each process.
 """
 
 import asyncio

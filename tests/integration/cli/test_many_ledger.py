@@ -45,7 +45,7 @@ def test_other_results_file_machine_or_service_ask_nobody_again(
     shutil.move(tmp_path / "loanasync", tmp_path / "moved" / "loanasync")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "moved"))
     assert (bulk.run()[0], bulk.statuses, bulk.calls) == (0, ["approved", "refused", "approved"], 4)
-    with Sandbox.in_thread() as service:  # which has a ledger of its own
+    with Sandbox.in_thread() as service:  # it has another default ledger
         create(service, bulk.rows)
         assert run(service, "approve-many", bulk.file, "-o", tmp_path / "service").returncode == 3
         assert len(service.journal.calls(operation="approve")) == 3

@@ -50,7 +50,7 @@ class Run:
         self._pytester = pytester
 
     def __call__(self, tests: str, *options: str, apart: bool = False) -> pytest.RunResult:
-        """Run the tests in this process, which is ten times as fast; `apart` in one of their own."""
+        """Run the tests in this process, which is ten times as fast, or in a new one (`apart`)."""
         self._pytester.makepyfile(test_shop=SHOP + tests)
         scope = "" if "no:asyncio" in options else "asyncio_default_fixture_loop_scope = function\n"
         self._pytester.makeini(

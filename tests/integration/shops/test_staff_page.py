@@ -62,7 +62,7 @@ async def form(orders: Orders, outcome: str, number: str = "A-1") -> dict[str, s
 
 
 def end_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let time pass until no click can be between its hold and its approval."""
+    """Set the time to one at which all holds have ended."""
     later = time.time() + 600
     monkeypatch.setattr("loanasync.checkout.time.time", lambda: later)
 

@@ -22,7 +22,7 @@ from loanasync import (
     Response,
 )
 from loanasync._protocol.codec import write
-from loanasync._runtime.guard import ProcessGuard, _only_note
+from loanasync._runtime.guard import ProcessGuard, _without_response
 from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import ScriptedResponse, approved, computed, domain_error, refused, timed_out
 from support.builders import FISCAL_CODE, additional_data, approval_request
@@ -332,7 +332,7 @@ def test_late_outcome_of_a_forgotten_order_is_found_by_the_next_order() -> None:
     """The claim was given up more than an hour before, so the memory has forgotten the order meanwhile."""
     guard, customer = ProcessGuard(), b"c" * 16
     first: Any = SimpleNamespace(approval=customer + b"1" * 16, payload=b"p" * 16)
-    guard.record(first, "unknown", _only_note("ReadTimeoutError"))
+    guard.record(first, "unknown", _without_response("ReadTimeoutError"))
     second: Any = SimpleNamespace(approval=customer + b"2" * 16, take_slot_now=lambda: True)
     assert guard.begin_now(second) is None
 

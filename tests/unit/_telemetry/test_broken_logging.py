@@ -15,6 +15,7 @@ from loanasync import Approved, ConnectError, DecisionNotRecordedError, ReadTime
 from loanasync.ledger import MemoryLedger, import_orphans
 from loanasync.testing import ScriptedResponse, approved, not_connected, timed_out
 from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
+from support.memory_clients import cancelled
 
 pytestmark = pytest.mark.usefixtures("broken_logging")
 
@@ -32,8 +33,7 @@ async def test_late_response_is_kept(
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
     await arrived.wait()
     for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)
+        await cancelled(call)
     go.set()
     await shop.result()  # waits until the flight has ended
     ledger.faults.clear()

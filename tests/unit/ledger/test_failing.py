@@ -339,8 +339,7 @@ async def test_unrecorded_decision_without_a_caller_is_logged(
     calls = [asyncio.create_task(shop.approve()) for _ in range(2)]
     await arrived.wait()
     for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)
+        await cancelled(call)
     go.set()
     await shop.client.aclose()
     [record] = [each for each in caplog.records if "after the last caller had left" in each.getMessage()]
