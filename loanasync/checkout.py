@@ -83,7 +83,13 @@ class Paid:
     """
 
 
-_STATUS: Mapping[Advice, int] = {"correct_form": 422, "other_data": 409, "try_later": 503, "fix_setup": 503}
+_STATUS: Mapping[Advice, int] = {
+    "correct_form": 422,
+    "other_data": 409,
+    "other_order": 409,
+    "try_later": 503,
+    "fix_setup": 503,
+}
 
 
 @frozen(kw_only=True)
@@ -147,7 +153,7 @@ class Waiting(_ErrorPage):
 class Ask(_ErrorPage):
     """Show `text` without a button, and report `error` and `entry` to the shop's staff.
 
-    The staff must act, except if `advice` is ``other_data``.
+    The staff must act, except if `advice` is ``other_data`` or ``other_order``.
 
     Example:
         >>> from loanasync.checkout import Ask
@@ -396,7 +402,7 @@ class _Click:
     def page_of(self, loan: Loan) -> Ask | Waiting:
         """Return the page of an order that this click could not hold: nothing is sent."""
         if self.held(loan) == loan:  # another customer, or an earlier amount
-            return Ask(error=PayloadMismatchError("approve", "", "inflight"))
+            return Ask(error=PayloadMismatchError("approve", loan.entry, "inflight"))
         return Waiting(error=InFlightError("approve", ""), advice="try_later")  # the amount has changed
 
     def page_after(self, error: LoanError, loan: Loan, fields: Collection[str]) -> Form | Waiting | Ask:

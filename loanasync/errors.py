@@ -106,8 +106,9 @@ class LoanError(Exception):
         ``correct_form``: the form, with its problems. ``wait``: still being decided; the same call again
         returns the decision. ``ask_service``: the service may have decided; a person asks it.
         ``try_later``: the shopper may try again. ``already_decided``: the service has decided, or carried out
-        the call. ``other_data``: the customer applied before with other data. ``fix_setup``: not available
-        until the shop corrects a setting.
+        the call. ``other_data``: the customer applied before with other data. ``other_order``: the service
+        has evaluated the customer for another order, and decides nothing about this one. ``fix_setup``: not
+        available until the shop corrects a setting.
 
         Example:
             >>> InFlightError("approve", "c0ffee").advice
@@ -1160,7 +1161,6 @@ _ADVICE: dict[type[LoanError], dict[Outcome, Advice]] = {
     RejectedError: {"not_evaluated": "correct_form"},
     UserNotFoundError: {"not_evaluated": "correct_form"},
     InvalidFiscalCodeError: {"not_evaluated": "correct_form"},
-    AlreadyEvaluatedError: {"unknown": "already_decided"},
     TransportError: {"not_sent": "try_later"},
     LedgerUnavailableError: {"not_sent": "try_later"},
     InFlightError: {"unknown": "wait"},
@@ -1183,8 +1183,8 @@ def _advice_of(error: LoanError) -> Advice:
             return "try_later"  # RFC 6585: too many requests
         case PayloadMismatchError(state="inflight"):
             return "other_data"
-        case OutcomeUnknownError(state="lost"):
-            return "already_decided"
+        case AlreadyEvaluatedError(note=note) | OutcomeUnknownError(state="lost", note=note):
+            return "other_order" if note == OTHER_ORDER else "already_decided"
         case DeadlineExceededError(outcome="unknown") if error.entry is not None:
             return "wait"  # the response is still awaited, and the ledger will have it
     rows = (_ADVICE.get(kind, {}) for kind in type(error).__mro__)

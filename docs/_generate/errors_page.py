@@ -6,6 +6,7 @@ import attrs
 from attrs import frozen
 
 from loanasync import Meta, Refused, errors
+from loanasync._models.decisions import OTHER_ORDER
 from loanasync.errors import NOT_PROCESSED, LoanError
 
 # Base classes that no call raises; their subclasses are listed.
@@ -79,6 +80,10 @@ GROUPS: dict[str, list[Row]] = {
             errors.AlreadyEvaluatedError,
             '400 or another status with "User already evaluated for approval", or a variant of this text',
         ),
+        Row(
+            "the same text, if the decision of [another order](../explanation/orders.md) is known",
+            errors.AlreadyEvaluatedError("approve", (), Meta(400, 1, 0.1), note=OTHER_ORDER),
+        ),
         responded(errors.DomainError, "400 with any other message under `domain`"),
         responded(errors.AccessDeniedError, "403", 403),
         responded(errors.CannotCompleteError, "409 to `approve`", 409),
@@ -141,6 +146,10 @@ GROUPS: dict[str, list[Row]] = {
             "the service has decided on an earlier request, but its decision did not arrive", blocked("lost")
         ),
         Row(
+            "an earlier request of this order had the error `AlreadyEvaluatedError` because of another order",
+            errors.OutcomeUnknownError("approve", "c0ffee", "lost", OTHER_ORDER),
+        ),
+        Row(
             "requested before with other data: still being decided, approved or refused",
             mismatch("inflight"),
             others=(mismatch("approved"), mismatch("refused")),
@@ -182,7 +191,7 @@ def for_operation(row: Row, operation: str) -> tuple[LoanError, ...]:
         return row.examples
     is_general = made_for == "approve" and isinstance(row.error, errors.ServiceError | errors.TransportError)
     is_general |= made_for == "approve" and isinstance(row.error, errors.UnexpectedResponseError)
-    is_general &= not isinstance(row.error, errors.CannotCompleteError)
+    is_general &= not isinstance(row.error, errors.CannotCompleteError) and not getattr(row.error, "note", "")
     if not is_general or row.error.entry is not None:
         return ()
     changed: Any = attrs.evolve  # mypy does not know that these classes are attrs classes

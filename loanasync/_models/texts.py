@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 Advice: TypeAlias = Literal[
-    "correct_form", "wait", "ask_service", "try_later", "already_decided", "other_data", "fix_setup"
+    "correct_form",
+    "wait",
+    "ask_service",
+    "try_later",
+    "already_decided",
+    "other_data",
+    "other_order",
+    "fix_setup",
 ]
 Param: TypeAlias = int | str | tuple[str, ...] | None
 

@@ -73,7 +73,7 @@ def page_for(error: LoanError) -> str:
             return "form"
         case "wait" | "try_later":
             return "button"
-        case "ask_service" | "already_decided" | "other_data" | "fix_setup":
+        case "ask_service" | "already_decided" | "other_data" | "other_order" | "fix_setup":
             return error.text("it")
         case other:
             assert_never(other)

@@ -368,7 +368,8 @@ async def test_another_customer_or_amount_of_the_order_sends_nothing(other: dict
     order.amount = other.get("changes", {}).get("amount", order.amount)
     page = await page_of(client, order, **other)
     assert isinstance(page, Ask)
-    assert (page.advice, order.holds) == ("other_data", 1)
+    assert (page.advice, page.entry, order.holds) == ("other_data", order.entry, 1)
+    assert page.entry
     assert sent_by(script) == ["create_request", "approve"]
 
 
@@ -791,7 +792,9 @@ async def test_order_of_a_customer_evaluated_for_another_order_is_free(*, has_le
     for _ in range(2):  # the second click sends nothing
         page = await page_of(client, order)
         assert isinstance(page, Ask)
-        assert (page.advice, order.row, len(script.sent)) == ("already_decided", ("free", ""), 4)
+        assert (page.advice, page.status, order.row) == ("other_order", 409, ("free", ""))
+        assert "choose another payment method" in page.text()
+        assert len(script.sent) == 4
 
 
 async def test_held_order_of_a_customer_evaluated_for_another_order_is_freed(

@@ -257,9 +257,20 @@ def ask_because_of_the_setup(page: Page, _: Served) -> None:
     expect_page(page, "Your cart")
 
 
+def ask_because_of_another_order(page: Page, shop: Served) -> None:
+    """The sandbox evaluates each customer once, so the second order cannot be approved."""
+    for text in ("Loan refused", "You have already requested a loan for another order"):
+        pay(page, "refused")
+        expect_page(page, text, card=True)
+        press(page, "New order")
+        expect_page(page, "Your cart")
+    assert [each.rule for each in shop.sandbox.findings] == ["post-after-422"]
+    shop.sandbox.reset()
+
+
 STORIES = [
     *(redirect, refused, paid, form, waiting_to_try_later, waiting_for_another_worker),
-    *(ask_for_the_outcome, ask_because_of_other_data, ask_because_of_the_setup),
+    *(ask_for_the_outcome, ask_because_of_other_data, ask_because_of_another_order, ask_because_of_the_setup),
 ]
 
 

@@ -138,7 +138,7 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
     assert (again.state, again.note, again.advice) == (
         "lost",
         "evaluated for another order",
-        "already_decided",
+        "other_order",
     )
     assert str(again).endswith("this customer was evaluated for another order; request not sent")
     changed = await request(client, payload=approval_request(amount=50_000), order_id="A-2")
