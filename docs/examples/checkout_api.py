@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from shop_orders import Orders
 
 from loanasync import AdditionalData, ApprovalRequest, LedgerError, LoanClient, Problem, Refused
-from loanasync.checkout import Ask, Form, Paid, Redirect, Waiting, checkout
+from loanasync.checkout import Ask, Form, Page, Paid, Redirect, Waiting, checkout
 
 LANGUAGE = "en"  # of the texts for customers; "it" for Italian
 ADDITIONAL = fields_dict(AdditionalData)
@@ -87,20 +87,29 @@ def app(client: LoanClient | None = None, orders: Path = Path("orders.db")) -> F
             create_timeout=SHORT,
         )
         response.headers["Cache-Control"] = "no-store"
-        match page:
-            case Redirect(url=url):
-                return LoanResult(status="approved", redirect_url=url)
-            case Refused() | Paid():
-                return LoanResult(status="refused" if isinstance(page, Refused) else "paid")
-        logger.warning("entry %s: %s", page.entry, page.error)
-        match page:
-            case Form(problems=problems):
-                raise validation_error(each for found in problems.values() for each in found)
-            case Waiting() | Ask():
-                response.status_code = page.status
-                return LoanResult(status=page.advice, text=page.text(LANGUAGE))
+        response.status_code = getattr(page, "status", 200)
+        return result_of(page)
 
     return app
+
+
+def result_of(page: Page) -> LoanResult:
+    """Return the body for a page.
+
+    Raises:
+        RequestValidationError: The body of the request must be corrected.
+    """
+    match page:
+        case Redirect(url=url):
+            return LoanResult(status="approved", redirect_url=url)
+        case Refused() | Paid():
+            return LoanResult(status="refused" if isinstance(page, Refused) else "paid")
+    logger.warning("entry %s: %s", page.entry, page.error)
+    match page:
+        case Form(problems=problems):
+            raise validation_error(each for found in problems.values() for each in found)
+        case Waiting() | Ask():
+            return LoanResult(status=page.advice, text=page.text(LANGUAGE))
 
 
 def validation_error(problems: Iterable[Problem]) -> RequestValidationError:
