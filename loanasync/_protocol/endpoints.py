@@ -34,7 +34,7 @@ from loanasync.errors import (
     UnexpectedStatusError,
 )
 
-SYSTEM_FAULT = 500  # spec §7: the only status after which a call may be repeated
+SYSTEM_FAULT = 500  # spec §7: system error; calls are repeated after no other status
 REFUSED = 422  # spec §3
 
 Outcome: TypeAlias = Decision | UserData | AnyJSON
