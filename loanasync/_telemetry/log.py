@@ -1,12 +1,16 @@
 """The logger ``loanasync``. Only this module uses it: handlers and filters of users may raise errors."""
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from traceback import extract_tb
 
 LOGGER = logging.getLogger("loanasync")
 LOGGER.addHandler(logging.NullHandler())  # without it, Python would print warnings to stderr
+
+# Errors of handlers, spans and the like. They do not await, so a CancelledError of them cancels no task.
+USER_ERRORS = (Exception, CancelledError)
 
 is_logged: Callable[[int], bool] = LOGGER.isEnabledFor
 
@@ -18,7 +22,7 @@ def log(level: int, message: str, *args: object, attributes: Mapping[str, object
     """
     try:
         LOGGER.log(level, message, *args, extra=attributes, stacklevel=2)
-    except Exception as error:  # noqa: BLE001  (of the user's handler, filter or record factory)
+    except USER_ERRORS as error:  # of the user's handler, filter or record factory
         if attributes and isinstance(error, KeyError):  # the user's record factory already sets an attribute
             log(level, message, *args)
         else:
@@ -41,12 +45,12 @@ def warn_once(message: str) -> None:
         log(logging.WARNING, message)
 
 
-def log_failure(error: Exception) -> None:
+def log_failure(error: Exception | CancelledError) -> None:
     """Log an error of telemetry, once for each type and location."""
     # The message of the error is not logged, because it may quote personal values.
     warn_once(f"telemetry failed with {type(error).__name__}{_location(error)}; calls are not affected")
 
 
-def _location(error: Exception) -> str:
+def _location(error: Exception | CancelledError) -> str:
     raised = extract_tb(error.__traceback__, limit=-1)
     return f" ({Path(raised[0].filename).name}:{raised[0].lineno})" if raised else ""

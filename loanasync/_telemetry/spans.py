@@ -25,7 +25,7 @@ from loanasync._models.classes import ForkSafe
 from loanasync._protocol.endpoints import OPERATIONS, SYSTEM_FAULT, Call
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._settings import Propagate, Telemetry
-from loanasync._telemetry.log import is_logged, log, log_event, log_failure
+from loanasync._telemetry.log import USER_ERRORS, is_logged, log, log_event, log_failure
 from loanasync.errors import CIRCUIT_CAUSE, ConfigurationError, LoanError, Outcome
 
 T = TypeVar("T")
@@ -342,7 +342,7 @@ def _safe(function: Callable[..., T], *arguments: object, default: T) -> T:
     """Return the result of code of the user's providers and propagators, or a default if it fails."""
     try:
         return function(*arguments)
-    except Exception as error:  # noqa: BLE001  (for example of a sampler or a processor)
+    except USER_ERRORS as error:  # for example of a sampler or a processor
         log_failure(error)
         return default
 
@@ -392,7 +392,7 @@ class CallTelemetry:
                 ids = span.get_span_context()
                 self.trace_id = f"{ids.trace_id:032x}" if ids.is_valid else None
                 self.is_recording = span.is_recording()
-            except Exception as error:  # noqa: BLE001  (of the user's span)
+            except USER_ERRORS as error:  # of the user's span
                 log_failure(error)
             self.context = set_span_in_context(span, context)
             self._token = attach(self.context)
@@ -454,7 +454,7 @@ class CallTelemetry:
                 level = logging.DEBUG if is_expected else logging.WARNING
                 if is_logged(level):
                     self._log_attempt(level, duration, status, error_type, entry)
-        except Exception as failed:  # noqa: BLE001  (of the user's metric reader, span or handler)
+        except USER_ERRORS as failed:  # of the user's metric reader, span or handler
             log_failure(failed)
         finally:  # as in `end`
             if self.attempt_span is not None:
@@ -535,7 +535,7 @@ class CallTelemetry:
                 self.span.set_attributes(attributes)
             if pause is not None:
                 instruments.report_pause(pause, self.span)
-        except Exception as failed:  # noqa: BLE001  (of the user's span or processor)
+        except USER_ERRORS as failed:  # of the user's span or processor
             log_failure(failed)
         finally:  # also if a handler or processor raises SystemExit or KeyboardInterrupt
             if self._token is not None:

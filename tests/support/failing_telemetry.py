@@ -48,7 +48,7 @@ def provider_of(span: object) -> trace.TracerProvider:
     provider = mock.create_autospec(trace.TracerProvider, instance=True)
     provider.get_tracer.return_value = mock.create_autospec(Tracer, instance=True)
     provider.get_tracer.return_value.start_span.side_effect = lambda *_, **__: span
-    if isinstance(span, Exception):
+    if isinstance(span, BaseException):
         provider.get_tracer.return_value.start_span.side_effect = span
     return provider  # type: ignore[no-any-return]
 
