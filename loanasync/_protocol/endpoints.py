@@ -94,7 +94,8 @@ class Endpoint(ValueObject):
         code, problems = self.checked(
             options, fiscal_code, payload, additional_data_needed=additional_data_needed
         )
-        if type(order_id) is not str:
+        # Most numbers are plain, and then need no closer look.
+        if type(order_id) is not str or (order_id and rules.plain_order_id(order_id) is None):
             problems += rules.check_order_id(order_id)
         if problems:
             return InvalidRequestError(problems, self.operation)

@@ -96,14 +96,20 @@ def check_approval(
 
 
 def check_order_id(order_id: object) -> tuple[Problem, ...]:
-    """Return a problem if the number of an order is not a str.
+    """Return the problem of the number of an order, if it has one. An empty number has none.
 
-    None would bypass the ledger and the client's memory, and 7 and "7" would be different orders.
+    None would bypass the ledger and the client's memory. 7 and "7", or "A-1" and "A-1 ", would be different
+    orders, and the customer would be evaluated for each of them.
     """
-    if isinstance(order_id, str):
-        return ()
-    hint = f"use a str, not {values.type_name(order_id)}"
-    return (values.Violation("type", "must be text", hint).problem("order_id", ""),)
+    if not isinstance(order_id, str):
+        hint = f"use a str, not {values.type_name(order_id)}"
+        violation: values.Violation | None = values.Violation("type", "must be text", hint)
+    else:
+        violation = values.check_text(order_id) if order_id else None
+        has_other_spaces = any(each.isspace() and each != " " for each in order_id)
+        if violation is None and (has_other_spaces or order_id != seen(order_id).strip()):
+            violation = _NOT_AS_SEEN
+    return () if violation is None else (violation.problem("order_id", ""),)
 
 
 def check_user_data(data: object, **_: object) -> list[Problem]:
@@ -283,8 +289,12 @@ _COMMA = values.Violation(
 _WRONG_CHECK_LETTER = values.Violation(
     "check_letter", "has a wrong check letter", "ask the customer to type it again"
 )
+_NOT_AS_SEEN = values.Violation(
+    "format", "must be as a person sees it: NFC, without invisible characters and unusual or outer spaces"
+)
 _ASKED_FOR = values.Violation("required", "is required", "the service asked for additional data")
 _FISCAL_CODE = re.compile("[A-Z0-9]{16}")
+plain_order_id = re.compile("[!-~](?:[ -~]*[!-~])?").fullmatch  # printable ASCII, no space at its ends
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 APPROVAL_MEMBERS = frozenset((*APPROVAL_NAMES.values(), *READ_ALIASES))

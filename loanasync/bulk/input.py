@@ -10,7 +10,13 @@ from loanasync._models.cells import BY_TYPE, CellError, to_cents
 from loanasync._models.characters import seen
 from loanasync._models.decisions import Problem, described
 from loanasync._models.requests import AdditionalData, ApprovalRequest, UserData
-from loanasync._protocol.rules import check_approval, check_fiscal_code, check_payload, normalize_fiscal_code
+from loanasync._protocol.rules import (
+    check_approval,
+    check_fiscal_code,
+    check_order_id,
+    check_payload,
+    normalize_fiscal_code,
+)
 from loanasync._settings import Dialect, Limits
 from loanasync.bulk.columns import (
     ADDITIONAL_FIELDS,
@@ -201,8 +207,8 @@ class InputRows:
         code: Any = values.get("fiscal_code")  # the check reports None
         order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
-        if not isinstance(order_id, str):
-            messages["order_id"] = "must be text"
+        for each in check_order_id(order_id):
+            messages["order_id"] = each.message
         if not problem:
             for name in self._required:
                 if name not in values:
@@ -242,6 +248,8 @@ class InputRows:
         names = {each: self._headings.field_of(each) for each in flat if not self._headings.is_ignored(each)}
         for column, name in names.items():
             value = flat[column]
+            if name == "order_id" and isinstance(value, str):
+                value = seen(value).strip()
             if name is None:
                 if self.columns is None:  # of a CSV file, the header has this problem
                     is_printed = not is_like_value(column) and any(names.values())

@@ -398,6 +398,22 @@ def test_value_of_another_type_is_a_problem() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rule", "order_ids"),
+    [
+        ("", ("", "A-1", "A 1", "a-1", "Forl\u00ec 1")),
+        ("format", (" A-1", "A-1 ", "A-1\u00a0", "A-1\u200b", "A\u00a01", "A\u30001", "Forli\u0300 1")),
+        ("blank", (" ", "\u3164")),
+        ("control_characters", ("A-1\n", "A\t1", "A-1\0")),
+        ("encoding", ("A-1\ud800",)),
+    ],
+)
+def test_order_number_that_looks_like_another_one_is_a_problem(rule: str, order_ids: tuple[str, ...]) -> None:
+    """Else "A-1" and "A-1 " are two orders, and the customer is evaluated for both."""
+    found = [code for each in order_ids for code, _ in shown(rules.check_order_id(each))]
+    assert found == [f"order_id.{rule}"] * (len(order_ids) if rule else 0)
+
+
 FORM = ("format", "must be 16 letters and digits")
 
 

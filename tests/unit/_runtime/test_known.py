@@ -144,9 +144,11 @@ async def test_known_of_an_unusable_ledger_raises_its_error() -> None:
     assert (caught.value.operation, caught.value.outcome) == ("known", "not_sent")
 
 
-@pytest.mark.parametrize(("code", "order_id"), [("RSSMRA", ""), (FISCAL_CODE, 7)])
+@pytest.mark.parametrize(("code", "order_id"), [("RSSMRA", ""), (FISCAL_CODE, 7), (FISCAL_CODE, "A-1 ")])
 async def test_known_of_an_invalid_customer_or_a_closed_client_raises(code: str, order_id: str) -> None:
     client = scripted_client()
+    with pytest.raises(InvalidRequestError):
+        await client.approve(code, approval_request(), order_id=order_id)
     with pytest.raises(InvalidRequestError) as caught:
         await client.known(code, order_id=order_id)
     assert caught.value.operation == "known"

