@@ -86,6 +86,11 @@ def check_distinct_files(written: Sequence[str | None], read: Iterable[str | Non
         raise typer.BadParameter("standard output is used for two purposes; name a file for one of them")
 
 
+def files_of_ledger(name: str | None) -> tuple[str, ...]:
+    """Return the names of the files of an SQLite ledger."""
+    return () if name is None else (name, f"{name}-wal", f"{name}-shm")
+
+
 def _file_of(name: str) -> object:
     """Return the device and the number of a file or SQLite ledger; its path without links if it is missing.
 

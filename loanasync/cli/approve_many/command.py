@@ -19,7 +19,7 @@ from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions
 from loanasync.cli.approve_many.run import dry_run as plan
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, write_whole
+from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, files_of_ledger, write_whole
 from loanasync.cli.input import DialectName, dialect_of, rows_of
 from loanasync.cli.ledger.open import LEDGER_HELP, UnusableError
 
@@ -100,7 +100,7 @@ def approve_many(
             "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
         )
     beside = () if out is None else (f"{out}.ledger",)
-    check_distinct_files((out, *beside, rejected, ledger), (rows, mapping))
+    check_distinct_files((out, *beside, rejected, *files_of_ledger(ledger)), (rows, mapping))
     with _errors(out, rejected):
         required = () if one_per_customer else ("order_id",)
         orders, members = rows_of(rows, mapping, encoding=encoding, euro=euro, required=required)

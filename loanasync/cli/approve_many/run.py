@@ -46,7 +46,7 @@ from loanasync.cli.console import (
     print_message,
 )
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, write_whole
+from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, files_of_ledger, write_whole
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, ledger_option, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
 from loanasync.ledger.address import name_without_password
@@ -184,6 +184,8 @@ def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
             policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
             file = _default_ledger(shop.base_url, shop.shop_id, creates=creates)
             name, is_new = str(file), not file.exists()
+            written = (options.out.path, f"{options.out.path}.ledger", options.rejected)
+            check_distinct_files((*written, *files_of_ledger(name)), ())
             ledger = SqliteLedger(file) if creates or not is_new else MemoryLedger()  # a plan creates no file
             if is_new and options.out.ledger_file is not None and options.out.ledger_file.exists():
                 options.out.check(None, name)  # before the ledger is created

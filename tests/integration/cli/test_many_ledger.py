@@ -51,6 +51,18 @@ def test_other_results_file_machine_or_service_ask_nobody_again(
         assert len(service.journal.calls(operation="approve")) == 3
 
 
+def test_file_of_the_ledger_is_refused_as_output(tmp_path: Path, served: Sandbox) -> None:
+    bulk = Bulk(tmp_path, served, "approved")
+    assert bulk.run()[0] == 0
+    for options in ((), ("--ledger", bulk.ledger)):
+        for suffix in ("", "-wal", "-shm"):
+            file = f"{bulk.ledger}{suffix}"
+            for written in (("-o", file), ("-o", tmp_path / "new", "--rejected", file)):
+                done = run(served, "approve-many", bulk.file, *written, *options)
+                assert (done.returncode, "is used for two purposes" in done.stderr) == (2, True)
+    assert (bulk.run()[0], bulk.calls) == (0, 1), "the ledger is unchanged"
+
+
 def test_changed_and_repeated_rows_take_no_decision_of_another(tmp_path: Path, served: Sandbox) -> None:
     wrong, rejected = make_row("approved", amount=1), tmp_path / "rejected.jsonl"
     bulk = Bulk(tmp_path, served, "approved", wrong, "refused")
