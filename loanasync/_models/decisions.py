@@ -303,7 +303,7 @@ class _Echo(MaskedPairs):
         members = asdict(self, recurse=False)
         citizenship = None if self.citizenship is None else str(self.citizenship)  # not a member of an Enum
         meta = asdict(self.meta) | {"unread": list(self.meta.unread)}
-        raw = cast("Body", self.raw).plain(_MAX_LEVELS)
+        raw = cast("Body", self.raw).plain(MAX_LEVELS)
         return {**members, "citizenship": citizenship, "raw": raw, "meta": meta}
 
     @classmethod
@@ -430,7 +430,7 @@ class Known:
 """Result of an approval, either `Approved` or `Refused` (spec §3)."""
 
 
-_MAX_LEVELS = 100  # of the objects and arrays in a stored `raw`
+MAX_LEVELS = 100  # of the objects and arrays in a stored `raw`
 
 
 _CITIZENSHIPS = frozenset(map(str, Citizenship))
@@ -479,7 +479,7 @@ def _restored_members(kind: type, data: object) -> dict[str, Any] | str:
         members["citizenship"] = Citizenship(members["citizenship"])
     known = {each.name: meta[each.name] for each in fields(Meta) if each.name in meta}
     known["unread"] = tuple(known.get("unread", ()))
-    return {**members, "raw": Body(data["raw"]).plain(_MAX_LEVELS), "meta": Meta(**known)}
+    return {**members, "raw": Body(data["raw"]).plain(MAX_LEVELS), "meta": Meta(**known)}
 
 
 def _unusable_member(model: type, data: Mapping[str, Any]) -> str | None:

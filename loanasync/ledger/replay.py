@@ -1,11 +1,12 @@
 """Conversion of the result of a call to a settlement, and of a stored entry to a decision."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from attrs import evolve, fields
 
-from loanasync._models.decisions import Approved, Meta, RawResponse, Refused
-from loanasync._models.masking import JSON, mask
+from loanasync._models.decisions import MAX_LEVELS, Approved, Meta, RawResponse, Refused
+from loanasync._models.masking import JSON, Body, mask
 from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import Malformed, decode, encode
@@ -24,7 +25,8 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
     if isinstance(result, Approved | Refused):
         redirect = result.redirect_url if isinstance(result, Approved) else None
         found: dict[str, JSON] = {} if redirect is None else {"approved": True, "redirectUrl": redirect}
-        members = result.raw or found
+        # Without deep levels, a copy of which may exceed the recursion limit.
+        members = cast("Body", result.raw).plain(MAX_LEVELS) or found
         return Settlement(
             state=state,
             note=NO_REDIRECT if isinstance(result, Approved) and redirect is None else "",

@@ -66,6 +66,15 @@ async def test_decision_is_stored_with_any_readable_response(odd: str) -> None:
     assert b"null" not in body
 
 
+@pytest.mark.parametrize("member", ["other", "redirectUrl"])
+async def test_decision_with_deep_json_is_stored(member: str) -> None:
+    """A copy of 900 levels exceeds the recursion limit. A body that is deeper still is read in part."""
+    shop = Shop(response(422, f'{{"approved": false, "{member}": {"[" * 900}{"]" * 900}}}'.encode()))
+    assert isinstance(await shop.approve(), Refused)
+    assert (await shop.entry()).state is State.REFUSED
+    assert isinstance(await shop.approve(), Refused)
+
+
 async def test_claim_is_made_just_before_the_first_byte() -> None:
     """A known decision needs no slot."""
     first, arrived, go = held_response(approved())
