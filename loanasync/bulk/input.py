@@ -174,11 +174,18 @@ class InputRows:
             if len(found) > 1:
                 names = " and ".join(map(repr, found))
                 yield problem(f"columns {names} have names of this field; remove one", "", name)
-            if not found and name in required:
-                yield problem("no column for this field; add one, or rename the column that has it", "", name)
+            stated = self._headings.columns.get(name)
+            is_missing = not found and name in required if stated is None else stated not in columns
+            if is_missing:
+                yield problem(_NO_COLUMN if stated is None else _NOT_STATED.format(stated), "", name)
             for each in found:
                 if message := self._unit_message(name, each):
                     yield problem(message, "", name)
+
+    def _member_message(self, name: str, column: str) -> str:
+        """Return the problem of a JSON member's name; that of a column is one of the header."""
+        stated = self._headings.columns.get(name, column)
+        return self._unit_message(name, column) if stated == column else _NOT_STATED.format(stated)
 
     def _unit_message(self, name: str, column: str) -> str:
         """Return a problem if the name of the amount's column contradicts the unit in which it is read."""
@@ -258,7 +265,7 @@ class InputRows:
             columns[name] = "" if self.columns is None and column == name else f"{self._kind} {column!r}"
             if value is None or value == "":
                 continue
-            if self.columns is None and (message := self._unit_message(name, column)):
+            if self.columns is None and (message := self._member_message(name, column)):
                 messages[name] = message
             elif name in values:
                 messages[name] = "appears twice, under two names"
@@ -301,6 +308,8 @@ def _member_problem(value: object) -> str:
     return spoiled(value) or "".join(map(described, check_payload({"": value})))
 
 
+_NO_COLUMN = "no column for this field; add one, or rename the column that has it"
+_NOT_STATED = "must be in {!r}, which is stated for this field; correct its name"
 _UNKNOWN = "unknown {}; give it the name of a field, remove it, or ignore it"
 
 

@@ -129,6 +129,9 @@ MISSING = "no column for this field; add one, or rename the column that has it"
         ("CF;anna@example.com\n", {}, "line 1: this is not a header"),
         (csv(f"{HEADER};Città", f"{CELLS};Roma"), {},
          "line 1: city: columns 'Comune' and 'Città' have names of this field; remove one"),
+        *((csv(), {"columns": {name: "Totale"}},
+           f"line 1: {name}: must be in 'Totale', which is stated for this field; correct its name")
+          for name in ("amount", "iban")),
         (csv(), ID, f"line 1: id: {MISSING}"),
         (csv(), {"columns": []}, "columns must be a table"),
         (csv(), {"columns": {"name": "x"}}, "columns: unknown field name; the fields are additional_data"),
@@ -263,6 +266,7 @@ AMBIGUOUS = "ambiguous: the separator may mean thousands or decimals"
         ({}, "residence_start_date", "43586", "is a spreadsheet's number for a date"),
         ({}, "order_id", 7, "must be text"),
         ({}, "order_id", "A\n1", "must not contain line breaks"),
+        ({"columns": {"city": "Stadt"}}, "city", "Roma", "must be in 'Stadt', which is stated"),
         ({}, "additional", 7, "must be an object"),
         ({}, "citizenship", "Marte", "must be one of italian, eu, outside_eu, Italian"),
         ({}, "province", "rm", "must be two upper-case letters"),
