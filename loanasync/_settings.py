@@ -28,7 +28,12 @@ Propagate = Literal["traceparent", "global", "off"]
 _LARGEST = sys.float_info.max  # an int may be larger
 
 
-def _require_seconds(owner: str, **settings: object) -> None:
+def require_seconds(owner: str, **settings: object) -> None:
+    """Check the seconds of time limits.
+
+    Raises:
+        ConfigurationError: A value is no finite number greater than 0.
+    """
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
             raise ConfigurationError(f"{owner}.{name}", "must be a number of seconds greater than 0")
@@ -99,7 +104,7 @@ class RetryPolicy(ValueObject):
     def __attrs_post_init__(self) -> None:
         _require_count("retry", 1, attempts=self.attempts)
         _require_count("retry", 0, quota=self.quota)
-        _require_seconds("retry", base=self.base, cap=self.cap)
+        require_seconds("retry", base=self.base, cap=self.cap)
 
 
 def _shorter(seconds: float, limit: object) -> float:
@@ -136,7 +141,7 @@ class Timeout(ValueObject):
     """Seconds to establish a connection, at most `attempt` (spec §8)."""
 
     def __attrs_post_init__(self) -> None:
-        _require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)
+        require_seconds("timeout", total=self.total, attempt=self.attempt, connect=self.connect)
         if self.connect > self.attempt:
             raise ConfigurationError("timeout.connect", "must not be greater than timeout.attempt")
 
@@ -193,7 +198,7 @@ class CircuitBreaker(ValueObject):
 
     def __attrs_post_init__(self) -> None:
         _require_count("breaker", 1, unknown=self.unknown)
-        _require_seconds("breaker", within=self.within, pause=self.pause)
+        require_seconds("breaker", within=self.within, pause=self.pause)
 
 
 @frozen(kw_only=True, cache_hash=True)  # each call uses it as a cache key

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from loanasync._models.masking import mask
-from loanasync._settings import require_wait
+from loanasync._settings import require_seconds, require_wait
 from loanasync._telemetry.log import log
 from loanasync.errors import ConfigurationError
 
@@ -148,8 +148,7 @@ class LedgerPolicy:
             raise ConfigurationError("ledger_policy.key", _key_rule(self.key))
         if not all(map(_is_key, self.old_keys)):
             raise ConfigurationError("ledger_policy.old_keys", f"must be keys of at least {_LEAST_KEY} bytes")
-        if not self.patience > 0:
-            raise ConfigurationError("ledger_policy.patience", "must be a number of seconds greater than 0")
+        require_seconds("ledger_policy", patience=self.patience)
         require_wait("ledger_policy.wait", self.wait)
         if self.encrypt is not None and not _round_trips(self.encrypt):
             raise ConfigurationError(

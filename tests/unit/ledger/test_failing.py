@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import os
 import stat
 import time
@@ -534,7 +535,7 @@ OLD_KEYS = [b"0123456789abcdef", "token", [b"short"], [""], [1]]
     [
         ("key", b"short"),
         ("key", "0123456789abcdef"),
-        ("patience", 0),
+        *(("patience", each) for each in (0, math.nan, math.inf, 10**400, "5", None, True)),
         ("encrypt", Reversing()),
         ("encrypt", object()),
         *(("old_keys", each) for each in OLD_KEYS),
