@@ -1,8 +1,10 @@
 """Orphans: responses that could not be written to the ledger. Each is stored in a file and imported later."""
 
 import asyncio
+import errno
 import json
 import os
+import stat
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -189,22 +191,36 @@ def is_of_other(content: bytes, ledger: str) -> bool:
     """Return True if the content of a file names another ledger than the one with this id."""
     try:
         return bool(json.loads(content)["ledger"] != ledger)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return False
 
 
 def orphans_of(ledger: str, folders: Iterable[Path]) -> list[Path]:
-    """Return the orphan files of the ledger with this id."""
+    """Return the orphan files of the ledger with this id, and those that cannot be read."""
     found = []
     for folder in folders:
         with suppress(OSError):
-            found += [each for each in orphan_files(folder) if not is_of_other(each.read_bytes(), ledger)]
+            found += [each for each in orphan_files(folder) if not _names_other(each, ledger)]
     return found
+
+
+def _names_other(file: Path, ledger: str) -> bool:
+    try:
+        return is_of_other(_content(file), ledger)
+    except OSError:
+        return False
+
+
+def _content(file: Path) -> bytes:
+    mode = file.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device may never end
+        raise OSError(errno.EINVAL, "it is a pipe or a device")
+    return file.read_bytes()
 
 
 async def _import_file(ledger: Ledger, file: Path) -> str | None:
     """Import one file. Return the reason why it was not, or an empty text; None for another ledger."""
-    content = await asyncio.to_thread(file.read_bytes)
+    content = await asyncio.to_thread(_content, file)
     if is_of_other(content, (await ledger.header()).id):
         return None
     try:

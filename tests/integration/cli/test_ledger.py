@@ -365,6 +365,7 @@ def test_sweep_imports_from_its_folders_or_the_named_ones(file: Path, folder: Pa
     assert (states(file)["unknown"], states(file)["lost"]) == ("refused", "refused")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices of POSIX")
 def test_import_leaves_files_that_contradict_or_cannot_be_read(file: Path, folder: Path) -> None:
     written = orphan(folder, file, "unknown")
     contradicting = orphan(folder, file, "approved")
@@ -373,6 +374,11 @@ def test_import_leaves_files_that_contradict_or_cannot_be_read(file: Path, folde
     (folder / "2-cut.part").write_text("{")
     content = orphan(folder, file, "lost").read_text()
     (folder / "3-surrogate.json").write_text(content.replace(key("lost"), "\\ud800"))
+    os.mkfifo(folder / "4-pipe.json")  # nobody writes to it
+    (folder / "5-device.json").symlink_to("/dev/zero")
+    counted = json.loads(run_ledger("status", file, "--json").stdout)["orphan_files"]
+    left = [each for each in folder.glob("*.*") if each.suffix != ".number"]
+    assert counted == len(left), "a pipe hides no other file"
     done = run_ledger("sweep", file)
     output = dict(line.partition(": ")[::2] for line in done.stdout.splitlines() if ": " in line)
     reasons = {
@@ -380,6 +386,8 @@ def test_import_leaves_files_that_contradict_or_cannot_be_read(file: Path, folde
         "1-deep.json": "RecursionError",
         "2-cut.part": "it is incomplete, or not an orphan file of this version",
         "3-surrogate.json": "UnicodeEncodeError",
+        "4-pipe.json": "it is a pipe or a device",
+        "5-device.json": "it is a pipe or a device",
     }
     assert {Path(path).name: why for path, why in output.items() if Path(path).name in reasons} == reasons
     assert (str(contradicting) in output, contradicting.exists(), written.exists()) == (True, True, False)
