@@ -677,6 +677,38 @@ async def test_order_that_another_click_holds_meanwhile_is_not_freed(monkeypatch
     assert order.holds == 1
 
 
+async def test_open_outcome_is_not_noted_for_the_next_customer_of_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next customer holds it while the ledger is read."""
+    client, order = scripted_client(CREATED, connection_lost(), ledger=MemoryLedger()), MemoryOrder()
+    await page_of(client, order)
+    known = client.known
+
+    async def clicked(*arguments: Any, **options: Any) -> Any:
+        found = await known(*arguments, **options)
+        order.is_held_until(math.inf, "TSTABC00A00A000A")
+        return found
+
+    monkeypatch.setattr(client, "known", clicked)
+    assert isinstance(await settle(client, order), Ask)
+    assert (order.code, order.entry) == ("TSTABC00A00A000A", "")
+
+
+async def test_settling_ends_if_it_is_cancelled_while_the_order_changes() -> None:
+    class Slow(MemoryOrder):
+        async def change(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+            settling.cancel()
+            await asyncio.sleep(0)
+            return await super().change(old, new)
+
+    order = Slow()
+    order.is_held_until(0)
+    settling = asyncio.create_task(settle(scripted_client(ledger=MemoryLedger()), order))
+    await asyncio.wait([settling])
+    assert settling.cancelled()
+
+
 async def test_order_keeps_its_page_while_the_ledger_cannot_be_read() -> None:
     ledger, order = FailingLedger(), MemoryOrder()
     client = scripted_client(CREATED, connection_lost(), ledger=ledger)

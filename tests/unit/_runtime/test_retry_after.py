@@ -24,6 +24,12 @@ from loanasync._runtime.retry import retry_after
         pytest.param(
             format_datetime(datetime.now(UTC) + timedelta(hours=9)), 8 * 3600, 9 * 3600, id="future"
         ),
+        pytest.param(
+            format_datetime(datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=9)),
+            8 * 3600,
+            9 * 3600,
+            id="future without zone",
+        ),
     ],
 )
 def test_retry_after_reads_seconds_and_dates_and_never_fails(value: str, least: float, most: float) -> None:

@@ -29,7 +29,17 @@ from loanasync.ledger import (
     import_orphans,
 )
 from loanasync.ledger.ledger import HeaderChangedError
-from loanasync.testing import approved, fiscal_code, not_connected, refused, scripted_client, timed_out
+from loanasync.testing import (
+    ScriptedResponse,
+    SentRequest,
+    approved,
+    computed,
+    fiscal_code,
+    not_connected,
+    refused,
+    scripted_client,
+    timed_out,
+)
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
 from support.memory_clients import cancelled
@@ -92,6 +102,27 @@ async def test_claim_that_may_still_be_written_is_undone_by_later_calls(
         ledger.operations.clear()
         await shop.approve(code=f"TSTXYZ{later:02.0f}A00A000B")
         assert ledger.operations == ["entries_of", "claim", "settle", *looks]
+
+
+@pytest.mark.parametrize(("late", "state"), [(4.0, State.RELEASED), (6.0, State.INFLIGHT)])
+async def test_call_that_is_late_by_its_patience_writes_no_earlier_settlement(
+    monkeypatch: pytest.MonkeyPatch, late: float, state: State
+) -> None:
+    passed = 0.0
+
+    def respond_late(_: SentRequest) -> ScriptedResponse:
+        nonlocal passed
+        passed = shop.client.timeout.total + late
+        return approved()
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr("loanasync.ledger.guard.time", clock)
+    ledger = FailingLedger(settle=broken)
+    shop = Shop(not_connected(), computed(respond_late), ledger=ledger, patience=5.0)
+    assert isinstance(await shop.result(), errors.ConnectError)
+    ledger.faults.clear()
+    assert isinstance(await shop.result(code="TSTXYZ00A00A000B"), Approved)
+    assert {entry.state for entry in await shop.entries()} == {State.APPROVED, state}
 
 
 async def test_failed_release_is_written_by_the_next_call_even_after_the_lease(

@@ -54,6 +54,18 @@ async def test_claim_or_settlement_that_is_not_allowed_returns_the_entry(ledger:
     assert await claim(ledger, token="u", over="t") == decided == await ledger.get("k")
 
 
+@pytest.mark.parametrize("owner", ["another", None])
+async def test_claim_whose_time_is_over_is_not_written(ledger: Ledger, owner: str | None) -> None:
+    """The entry of another owner is returned nevertheless."""
+    found = None if owner is None else await claim(ledger, token=owner)
+    if found is None:
+        with pytest.raises(TimeoutError):
+            await claim(ledger, within=-1.0)
+    else:
+        assert await claim(ledger, within=-1.0) == found
+    assert await ledger.get("k") == found
+
+
 @pytest.mark.parametrize("before", [None, RELEASED, UNKNOWN])
 async def test_concurrent_claims_have_one_owner(ledger: Ledger, before: Settlement | None) -> None:
     if before is not None:
