@@ -11,6 +11,7 @@ import pytest
 import loanasync
 from errors_page import ROWS, for_operation
 from loanasync import LoanError, Meta, Problem, errors
+from loanasync._models.decisions import OTHER_ORDER
 from loanasync._models.texts import Advice
 from loanasync.errors import Outcome
 
@@ -22,8 +23,8 @@ RESPONSE = loanasync.RawResponse(502, b'{"email":"anna@example.com"}')
 DECISION = loanasync.Refused(email="anna@example.com", meta=META)
 
 
-def service(kind: type[errors.ServiceError], status: int, attempts: int = 1) -> LoanError:
-    return kind("approve", PROBLEMS, attrs.evolve(META, status=status, attempts=attempts))
+def service(kind: type[errors.ServiceError], status: int, attempts: int = 1, **meta: Any) -> LoanError:
+    return kind("approve", PROBLEMS, attrs.evolve(META, status=status, attempts=attempts, **meta))
 
 
 def unexpected(outcome: Any, problems: tuple[Problem, ...] = ()) -> LoanError:
@@ -38,7 +39,7 @@ PROVING: list[tuple[type[errors.ServiceError], int]] = [  # unless an earlier at
 NOT_PROVING: list[tuple[type[errors.ServiceError], int]] = [
     (errors.ServiceError, 400), (errors.DomainError, 400), (errors.AlreadyEvaluatedError, 400),
     (errors.CannotCompleteError, 409), (errors.SystemFaultError, 500),
-    (errors.UnexpectedStatusError, 303), (errors.UnexpectedStatusError, 502),
+    *((errors.UnexpectedStatusError, status) for status in (303, 408, 502)),
 ]  # fmt: skip
 WITHOUT_RESPONSE: list[type[errors.TransportError]] = [
     errors.TransportError, errors.ConnectError, errors.PoolTimeoutError, errors.ReadTimeoutError,
@@ -60,6 +61,7 @@ TABLE: dict[Outcome, list[LoanError]] = {
     "not_evaluated": [service(*row) for row in PROVING],
     "unknown": [
         *(service(*row, attempts=2) for row in PROVING),
+        *(service(*row, after_unknown=True) for row in PROVING),
         *(service(*row, attempts=attempts) for row in NOT_PROVING for attempts in (1, 2)),
         errors.AlreadyEvaluatedError(*SERVICE, after_retry=True),
         errors.SystemFaultError(*SERVICE, stopped_by="quota"),
@@ -112,7 +114,21 @@ def test_error_is_copied_pickled_and_rebuilt_from_its_args(error: errors.LoanErr
     for again in (pickled, copy.copy(error), copy.deepcopy(error)):
         assert again == error == type(error)(*error.args)
         assert (vars(again), hash(again), str(again)) == (vars(error), hash(error), str(error))
-    assert error != errors.ConfigurationError("other", "error")
+    assert error not in [each for each in EXAMPLES if type(each) is not type(error)]
+
+
+@pytest.mark.parametrize(
+    ("error", "entry"),
+    [
+        (service(errors.RejectedError, 400), "c0ffee"),
+        (unexpected("unknown"), "c0ffee"),
+        (errors.InFlightError(*ENTRY), ENTRY[1]),
+        (errors.InFlightError("approve", ""), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_error_has_the_entry_of_its_call(error: LoanError, entry: str | None) -> None:
+    assert error.entry == entry
 
 
 MAY_BE_REPEATED = "the call may be repeated$|repair the ledger, then repeat the call$"
@@ -197,6 +213,13 @@ ASK_BEFORE = "for the outcome before repeating the call"
                 ("basic constraints", "breaks a rule; ask the service for a correct one"),
             )
         ),
+        *(
+            (errors.ConnectError("approve", cause, "not_sent", 1), f"check proxy{rest} ({cause}): {NOT_SENT}")
+            for cause, rest in (
+                ("ClientHttpProxyError status 407", ""),
+                ("ClientProxyConnectionError errno 111", " and the network"),
+            )
+        ),
         (errors.ConnectError("approve", "x", "unknown", 2), f"received the request; ask it {ASK_BEFORE}"),
         (EVALUATED(*SERVICE), f"was evaluated before; ask the service for its decision, {NOT_AGAIN}"),
         (
@@ -211,6 +234,17 @@ ASK_BEFORE = "for the outcome before repeating the call"
         (
             responded(errors.SystemFaultError, "approve", 500, attempts=3),
             f"gave up after 3 attempts, stopped by attempts; the service {EVALUATION}; ask it {ASK_BEFORE}",
+        ),
+        (
+            errors.OutcomeUnknownError(*ENTRY, "lost", OTHER_ORDER),
+            "this customer was evaluated for another order; request not sent",
+        ),
+        *(
+            (
+                errors.DecisionNotRecordedError(*ENTRY, "refused", DECISION, file, "x"),
+                f"{advice}; {NOT_AGAIN}",
+            )
+            for file, advice in (("a", "import it with import_orphans"), (None, "it is the only copy"))
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -263,7 +297,9 @@ MISMATCH, LATE = errors.PayloadMismatchError, ("approve", "TimeoutError", "unkno
     ("error", "advice"),
     [
         *((MISMATCH(*ENTRY, state), "ask_service") for state in ("unknown", "lost", "held")),
-        *((MISMATCH(*ENTRY, state), "other_data") for state in ("inflight", "approved")),
+        *((MISMATCH(*ENTRY, state), "other_data") for state in ("inflight", "approved", "refused")),
+        (responded(errors.UnexpectedStatusError, "approve", 429), "try_later"),
+        (responded(errors.UnexpectedStatusError, "approve", 429, attempts=2), "ask_service"),
         *((responded(kind, "approve"), "correct_form") for kind in CORRECTABLE),
         *((responded(kind, "approve", attempts=2), "ask_service") for kind in CORRECTABLE),
         *((responded(kind, "complete", attempts=2), "correct_form") for kind in CORRECTABLE),
