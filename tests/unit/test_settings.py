@@ -1,15 +1,17 @@
 """Configuration of a client: URL, credentials, limits, dialects and policies."""
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from traceback import TracebackException
 from typing import Any
 
 import pytest
 
 from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, LoanClient, RetryPolicy, Timeout
-from loanasync._settings import _aiohttp_version, configure, from_environment
+from loanasync._settings import _aiohttp_version, configure, from_environment, require_wait
 
 
 def shop(**changes: object) -> Any:
@@ -105,6 +107,22 @@ def test_invalid_value_is_refused_and_not_shown(
     assert str(error).startswith(f"{setting}: ")
     assert "cret" not in str(error)
     assert error.__context__ is None or error.__suppress_context__
+    frames = TracebackException.from_exception(error, capture_locals=True).stack
+    ours = [frame.locals for frame in frames if frame.filename.endswith("loanasync/_settings.py")]
+    assert "cret" not in str(ours)
+
+
+def test_values_at_their_limits_are_accepted() -> None:
+    RetryPolicy(attempts=1, quota=0)
+    Timeout(attempt=3, connect=3)
+    Limits(amount_min=5, amount_max=5, instalments_min=12, instalments_max=12)
+    for seconds in (0, math.inf):
+        require_wait("wait", seconds)
+
+
+def test_preset_of_a_dialect_sets_only_the_option_in_its_name() -> None:
+    assert Dialect.street_number() == Dialect()
+    assert Dialect.civic_number() == Dialect(street_number_field="civicNumber")
 
 
 def test_shop_id_is_percent_encoded() -> None:
