@@ -38,3 +38,14 @@ def test_repair_changes_nothing_for_an_older_aiohttp() -> None:
 
     with mock.patch.object(core, "ClientResponse", OlderResponse), repaired_aioresponses():
         assert vars(core)["ClientResponse"] is OlderResponse
+
+
+def test_repair_keeps_the_stream_writer_of_a_newer_aioresponses() -> None:
+    class NewerResponse:
+        def __init__(self, stream_writer: object) -> None:
+            self.writer = stream_writer
+
+    with mock.patch.object(core, "ClientResponse", NewerResponse), repaired_aioresponses():
+        repaired = vars(core)["ClientResponse"]
+        assert repaired(stream_writer="own").writer == "own"
+        assert repaired().writer is not None

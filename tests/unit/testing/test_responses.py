@@ -180,6 +180,10 @@ async def test_computed_coroutine_may_wait_while_the_caller_is_cancelled() -> No
             "Response(status=403, body=***, fault=None, end='stated', is_followed=False, is_reused=False)",
         ),
         (
+            lambda: system_error(retry_after=0),
+            "Response(status=500, body=***, fault=None, end='stated', is_followed=False, is_reused=False)",
+        ),
+        (
             timed_out,
             f"NoResponse(error={errors.ReadTimeoutError!r}, cause_type='TimeoutError', is_sent=True)",
         ),
@@ -190,3 +194,4 @@ def test_scripted_response_compares_equal_and_masks_its_body(
 ) -> None:
     assert make() == make()
     assert repr(make()) == expected
+    assert denied("No.") == response(403, {"error": "No."}), "as in spec §7"
