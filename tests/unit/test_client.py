@@ -5,6 +5,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self, cast
 
 import pytest
@@ -129,6 +130,24 @@ async def test_transport_that_cannot_be_closed_leaves_no_claim() -> None:
     with pytest.raises(OSError, match="cannot be closed"):
         await client.aclose()
     assert [entry.state async for entry in ledger.scan()] == [State.RELEASED]
+
+
+def test_transport_that_cannot_be_closed_does_not_keep_the_ledger_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a running event loop; the client has opened the ledger."""
+    ledger = FailingLedger()
+    monkeypatch.setattr("loanasync.ledger.environment.ledger_at", lambda *_, **__: ledger)
+    monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / "ledger"))
+    shop = {"base_url": "https://loans.example.com", "shop_id": "shop", "auth_token": "token"}
+    for name, value in shop.items():
+        monkeypatch.setenv(f"LOANASYNC_{name.upper()}", value)
+    client = LoanClient.from_env(transport=Unclosable)
+    with asyncio.Runner() as runner:
+        runner.run(client.approve(FISCAL_CODE, approval_request()))
+        with pytest.raises(OSError, match="cannot be closed"):
+            client.close()
+    assert ledger.operations[-1] == "aclose"
 
 
 @pytest.mark.parametrize("option", ["session", "ssl"])

@@ -1,6 +1,7 @@
 """Settings of a client, its checks, and its copies."""
 
 from pathlib import Path
+from traceback import TracebackException
 from typing import Any
 
 import pytest
@@ -63,6 +64,10 @@ def test_client_with_an_invalid_setting_names_it(setting: str, value: object) ->
     with pytest.raises(ConfigurationError) as caught:
         create_client(**{setting: value})
     assert caught.value.setting == setting
+    frames = TracebackException.from_exception(caught.value, capture_locals=True).stack
+    ours = [frame.locals for frame in frames if frame.filename.endswith("loanasync/_client.py")]
+    assert "secret-token" not in str(ours)
+    assert "failed" not in str(ours), "the client is printed, although it was not created"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +142,9 @@ async def test_with_options_shares_sessions_and_changes_options(sandbox: Sandbox
     other = client.with_options(shop_id="other", auth_token="t")
     with pytest.raises(loanasync.AccessDeniedError):
         await other.create_request({})
-    with pytest.raises(ConfigurationError, match="must be given together with auth_token"):
-        client.with_options(shop_id="other")
+    for half in ({"shop_id": "other"}, {"auth_token": "t"}):
+        with pytest.raises(ConfigurationError, match="must be given together with auth_token"):
+            client.with_options(**half)  # type: ignore[arg-type]  # one of two strings
     await small.aclose()
     with pytest.raises(ClientClosedError):
         await client.create_request({})
@@ -150,8 +156,13 @@ async def test_call_with_its_own_timeout_and_retry(client: LoanClient) -> None:
     request = approval_request(email="anna+500x1@example.com")
     with pytest.raises(loanasync.SystemFaultError):
         await client.approve(FISCAL_CODE, request, retry=RetryPolicy(attempts=1))
-    with pytest.raises(ConfigurationError, match="timeout: must be of type Timeout"):
-        await client.approve(FISCAL_CODE, request, timeout=3)  # type: ignore[arg-type]
+    wrong: Any = 3
+    for call in (
+        client.approve(FISCAL_CODE, request, timeout=wrong),
+        client.known(FISCAL_CODE, timeout=wrong),
+    ):
+        with pytest.raises(ConfigurationError, match="timeout: must be of type Timeout"):
+            await call
 
 
 def test_close_closes_the_ledger_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

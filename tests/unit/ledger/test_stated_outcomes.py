@@ -245,6 +245,13 @@ async def test_resolve_with_a_wrong_argument_names_it(argument: dict[str, Any], 
     assert [(each.field, each.code.partition(".")[0]) for each in caught.value.problems] == [(problem,) * 2]
 
 
+async def test_strict_client_checks_the_check_letter_without_a_request() -> None:
+    client = Shop(options={"strict": True}).client
+    for call in (client.resolve(FISCAL_CODE, "refused", source="webhook"), client.known(FISCAL_CODE)):
+        with pytest.raises(InvalidRequestError, match="has a wrong check letter"):
+            await call
+
+
 async def test_resolve_without_ledger_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="ledger"):
         await scripted_client().resolve(FISCAL_CODE, "approved", source="webhook")

@@ -178,6 +178,16 @@ async def test_second_call_of_one_client_waits_for_the_first(*, has_ledger: bool
     assert isinstance(await second, Approved)
 
 
+async def test_client_with_another_ledger_does_not_join_the_call() -> None:
+    step, arrived, go = held_response(approved())
+    first = asyncio.create_task(Shop(step).approve())
+    await arrived.wait()
+    other = asyncio.create_task(Shop(refused()).approve())
+    await turns()
+    go.set()
+    assert (type(await first), type(await other)) == (Approved, Refused)
+
+
 async def test_bulk_approvals_and_workers_wait_until_the_deadline() -> None:
     shop, ledger = await busy_shop()
     async with shop.client.approve_many([(FISCAL_CODE, approval_request())]) as results:
