@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loanasync._models import characters
-from loanasync._models.characters import normal_form, seen
+from loanasync._models.characters import normal_form, seen, seen_body
 
 FORMS: tuple[Literal["NFC", "NFKC"], ...] = ("NFC", "NFKC")
 # Marks of several classes, characters that become several marks, a half-width mark, Hangul and letters.
@@ -42,3 +42,8 @@ def test_normal_form_gives_python_no_long_unordered_marks(
     seen("a" + marks * 500)
     normal_form("NFKC", "a" + marks * 500)
     assert worst < 50
+
+
+def test_compared_body_keeps_the_names_of_its_members() -> None:
+    body = '{"citt\xe0":"Forli\u0300","a\u0300":"a\u0300"}'
+    assert seen_body(body.encode()).decode() == '{"citt\xe0":"Forl\xec","a\u0300":"\xe0"}'
