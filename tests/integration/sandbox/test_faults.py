@@ -49,6 +49,7 @@ async def test_fault_matches_the_calls_of_one_customer(raw: Raw) -> None:
     assert not raw.sandbox.journal[2].evaluated
     assert (await raw.approve())[0] == 500
     assert raw.sandbox.journal[-1].evaluated
+    assert (await raw("POST", f"/{CODE.lower()}", BODY))[0] == 500, "a fault has no letter case"
     raw.sandbox.clear_faults()
     assert (await raw.approve())[1]["errors"]["domain"] == ["User already evaluated for approval"]
 
@@ -88,6 +89,9 @@ async def test_fault_with_delays_keeps_the_outcome_of_the_tag(raw: Raw) -> None:
     assert (status, response["civicNumber"]) == (422, "12")
     await raw("POST", f"/{CODE}/documents", {})
     assert list((await call(raw, "complete"))[1]["errors"]) == ["documentCity"]
+    await raw("POST", "", {"fiscalCode": OTHER})
+    _, response = await raw("POST", f"/{OTHER}", {**BODY, "email": "a+noredirect@example.com"})
+    assert (response["approved"], "redirectUrl" in response) == (True, False)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from loanasync.sandbox import Sandbox
+from support.memory_clients import cancelled
 from support.raw_shop import BODY, CODE, Raw
 
 PERSONAL = (CODE, "Prova", "Anna", "anna@example.com", "3330000000", "Via Prova", "00100", "sandbox-token")
@@ -129,6 +130,14 @@ async def test_wait_for_counts_earlier_calls_and_can_be_cancelled(raw: Raw) -> N
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_call_is_in_the_journal_before_its_response_is_sent(raw: Raw) -> None:
+    await raw.create()
+    waiting = asyncio.ensure_future(raw.approve(email="a+hangafter@example.com"))
+    [entry] = await raw.sandbox.journal.wait_for(operation="approve")
+    assert (entry.status, entry.evaluated, waiting.done()) == (None, True, False)
+    await cancelled(waiting)
 
 
 async def test_wait_timeout_lists_the_closest_calls(raw: Raw) -> None:

@@ -39,8 +39,9 @@ async def test_state_file_is_loaded_by_the_next_sandbox(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    async with serving(Sandbox(state="shop.sqlite")) as raw:
-        monkeypatch.chdir(tmp_path / "elsewhere")
+    sandbox = Sandbox(state="shop.sqlite")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    async with serving(sandbox) as raw:
         await raw.create(additionalDataNeeded=False)
         for _ in range(2):
             await raw.approve(email="a+civic.500x2@example.com")
