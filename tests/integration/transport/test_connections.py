@@ -8,6 +8,8 @@ from itertools import count
 import pytest
 
 from loanasync import Refused, UnexpectedResponseError
+from loanasync._transport.connection import MAX_BODY_FOR_REUSE
+from support.builders import FISCAL_CODE
 from support.canned_server import REFUSAL, approve, response_bytes, serving
 from support.direct_path import needs_direct_path
 from support.virtual_time import StoppedClock, turns
@@ -83,6 +85,16 @@ async def test_surplus_connections_expire_and_are_closed() -> None:
         assert server.connections == 3
         await turns()
         assert len(server.open) == 2
+
+
+@needs_direct_path
+@pytest.mark.parametrize(("size", "connections"), [(MAX_BODY_FOR_REUSE // 2, 1), (MAX_BODY_FOR_REUSE, 2)])
+async def test_connection_is_not_reused_after_a_large_request(size: int, connections: int) -> None:
+    """A part of it may be unsent when the response arrives."""
+    async with serving(response_bytes(201, b"{}")) as server, server.client() as client:
+        for length in (size, 1):
+            await client.upload_documents(FISCAL_CODE, {"front": "x" * length})
+        assert server.connections == connections
 
 
 UNFINISHED = b"HTTP/1.1 201 Made\r\nContent-Length: 9000000\r\n\r\n" + b" " * (MAX_BODY_SIZE + 1)

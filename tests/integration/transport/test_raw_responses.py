@@ -160,6 +160,7 @@ FORMS = [
         proves="none", shows=HIDDEN),
     Form("gzip", head=(GZIP,), body=zipped()),
     Form("gzip, as the second label", head=("Content-Encoding: identity", GZIP), body=zipped()),
+    Form("gzip, as the first label", head=(GZIP, "Content-Encoding: identity"), body=zipped()),
     Form("gzip, of two members", head=(GZIP,),
         body=lambda body: gzip.compress(body[:5]) + gzip.compress(body[5:])),
     Form("gzip, with a decision as second member", head=(GZIP,), body=zipped(gzip.compress(SECOND)),
