@@ -180,7 +180,9 @@ def test_rate_depends_on_the_seed_the_fault_and_the_call_only() -> None:
     mixed = [*range(199, -1, -1), *range(200)]
     assert outcomes(7, one_by_one) == outcomes(7, mixed) == outcomes(7, mixed, resets=1)
     assert outcomes(7, one_by_one) != outcomes(8, one_by_one)
-    assert 250 < sum(outcomes(7, one_by_one).values()) < 350, "faults of one rate draw independently"
+    found = outcomes(7, one_by_one)
+    assert 250 < sum(found.values()) < 350, "faults of one rate draw independently"
+    assert {found[customer, 1] is found[customer, 2] for customer in range(200)} == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,9 @@ async def test_call_page_shows_request_and_response(raw: Raw) -> None:
     assert "The body was not a JSON object and was not kept." in page
 
 
-@pytest.mark.parametrize("path", ["{page}", INSPECTOR, "/_sandbox/calls/2", "/_sandbox/calls/99"])
+@pytest.mark.parametrize(
+    "path", ["{page}", INSPECTOR, *(f"/_sandbox/{name}" for name in ("calls/2", "calls/99", "live.js"))]
+)
 async def test_pages_have_security_headers(raw: Raw, path: str) -> None:
     page = await approved(raw)
     async with raw.session.get(raw.sandbox.base_url + path.format(page=page)) as response:

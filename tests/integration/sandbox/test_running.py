@@ -105,7 +105,7 @@ def test_connections_during_a_stop_are_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["live_abc", "prod-abc", "my-production-token", "3f8A2c9D0b7E6f1A4d5C8b2E9a0F7c6D"]
+    "token", ["live_abc", "LIVE_abc", "prod-abc", "my-production-token", "3f8A2c9D0b7E6f1A4d5C8b2E9a0F7c6D"]
 )
 async def test_production_like_token_is_rejected_with_a_hint(raw: Raw, token: str) -> None:
     with pytest.raises(ValueError, match="looks like a production token"):

@@ -109,6 +109,15 @@ async def test_malformed_request_is_not_logged(
     assert not [name for name in ("Mario", "RSSMRA85T10A562S", "SECRET") if name in caplog.text]
 
 
+async def test_token_that_is_not_utf_8_is_a_wrong_token(raw: Raw) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", raw.sandbox.base_url.rpartition(":")[2])
+    path = b"/api/shops/sandbox-shop/requests"
+    writer.write(b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nX-Auth-Token: \xff\r\n\r\n")
+    assert b" 403 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_all_invalid_fields_are_reported_together(raw: Raw) -> None:
     await raw.create()
     status, response = await raw("POST", f"/{CODE}", {})

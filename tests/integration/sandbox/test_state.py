@@ -191,6 +191,19 @@ async def test_call_of_a_reset_customer_whose_shop_disconnects_is_not_saved(tmp_
         assert codes(again) == []
 
 
+async def test_response_that_was_lost_is_known_after_a_restart(tmp_path: Path) -> None:
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as shop:
+        await shop.create()
+        waiting = asyncio.ensure_future(shop.approve(email="a+slow60000after@example.com"))
+        while not shop.sandbox._engine.customers.of(CODE).order.approved:  # noqa: ASYNC110  (as above)
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await shop.sandbox.journal.wait_for(operation="approve")
+    async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as again:
+        await again.approve()
+        assert [finding.rule for finding in again.sandbox.findings] == ["repeat-after-lost-response"]
+
+
 def test_concurrent_resets_leave_a_working_sandbox(tmp_path: Path) -> None:
     """Two clients send requests during resets: all responses are regular and no call hangs."""
     with Sandbox.in_thread(state=tmp_path / "shop.sqlite") as sandbox:
