@@ -392,6 +392,8 @@ def test_import_leaves_files_that_contradict_or_cannot_be_read(file: Path, folde
     assert {Path(path).name: why for path, why in output.items() if Path(path).name in reasons} == reasons
     assert (str(contradicting) in output, contradicting.exists(), written.exists()) == (True, True, False)
     assert "2 responses imported; " in done.stderr
+    create_at(empty := file.with_name("empty.db"))
+    assert run_ledger("sweep", empty).exit_code == 1, "files are left, and no entry"
     found = states(file)
     assert (found["unknown"], found["lost"], found["approved"]) == ("refused", "refused", "approved")
 

@@ -123,6 +123,7 @@ def test_write_failure_is_reported_and_keeps_the_ledger(tmp_path: Path, served: 
     code, output = bulk.run("--rejected", "/dev/full")
     message = "/dev/full could not be written (No space left on device); the results are not"
     assert (code, message in output, bulk.statuses) == (1, True, ["approved", "rejected"])
+    write(bulk.file, bulk.rows[:1])
     code, output = bulk.run(out="/dev/full")
     message = "/dev/full cannot be written (No space left on device), and is unchanged. The ledger has the"
     assert (code, message in output, bulk.requests.count(bulk.codes[0])) == (1, True, 1)

@@ -74,6 +74,7 @@ SPOILED = "a spreadsheet has written the error of a formula; correct the formula
         ("csv", None, 2, f"{TOML}No such file or directory"),
         ("csv", "", 2, "line 1, column 'Note': unknown column; give it the name of a field, remove it, or"),
         ("csv", IGNORED, 0, ""),
+        ("csv", f"\ufeff{IGNORED}", 0, ""),
         ("csv", f"{IGNORED}[members]\nmail = 'email'", 0, ""),
         ("csv", "[members]\nprivacy = 'Note'", 2, f"1 × Note: {SPOILED} (line 3)"),
         ("json", "[members]\nprivacy = 'Note'", 2, f"1 × Note: {PLAIN} (line 2)"),
@@ -163,6 +164,9 @@ def test_rejected_rows_are_corrected_and_sent_and_have_no_copies(tmp_path: Path,
     found = [*csv.DictReader(letters.splitlines(), delimiter=";")]
     assert [row.pop("loanasync_reason").partition(":")[0] for row in found] == ["amount", "RejectedError"]
     assert found[0] == {name: str(value) for name, value in wrong.items()}
+    again = ("-o", tmp_path / "again.jsonl", "--skip-invalid", "--rejected", tmp_path / "again.csv")
+    assert run(served, "approve-many", dead, *again).returncode == 1
+    assert (tmp_path / "again.csv").read_bytes() == dead.read_bytes(), "with one column of reasons"
     corrected = letters.replace(";1;", ";45000;").replace("+invalid.city", "+approved")
     dead.write_text(corrected, encoding="utf-8-sig")
     assert run(served, "approve-many", dead, "-o", tmp_path / "corrected.jsonl").returncode == 0
@@ -186,6 +190,16 @@ def test_recognised_names_are_on_the_bulk_page() -> None:
     for field, names in NAMES.items():
         (row,) = [line for line in rows if line.startswith(f"| `{field}` |")]
         assert [name for name in names if name not in row] == []
+
+
+def test_default_ledger_is_that_of_the_service_and_the_shop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, ledgers = write(tmp_path / "rows.jsonl", [make_row("approved")]), set()
+    for variable, value in (("SHOP_ID", "first"), ("SHOP_ID", "other"), ("BASE_URL", "http://localhost:8")):
+        monkeypatch.setenv(f"LOANASYNC_{variable}", value)
+        ledgers.add(check(file)[1][-1])
+    assert (len(ledgers), all(each.startswith("ledger: ") for each in ledgers)) == (3, True)
 
 
 def test_file_without_header_prints_no_cell(tmp_path: Path) -> None:

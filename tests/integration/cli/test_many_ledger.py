@@ -109,6 +109,7 @@ def test_results_of_another_ledger_are_refused(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as in another container, or of another account: they would ask each customer again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of Anna"))
     bulk = Bulk(tmp_path, served, "approved")
     assert bulk.run()[0] == 0
     line = Path(f"{bulk.out}.ledger").read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def test_results_have_a_line_with_all_members_for_each_row(tmp_path: Path, serve
     }  # fmt: skip
     assert [each for each in (*bulk.codes, "Prova", "example.com") if each in output] == []
     if os.name == "posix":
-        written = (bulk.out, dead, Path(f"{bulk.out}.ledger"), bulk.ledger)
+        written = (bulk.out, dead, Path(f"{bulk.out}.ledger"), bulk.ledger, bulk.ledger.parent)
         assert {path.stat().st_mode & 0o077 for path in written} == {0}
     assert bulk.run(*options)[0] == 1
     assert (len(bulk.requests), len(lines_of(bulk.out))) == (5, 5), "only the rejected row is sent again"
@@ -242,3 +242,13 @@ def test_create_option_creates_each_request_once(tmp_path: Path, served: Sandbox
         for row in rows:
             member = {"privacy": True} if row["note"] else {}
             assert bodies[row["fiscal_code"]] == {"fiscalCode": row["fiscal_code"], **member}
+
+
+def test_create_option_creates_a_request_for_each_order_of_a_customer(tmp_path: Path) -> None:
+    row = make_row("approved")
+    rows = [{**row, "order_id": order, "order_token": order} for order in ("A-1", "A-2")]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    with Sandbox.in_thread(evaluates="order") as sandbox:
+        done = run(sandbox, "approve-many", file, "-o", out, "--create")
+        assert (done.returncode, [line["status"] for line in read(out)]) == (0, ["approved"] * 2), done.stderr
+        assert len(sandbox.journal.calls(operation="create_request", status=201)) == 2

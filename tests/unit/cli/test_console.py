@@ -25,7 +25,24 @@ def test_duration_has_the_largest_unit_of_which_there_are_two(seconds: float, te
     assert duration(seconds) == text
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+@posix
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+async def test_first_signal_stops_and_each_further_one_aborts(name: str) -> None:
+    number, calls = getattr(signal, name), asyncio.Queue[str]()
+    before = signal.signal(number, lambda *_: calls.put_nowait("not handled"))
+    try:
+        with interruptible(lambda: calls.put_nowait("stop"), lambda: calls.put_nowait("abort")):
+            for expected in ("stop", "abort", "abort"):
+                os.kill(os.getpid(), number)
+                assert await calls.get() == expected
+    finally:
+        signal.signal(number, before)
+
+
+@posix
 async def test_ignored_signal_does_not_interrupt() -> None:
     """``nohup`` ignores SIGHUP, and a shell the SIGINT of its background jobs."""
     interrupted = asyncio.Event()

@@ -23,6 +23,17 @@ def test_progress_lines_show_the_rate_and_the_time_left(
     ]
 
 
+def test_progress_without_a_result_has_no_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("loanasync.cli.approve_many.report.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress_lines(Counts(), 3) as update:
+        now[0] = 10.0
+        update()
+    assert capsys.readouterr().err.splitlines() == ["0 of 3 rows: 0 approved, 0 refused; 0.0 rows/s"] * 2
+
+
 def test_table_has_the_statuses_that_rows_have() -> None:
     counts = Counts()
     record = {"sent": True, "amount_cents": 123_450, "error": None}
