@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
@@ -25,7 +25,7 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 
 class FailingSampler(Sampler):
-    should_sample = fail
+    should_sample: Any = fail
 
     def get_description(self) -> str:
         return "fails"
@@ -68,8 +68,8 @@ class FailingSpan(trace.NonRecordingSpan):
         return True
 
 
-def with_processor(processor: SpanProcessor) -> TracerProvider:
-    provider = TracerProvider()
+def with_processor(processor: SpanProcessor, sampler: Sampler | None = None) -> TracerProvider:
+    provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(processor)
     return provider
 

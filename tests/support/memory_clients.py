@@ -1,15 +1,17 @@
 """A client without a ledger over a script, and real servers that hold their responses."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from loanasync import ClientClosedError, Decision, LoanClient, LoanError
 from loanasync.testing import ScriptedResponse, ScriptedTransport
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import Canned, serving
 from support.direct_path import client_of
+
+T = TypeVar("T")
 
 
 async def request(client: LoanClient, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
@@ -43,6 +45,13 @@ class Shop:
     async def approve(self, code: str = FISCAL_CODE, **options: Any) -> Decision | LoanError:
         """Request an approval; return an error instead of raising it."""
         return await request(self.client, code, **options)
+
+
+async def started(call: Coroutine[Any, Any, T], event: asyncio.Event) -> "asyncio.Task[T]":
+    """Start a call, and wait until it has set an event."""
+    task = asyncio.create_task(call)
+    await event.wait()
+    return task
 
 
 async def cancelled(call: "asyncio.Task[Any]") -> None:

@@ -81,12 +81,7 @@ METRICS: dict[str, tuple[str, type, set[str], str]] = {
         {OPERATION, "loanasync.outcome", "loanasync.attempts", error_attributes.ERROR_TYPE},
         "Duration of calls, however they end.",
     ),
-    "loanasync.circuit.openings": (
-        "{opening}",
-        Sum,
-        set(),
-        "Pauses of approvals by the circuit breaker.",
-    ),
+    "loanasync.circuit.openings": ("{opening}", Sum, set(), "Pauses of approvals by the circuit breaker."),
     "loanasync.orphan.files": (
         "{file}",
         Sum,

@@ -16,20 +16,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
-from loanasync import (
-    Approved,
-    ConfigurationError,
-    ConnectionLostError,
-    Dialect,
-    LoanError,
-    Response,
-    Telemetry,
-    TransportError,
-    UnexpectedStatusError,
-)
+from loanasync import Approved, Dialect, LoanError, Response, Telemetry, errors
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate, configure
 from loanasync._telemetry import spans
@@ -45,6 +35,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
+from support.failing_telemetry import FailingSampler, with_processor
 from support.separate import Run
 
 TEMPLATE = "/api/shops/{shopId}/requests/{fiscalCode}"
@@ -76,7 +67,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 async def test_transport_error_has_the_trace_id(run: Run, exporter: InMemorySpanExporter) -> None:
     run.transport.add(connection_lost())
-    with pytest.raises(ConnectionLostError) as caught:
+    with pytest.raises(errors.ConnectionLostError) as caught:
         await run.approve()
     assert caught.value.trace_id == trace.format_trace_id(exporter.get_finished_spans()[-1].context.trace_id)
 
@@ -118,7 +109,7 @@ async def test_propagation_can_be_global_or_off(
 
 
 def test_unknown_propagate_setting_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="propagate: must be one of traceparent, global, off"):
+    with pytest.raises(errors.ConfigurationError, match="propagate: must be one of traceparent, global, off"):
         Telemetry(propagate="b3")  # type: ignore[arg-type]
 
 
@@ -126,7 +117,9 @@ def test_propagator_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext,carrier-pigeon")
     monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     monkeypatch.delattr(opentelemetry, "propagate", raising=False)
-    with pytest.raises(ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS contains"):
+    with pytest.raises(
+        errors.ConfigurationError, match="propagate: cannot be global: OTEL_PROPAGATORS contains"
+    ):
         Instruments(Telemetry(propagate="global"))
 
 
@@ -135,10 +128,10 @@ async def test_attempts_with_different_errors_are_counted_apart() -> None:
     run = Run(telemetry=recorder.telemetry)
     run.transport.add(connection_lost(), timed_out())
     for _ in range(2):
-        with pytest.raises(TransportError):
+        with pytest.raises(errors.TransportError):
             await run.approve()
-    errors = {attributes(span)["error.type"] for span in recorder.spans(f"POST {TEMPLATE}")}
-    counts = [recorder.metric("http.client.request.duration", {"error.type": each}).count for each in errors]
+    kinds = {attributes(span)["error.type"] for span in recorder.spans(f"POST {TEMPLATE}")}
+    counts = [recorder.metric("http.client.request.duration", {"error.type": each}).count for each in kinds]
     assert counts == [1, 1]
 
 
@@ -170,7 +163,7 @@ async def test_status_of_a_wrong_type_is_an_unexpected_status(
     """A user's transport may return anything; the telemetry of its attempt must not fail the call."""
     before = context.get_current()
     run.transport.add(Response(status="201", headers={}, body=b""))  # type: ignore[arg-type]
-    with pytest.raises(UnexpectedStatusError) as caught:
+    with pytest.raises(errors.UnexpectedStatusError) as caught:
         await run.approve()
     assert caught.value.outcome == "unknown"
     assert [span.name for span in exporter.get_finished_spans()] == [f"POST {TEMPLATE}", "loanasync.approve"]
@@ -199,20 +192,16 @@ def test_durations_of_call_and_attempt_are_measured(
     assert [vars(record)["duration"] for record in caplog.records] == [0.25, 2.0]
 
 
-class OnlyAttempts(Sampler):
+class OnlyAttempts(FailingSampler):
     """Samples attempts, but not calls."""
 
     def should_sample(self, *arguments: Any, **_: Any) -> SamplingResult:
         _context, _trace_id, name, *_rest = arguments
         return SamplingResult(Decision.RECORD_AND_SAMPLE if name.startswith("POST") else Decision.DROP)
 
-    def get_description(self) -> str:
-        return "only attempts"
-
 
 async def test_unsampled_call_starts_no_attempt_span(exporter: InMemorySpanExporter) -> None:
-    tracing = TracerProvider(sampler=OnlyAttempts())
-    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = with_processor(SimpleSpanProcessor(exporter), OnlyAttempts())
     run = Run(approved(), telemetry=Telemetry(tracer_provider=tracing))
     tracing.get_tracer("shop").start_span("POST of its own").end()
     assert isinstance(await run.approve(), Approved)
@@ -224,18 +213,15 @@ class Interrupt(BaseException):
 
 
 async def test_interrupt_before_the_request_is_sent_ends_both_spans(
-    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    run: Run, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tracing = TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    run = Run(approved(), telemetry=Telemetry(tracer_provider=tracing))
     monkeypatch.setattr(endpoints.Call, "request", mock.Mock(side_effect=Interrupt))
     with pytest.raises(Interrupt):
         await run.approve()
     assert len(exporter.get_finished_spans()) == 2
 
 
-class Numbering(Sampler):
+class Numbering(FailingSampler):
     """Adds an attribute of another name to each span, in place."""
 
     def __init__(self) -> None:
@@ -247,13 +233,9 @@ class Numbering(Sampler):
         sampled[f"sampled.{self.count}"] = True
         return SamplingResult(Decision.RECORD_AND_SAMPLE, sampled)
 
-    def get_description(self) -> str:
-        return "numbering"
-
 
 async def test_sampler_that_changes_attributes_changes_one_span_only(exporter: InMemorySpanExporter) -> None:
-    tracing = TracerProvider(sampler=Numbering())
-    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = with_processor(SimpleSpanProcessor(exporter), Numbering())
     run = Run(telemetry=Telemetry(tracer_provider=tracing))
     await spans_of(run, exporter, system_error(), approved())
     spans = await spans_of(run, exporter, refused())
