@@ -85,6 +85,18 @@ class ResolvedLedger(FailingLedger):
         return evolve(await super().settle(key, **options), state=State.REFUSED)
 
 
+class NotWaitingLedger(MemoryLedger):
+    """A memory ledger that records the seconds of each wait, and returns at once as after that time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def wait(self, key: str, within: float) -> Entry | None:
+        self.waits.append(within)
+        return await self.get(key)
+
+
 def broken() -> NoReturn:
     """Raise the error of a full disk."""
     raise OSError(28, "No space left on device")

@@ -248,10 +248,3 @@ async def test_from_env_client_closes_its_ledger() -> None:
     with mock.patch.object(MemoryLedger, "aclose") as close:
         await LoanClient.from_env(ledger=ledger).aclose()
     close.assert_not_called()
-
-
-@pytest.mark.parametrize(("key", "rule"), [("text of 16 letters", "not str; call .encode()"), (5, "not int")])
-def test_key_that_is_not_bytes_is_refused_with_the_conversion(key: Any, rule: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        LedgerPolicy(key=key)
-    assert str(caught.value) == f"ledger_policy.key: must be bytes, {rule}"

@@ -19,15 +19,7 @@ from cryptography.fernet import Fernet
 
 from loanasync import Approved, Refused, errors
 from loanasync._protocol.messages import Response
-from loanasync.ledger import (
-    Entry,
-    LedgerPolicy,
-    MemoryLedger,
-    RedisLedger,
-    Settlement,
-    State,
-    import_orphans,
-)
+from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, RedisLedger, Settlement, State, import_orphans
 from loanasync.ledger.ledger import HeaderChangedError
 from loanasync.testing import (
     ScriptedResponse,
@@ -42,7 +34,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, ResolvedLedger, Shop, broken, held_response, orphans_in
-from support.memory_clients import cancelled
+from support.memory_clients import cancelled, started
 from support.raw_server import until
 from support.virtual_time import StoppedClock, turns
 
@@ -168,8 +160,7 @@ async def test_failing_lookup_sends_nothing() -> None:
     step, arrived, go = held_response(approved())
     ledger = FailingLedger()
     shop = Shop(step, ledger=ledger, options={"max_concurrency": 1})
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    call = await started(shop.approve(), arrived)
     ledger.faults["entries_of"] = broken
     assert isinstance(await shop.result(code="TSTXYZ00A00A000B"), errors.LedgerUnavailableError)
     go.set()
@@ -200,15 +191,14 @@ async def test_loop_that_ends_during_the_claim_releases_it() -> None:
             return await super().settle(key, **options)
 
     shop = Shop(approved(), ledger=Slow())
-    call = asyncio.create_task(shop.approve())
-    await claimed.wait()
+    call = await started(shop.approve(), claimed)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:  # as at the end of `asyncio.run`
         task.cancel()
     await asyncio.wait(tasks)
     assert call.cancelled()
-    assert (await shop.entry()).state is State.RELEASED
-    assert shop.script.left == 1
+    entry = await shop.entry()
+    assert (entry.state, entry.note, shop.script.left) == (State.RELEASED, "not sent", 1)
 
 
 # After the request
@@ -393,8 +383,7 @@ async def test_unrecorded_decision_of_a_cancelled_caller_is_logged(
         broken()
 
     shop = Shop(approved(), ledger=FailingLedger(settle=fail), orphan_folder=tmp_path)
-    call = asyncio.create_task(shop.result())
-    await written.wait()
+    call = await started(shop.result(), written)
     await turns(number)
     call.cancel()
     await asyncio.wait({call})
@@ -450,20 +439,14 @@ async def test_error_without_ledger_and_file_has_the_only_copy(
 
 @pytest.mark.usefixtures("nowhere")
 async def test_decision_that_cannot_be_encrypted_delays_no_other() -> None:
-    class Cipher:
-        """Fails for one customer."""
-
-        def encrypt(self, data: bytes) -> bytes:
-            if b"too-long" in data:
-                raise ValueError
-            return data
-
-        def decrypt(self, data: bytes) -> bytes:
-            return data
+    def encrypt(data: bytes) -> bytes:
+        if b"too-long" in data:
+            raise ValueError
+        return data
 
     long = approved(redirect_url="https://example.com/too-long")
-    ledger = FailingLedger()
-    shop = Shop(long, *[approved()] * 3, ledger=ledger, encrypt=Cipher())
+    ledger, cipher = FailingLedger(), SimpleNamespace(encrypt=encrypt, decrypt=bytes)
+    shop = Shop(long, *[approved()] * 3, ledger=ledger, encrypt=cipher)
     first, second, third, fourth = (fiscal_code() for _ in range(4))
     assert isinstance(await shop.result(code=first), errors.DecisionNotRecordedError)
     ledger.faults["settle"] = broken
@@ -548,32 +531,26 @@ async def test_failing_cipher_returns_the_decision_and_stores_no_plain_text(tmp_
     assert (await shop.entry()).state is State.INFLIGHT
 
 
-class Reversing:
-    """A cipher whose `decrypt` does not undo `encrypt`."""
-
-    def encrypt(self, data: bytes, /) -> bytes:
-        return data
-
-    def decrypt(self, token: bytes, /) -> bytes:
-        return token[::-1]
-
-
+REVERSING = SimpleNamespace(encrypt=bytes, decrypt=lambda token: token[::-1])
 OLD_KEYS = [b"0123456789abcdef", "token", [b"short"], [""], [1]]
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("setting", "value", "rule"),
     [
-        ("key", b"short"),
-        ("key", "0123456789abcdef"),
-        *(("patience", each) for each in (0, math.nan, math.inf, 10**400, "5", None, True)),
-        ("encrypt", Reversing()),
-        ("encrypt", object()),
-        *(("old_keys", each) for each in OLD_KEYS),
+        ("key", b"short", "must be at least 16 bytes"),
+        ("key", "text of 16 letters", r"must be bytes, not str; call \.encode\(\)"),
+        ("key", 5, "must be bytes, not int"),
+        *(
+            ("patience", each, "must be a number of seconds greater than 0")
+            for each in (0, math.nan, math.inf, 10**400, "5", None, True)
+        ),
+        *(("encrypt", each, "must be a cipher whose decrypt.*") for each in (REVERSING, object())),
+        *(("old_keys", each, "must be keys of at least 16 bytes") for each in OLD_KEYS),
     ],
 )
-def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any) -> None:
-    with pytest.raises(errors.ConfigurationError, match=setting):
+def test_policy_with_an_invalid_value_is_rejected(setting: str, value: Any, rule: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=rf"^ledger_policy\.{setting}: {rule}$"):
         LedgerPolicy(**{setting: value})
 
 
@@ -606,8 +583,7 @@ async def test_claim_of_a_cancelled_call_is_undone_after_a_change_of_the_header(
         raise HeaderChangedError
 
     ledger = FailingLedger(claim=changed)
-    call = asyncio.create_task(Shop(ledger=ledger).approve())
-    await claiming.wait()
+    call = await started(Shop(ledger=ledger).approve(), claiming)
     await cancelled(call)
     assert ledger.operations == ["entries_of", "claim"]
     go.set()

@@ -9,14 +9,7 @@ import pytest
 from attrs import evolve
 from cryptography.fernet import Fernet, MultiFernet
 
-from loanasync import (
-    Approved,
-    LedgerUnavailableError,
-    LoanError,
-    OutcomeUnknownError,
-    Refused,
-    UnexpectedResponseError,
-)
+from loanasync import Approved, LoanError, Refused, errors
 from loanasync.ledger import Entry, MemoryLedger, SqliteLedger, State, import_orphans, resolve
 from loanasync.ledger.header import cipher_check
 from loanasync.testing import ScriptedResponse, approved, response
@@ -37,7 +30,7 @@ def about_another(*, is_approved: bool = True) -> ScriptedResponse:
 async def test_kept_response_of_another_customer_becomes_the_decision(options: dict[str, Any]) -> None:
     shop = Shop(about_another(), **options)
     error = await shop.result()
-    assert isinstance(error, UnexpectedResponseError)
+    assert isinstance(error, errors.UnexpectedResponseError)
     assert error.response is not None
     assert json.loads(error.response.body)["redirectUrl"] == REDIRECT
     assert ANOTHER not in str(error) + repr(error) + repr(error.response)
@@ -47,7 +40,7 @@ async def test_kept_response_of_another_customer_becomes_the_decision(options: d
     assert (entry.state, entry.status, entry.fault) == (State.UNKNOWN, 201, fault)
     if not options:
         assert json.loads(entry.body or b"") == {"approved": True, "redirectUrl": REDIRECT}
-    assert isinstance(await shop.result(), OutcomeUnknownError)
+    assert isinstance(await shop.result(), errors.OutcomeUnknownError)
     await resolve(shop.ledger, entry, State.APPROVED, "ticket 17")
     decision = await shop.approve()
     assert isinstance(decision, Approved)
@@ -92,7 +85,7 @@ async def test_kept_response_is_in_the_decision_unless_it_contradicts(
 async def test_kept_response_of_a_failing_ledger_is_in_an_orphan_file(tmp_path: Path) -> None:
     ledger = FailingLedger(settle=broken)
     shop = Shop(about_another(), ledger=ledger, orphan_folder=tmp_path)
-    assert isinstance(await shop.result(order_id="spring"), UnexpectedResponseError)
+    assert isinstance(await shop.result(order_id="spring"), errors.UnexpectedResponseError)
     [file] = tmp_path.iterdir()
     assert FISCAL_CODE not in file.read_text()
     assert ANOTHER not in file.read_text()
@@ -116,7 +109,7 @@ async def test_kept_response_that_the_entry_does_not_accept_is_in_an_orphan_file
             return evolve(entry, state=State.HELD, token="of a person")
 
     shop = Shop(about_another(), ledger=Held(), orphan_folder=tmp_path)
-    assert isinstance(await shop.result(), UnexpectedResponseError)
+    assert isinstance(await shop.result(), errors.UnexpectedResponseError)
     assert orphans_in(tmp_path) == 1
 
 
@@ -127,7 +120,7 @@ async def test_kept_response_that_cannot_be_encrypted_is_not_written(
     shop = Shop(about_another(), encrypt=cipher)
     await shop.open_ledger()
     cipher.encrypt = lambda _: broken()  # type: ignore[method-assign, assignment]
-    assert isinstance(await shop.result(), UnexpectedResponseError)
+    assert isinstance(await shop.result(), errors.UnexpectedResponseError)
     entry = await shop.entry()
     assert (entry.state, entry.body) == (State.UNKNOWN, None)
     assert "was not stored" in caplog.text
@@ -185,7 +178,7 @@ async def test_cipher_without_the_key_of_a_response_is_named() -> None:
     await ledger.change_header(header, evolve(header, cipher=cipher_check(new, header.id)))
     other = Shop(ledger=ledger, encrypt=new)
     for error in (await other.result(), await failed(other.client.known(FISCAL_CODE))):
-        assert isinstance(error, LedgerUnavailableError)
+        assert isinstance(error, errors.LedgerUnavailableError)
         assert "give the cipher, LOANASYNC_LEDGER_CIPHER, the key with which it was encrypted" in str(error)
 
 

@@ -66,24 +66,6 @@ async def test_claim_whose_time_is_over_is_not_written(ledger: Ledger, owner: st
     assert await ledger.get("k") == found
 
 
-@pytest.mark.parametrize("before", [None, RELEASED, UNKNOWN])
-async def test_concurrent_claims_have_one_owner(ledger: Ledger, before: Settlement | None) -> None:
-    if before is not None:
-        await settle(ledger, before)
-    over = "t" if before is UNKNOWN else None
-    entries = await asyncio.gather(*(claim(ledger, token=f"u{n}", over=over) for n in range(32)))
-    assert len({entry.token for entry in entries}) == 1
-
-
-async def test_concurrent_corrections_are_written_once(ledger: Ledger) -> None:
-    wrong = await settle(ledger, by_person(State.REFUSED))
-    right = by_person(State.HELD, "ticket 18")
-    over = wrong.revision
-    entries = await asyncio.gather(*(settle(ledger, right, token=f"u{n}", over=over) for n in range(32)))
-    assert len({entry.token for entry in entries}) == 1
-    assert [each.note for each in entries[0].history] == ["ticket 17"]
-
-
 async def test_settlement_with_an_outdated_claim_reads_the_entry_again(ledger: Ledger) -> None:
     """The caller passes the entry as its claim returned it. Meanwhile another client changed the entry."""
     claimed = await claim(ledger, lease=0.0)

@@ -1,33 +1,20 @@
 """Keys of a ledger: clients without them are refused, and a rotation repeats no request."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from loanasync import (
-    Approved,
-    InFlightError,
-    LedgerMismatchError,
-    LedgerUnavailableError,
-    LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    Timeout,
-)
+from loanasync import Approved, LoanError, Timeout, errors
 from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.testing import approval_request, approved, refused, timed_out
 from support.builders import FISCAL_CODE
-from support.ledger_clients import FailingLedger, Shop, broken, held_response, of_another_process
+from support.ledger_clients import KEY, FailingLedger, Shop, held_response, of_another_process
+from support.memory_clients import started
 
-OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
+OLD, NEW = KEY, b"fedcba9876543210"
 BOTH = LedgerPolicy(key=NEW, old_keys=[OLD])
 SHORT = Timeout(total=0.1, attempt=0.09, connect=0.01)
-
-
-def shop_before(*steps: Any, ledger: MemoryLedger | None = None) -> Shop:
-    return Shop(*steps, key=OLD, ledger=ledger)
 
 
 async def shop_after(before: Shop, *steps: Any) -> Shop:
@@ -41,14 +28,14 @@ async def shop_after(before: Shop, *steps: Any) -> Shop:
     ("state", "kind"),
     [
         (State.APPROVED, Approved),
-        (State.INFLIGHT, InFlightError),
-        (State.UNKNOWN, OutcomeUnknownError),
-        (State.HELD, OutcomeUnknownError),
+        (State.INFLIGHT, errors.InFlightError),
+        (State.UNKNOWN, errors.OutcomeUnknownError),
+        (State.HELD, errors.OutcomeUnknownError),
     ],
 )
 async def test_entry_under_an_old_key_decides_about_the_next_call(state: State, kind: type) -> None:
     """A client with both keys uses the old one before the rotation."""
-    before = shop_before()
+    before = Shop()
     entry = await before.put(state)
     for rotates in (False, True):
         if rotates:
@@ -61,11 +48,11 @@ async def test_entry_under_an_old_key_decides_about_the_next_call(state: State, 
         assert (await shop.client.known("TSTXYZ00A00A000B")).entry != entry.key
         assert shop.script.sent == []
         other = await shop.result(request=approval_request(amount=99_000))
-        assert isinstance(other, PayloadMismatchError)
+        assert isinstance(other, errors.PayloadMismatchError)
 
 
 async def test_repeat_under_an_old_key_takes_over_the_old_entry() -> None:
-    before = shop_before(timed_out())
+    before = Shop(timed_out())
     await before.result()
     shop = await shop_after(before, approved())
     assert isinstance(await shop.approve(repeat_unknown=True), Approved)
@@ -74,7 +61,7 @@ async def test_repeat_under_an_old_key_takes_over_the_old_entry() -> None:
 
 
 async def test_released_entry_under_an_old_key_leads_to_a_new_one() -> None:
-    before = shop_before()
+    before = Shop()
     old = await before.put(State.RELEASED)
     shop = await shop_after(before, refused())
     await shop.approve()
@@ -93,12 +80,12 @@ async def test_released_entry_under_an_old_key_leads_to_a_new_one() -> None:
     ],
 )
 async def test_client_without_a_key_of_the_ledger_sends_nothing(policy: dict[str, Any], message: str) -> None:
-    before = shop_before(approved())
+    before = Shop(approved())
     await before.approve()
     await shop_after(before)
     shop = Shop(approved(), ledger=before.ledger, **policy)
     error = await shop.result()
-    assert isinstance(error, LedgerMismatchError)
+    assert isinstance(error, errors.LedgerMismatchError)
     assert (error.outcome, error.repeatable) == ("not_sent", False)
     assert message in str(error)
     assert shop.script.sent == []
@@ -108,7 +95,7 @@ async def test_rotation_during_a_claim_sends_one_request() -> None:
     """The first client derives its key before the rotation, and claims after it."""
     ledger = FailingLedger()
     one = Shop(approved(), ledger=ledger, key=NEW, old_keys=[OLD])
-    before = shop_before(ledger=ledger)
+    before = Shop(ledger=ledger)
     await before.ledger.open("https://loans.example.com", before.policy)
 
     async def rotate() -> None:
@@ -149,7 +136,7 @@ async def test_claim_before_a_rotation_that_could_not_be_undone_is_not_used() ->
 async def test_takeover_that_lost_its_entry_sends_no_second_request() -> None:
     """A person releases the entry, and another client approves under the new key, before the claim."""
     ledger = FailingLedger()
-    before = shop_before(timed_out(), ledger=ledger)
+    before = Shop(timed_out(), ledger=ledger)
     await before.result()
     shop = await shop_after(before, approved())
 
@@ -180,21 +167,12 @@ async def test_resolve_after_a_rotation_in_another_process_finds_the_entry() -> 
 
 async def test_rotation_during_a_request_settles_under_the_old_key() -> None:
     step, arrived, go = held_response(approved())
-    before = shop_before(step)
-    call = asyncio.create_task(before.approve())
-    await arrived.wait()
+    before = Shop(step)
+    call = await started(before.approve(), arrived)
     shop = await shop_after(before)
     go.set()
     assert isinstance(await call, Approved)
     assert isinstance(await shop.approve(), Approved)
-
-
-async def test_failing_lookup_of_an_old_key_sends_nothing() -> None:
-    ledger = FailingLedger()
-    shop = await shop_after(shop_before(ledger=ledger), approved())
-    ledger.faults["entries_of"] = broken
-    assert isinstance(await shop.result(), LedgerUnavailableError)
-    assert shop.script.left == 1
 
 
 def test_policy_masks_old_keys() -> None:

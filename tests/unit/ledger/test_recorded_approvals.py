@@ -9,29 +9,13 @@ import attrs
 import pytest
 from cryptography.fernet import Fernet
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    InvalidRequestError,
-    LedgerMismatchError,
-    LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    Refused,
-    Timeout,
-)
-from loanasync.ledger import Entry, MemoryLedger, Settlement, State, resolve
+from loanasync import Approved, LoanError, Refused, Timeout, errors
+from loanasync.ledger import MemoryLedger, Settlement, State, resolve
 from loanasync.ledger.administration import move_service
-from loanasync.testing import (
-    approved,
-    domain_error,
-    refused,
-    rejected,
-    response,
-    timed_out,
-)
+from loanasync.testing import approved, domain_error, refused, rejected, response, timed_out
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
+from support.memory_clients import started
 from support.virtual_time import turns
 
 EVALUATED = "User already evaluated for approval"
@@ -108,16 +92,10 @@ async def test_lease_outlasts_the_latest_settlement_by_patience(total: float, pa
     The lease needs a margin, or the claim of a living call may expire. Other workers wait for a dead one
     until the lease expires, so the margin is not longer than `patience`.
     """
-    leases: list[float] = []
-
-    class RecordingLedger(MemoryLedger):
-        async def claim(self, key: str, **options: Any) -> Entry:
-            leases.append(options["lease"])
-            return await super().claim(key, **options)
-
-    shop = Shop(approved(), ledger=RecordingLedger(), patience=patience)
+    shop = Shop(approved(), patience=patience)
     await shop.approve(timeout=Timeout(total=total, attempt=1, connect=0.5))
-    assert leases == [total + 1 + 2 * patience]
+    entry = await shop.entry()
+    assert entry.expires - entry.claimed == pytest.approx(total + 1 + 2 * patience)
 
 
 # The customer, the order and the data
@@ -129,7 +107,7 @@ async def test_other_data_under_the_same_key_is_a_mismatch(
 ) -> None:
     shop = Shop(approved())
     await shop.put(state)
-    with pytest.raises(PayloadMismatchError) as caught:
+    with pytest.raises(errors.PayloadMismatchError) as caught:
         await shop.approve(request=approval_request(amount=99_000), repeat_unknown=True)
     assert (caught.value.state, caught.value.entry) == (state, (await shop.entry()).key)
     assert ("pass its number as order_id" in caplog.text) is state.is_decided
@@ -174,7 +152,7 @@ async def test_shops_have_separate_entries() -> None:
 @pytest.mark.parametrize("order_id", [None, 7])
 async def test_order_id_that_is_not_text_is_rejected(order_id: Any) -> None:
     shop = Shop(approved())
-    with pytest.raises(InvalidRequestError, match="order_id: must be text; use a str, not"):
+    with pytest.raises(errors.InvalidRequestError, match="order_id: must be text; use a str, not"):
         await shop.approve(order_id=order_id)
     assert shop.script.left == 1
 
@@ -193,7 +171,7 @@ async def test_client_that_does_not_fit_the_ledger_sends_nothing(other: dict[str
     await first.approve()
     shop = Shop(approved(), ledger=first.ledger, **other)
     error = await shop.result(request=ORDERS[0])
-    assert isinstance(error, LedgerMismatchError)
+    assert isinstance(error, errors.LedgerMismatchError)
     assert message in error.reason
     assert (error.outcome, error.repeatable, shop.script.sent) == ("not_sent", False, [])
 
@@ -202,10 +180,10 @@ async def test_client_fits_again_after_the_service_has_moved() -> None:
     first = Shop(approved())
     await first.approve()
     moved = Shop(ledger=first.ledger, options={"base_url": "https://other.example.com"})
-    assert isinstance(await moved.result(), LedgerMismatchError)
+    assert isinstance(await moved.result(), errors.LedgerMismatchError)
     await move_service(first.ledger, "https://other.example.com/")
     assert isinstance(await moved.result(), Approved)
-    assert isinstance(await first.result(code=OTHER), LedgerMismatchError)
+    assert isinstance(await first.result(code=OTHER), errors.LedgerMismatchError)
 
 
 # Repeats
@@ -216,7 +194,7 @@ async def test_repeat_unknown_does_not_apply_to_other_states(state: State) -> No
     shop = Shop(approved())
     await shop.put(state)
     error = await shop.result(repeat_unknown=True)
-    assert isinstance(error, OutcomeUnknownError)
+    assert isinstance(error, errors.OutcomeUnknownError)
     assert error.state == state
     assert ("a person blocked this entry" in str(error)) is (state is State.HELD)
     assert shop.script.left == 1
@@ -227,8 +205,7 @@ async def test_repeat_returns_a_decision_of_the_first_request_that_arrived_late(
     shop = Shop(timed_out(), step)
     await shop.result()
     first = await shop.entry()
-    repeat = asyncio.create_task(shop.approve(repeat_unknown=True))
-    await arrived.wait()
+    repeat = await started(shop.approve(repeat_unknown=True), arrived)
     late = Settlement(state=State.APPROVED, status=201, body=b'{"approved":true,"redirectUrl":"u"}')
     await shop.ledger.settle(first.key, token=first.token, payload=first.payload, settlement=late)
     go.set()
@@ -240,7 +217,7 @@ async def test_repeat_returns_a_decision_of_the_first_request_that_arrived_late(
 async def test_repeat_that_was_evaluated_earlier_is_lost() -> None:
     shop = Shop(timed_out(), domain_error(EVALUATED))
     await shop.result()
-    assert isinstance(await shop.result(repeat_unknown=True), AlreadyEvaluatedError)
+    assert isinstance(await shop.result(repeat_unknown=True), errors.AlreadyEvaluatedError)
     assert (await shop.entry()).state is State.LOST
 
 
@@ -253,8 +230,7 @@ async def test_response_of_a_lost_claim_is_kept(state: State, tmp_path: Path) ->
     another = response(201, b'{"approved": true, "fiscalCode": "TSTXYZ99T99T999T"}')
     step, arrived, go = held_response(another if state is State.UNKNOWN else approved())
     shop = Shop(step, orphan_folder=tmp_path)
-    call = asyncio.create_task(shop.result())
-    await arrived.wait()
+    call = await started(shop.result(), arrived)
     entry = await shop.entry()
     unknown = Settlement(state=State.UNKNOWN, note="the lease expired")
     entry = await shop.ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=unknown)
@@ -268,23 +244,3 @@ async def test_response_of_a_lost_claim_is_kept(state: State, tmp_path: Path) ->
         return
     settlement = json.loads(files[0].read_bytes())["settlement"]
     assert (settlement["state"], bool(settlement["body"]), len(files)) == ("approved", True, 1)
-
-
-def test_claim_in_progress_is_released_at_the_end_of_asyncio_run() -> None:
-    class SlowLedger(MemoryLedger):
-        async def claim(self, key: str, **options: Any) -> Entry:
-            entry = await super().claim(key, **options)
-            claimed.set()
-            await asyncio.sleep(60)
-            return entry
-
-    async def start() -> None:
-        calls.append(asyncio.create_task(shop.approve()))
-        await claimed.wait()
-
-    claimed = asyncio.Event()
-    calls: list[asyncio.Task[Any]] = []
-    shop = Shop(approved(), ledger=SlowLedger())
-    asyncio.run(start())
-    entry = asyncio.run(shop.entry())
-    assert (entry.state, entry.note, shop.script.sent) == (State.RELEASED, "not sent", [])

@@ -106,8 +106,7 @@ async def use(connection: Any, error: Exception | None = None) -> int:
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"),
-    [*((error, 2) for error in OF_VALKEY), (exceptions.OutOfMemoryError("OOM"), 1)],
+    ("error", "expected"), [*((error, 2) for error in OF_VALKEY), (exceptions.OutOfMemoryError("OOM"), 1)]
 )
 async def test_redis_connections_are_opened_again_if_one_finds_no_primary(
     error: Exception, expected: int, monkeypatch: pytest.MonkeyPatch
@@ -261,16 +260,14 @@ class UnsteadyLedger(FailingLedger):
             await super()._call(name)
 
     async def claim(self, key: str, **options: Any) -> Entry:
-        entry = await super().claim(key, **options)
-        if self._loses_response and self._operation == "claim":
-            self.operations.append("claim")
-            await self._fail()
-        return entry
+        return await self._respond("claim", await super().claim(key, **options))
 
     async def settle(self, key: str, **options: Any) -> Entry:
-        entry = await super().settle(key, **options)
-        if self._loses_response and self._operation == "settle":
-            self.operations.append("settle")
+        return await self._respond("settle", await super().settle(key, **options))
+
+    async def _respond(self, name: str, entry: Entry) -> Entry:
+        if self._loses_response and name == self._operation:
+            self.operations.append(name)
             await self._fail()
         return entry
 
@@ -381,16 +378,10 @@ async def test_stated_outcome_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (
-            exceptions.ConnectionError("Error 111 connecting to h:6379. Connect call failed."),
-            True,
-        ),
+        (exceptions.ConnectionError("Error 111 connecting to h:6379. Connect call failed."), True),
         (exceptions.ConnectionError("Error -2 connecting to h:6379. Name or service not known."), True),
         (REFUSED, True),
-        (
-            OSError("Multiple exceptions: [Errno 111] Connect call failed, ..."),
-            True,
-        ),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, ..."), True),
         (FileNotFoundError("no such Unix socket"), True),
         (socket.gaierror(-2, "Name or service not known"), True),
         (exceptions.ConnectionError("Connection closed by server."), False),

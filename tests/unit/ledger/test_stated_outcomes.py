@@ -9,35 +9,19 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from loanasync import (
-    Approved,
-    ConfigurationError,
-    ConnectionLostError,
-    InFlightError,
-    InvalidRequestError,
-    LedgerUnavailableError,
-    NotResolvedError,
-    Refused,
-)
-from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, Subject, resolve
+from loanasync import Approved, Refused, errors
+from loanasync.ledger import Change, Entry, LedgerPolicy, Settlement, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.keys import Place, find_entry
 from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
 from loanasync.ledger.resolution import Statement, result_without_writing
 from loanasync.testing import approval_request, approved, connection_lost, refused, scripted_client
 from support.builders import FISCAL_CODE
-from support.ledger_clients import KEY, FailingLedger, Shop, broken, held_response
+from support.ledger_clients import KEY, FailingLedger, NotWaitingLedger, Shop, broken, held_response
+from support.memory_clients import started
 
 STATES = {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
 NEW = b"fedcba9876543210"
-
-
-class NotWaitingLedger(MemoryLedger):
-    """A ledger whose `wait` returns at once, as after a long wait for a request in progress."""
-
-    async def wait(self, key: str, within: float) -> Entry | None:
-        del within
-        return await self.get(key)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +34,8 @@ async def stated(shop: Shop, outcome: Any, **options: Any) -> Entry:
     return await shop.client.resolve(FISCAL_CODE, outcome, **{"source": "webhook", **options})
 
 
-async def error_of(shop: Shop, outcome: str, **options: Any) -> NotResolvedError:
-    with pytest.raises(NotResolvedError) as caught:
+async def error_of(shop: Shop, outcome: str, **options: Any) -> errors.NotResolvedError:
+    with pytest.raises(errors.NotResolvedError) as caught:
         await stated(shop, outcome, **options)
     return caught.value
 
@@ -75,7 +59,7 @@ async def test_resolve_settles_only_what_it_does_not_contradict(before: State, o
     elif before is after:
         assert await stated(shop, outcome) == entry
     elif before is State.INFLIGHT and after.is_decided:
-        with pytest.raises(InFlightError, match="call again later") as caught:
+        with pytest.raises(errors.InFlightError, match="call again later") as caught:
             await stated(shop, outcome)
         assert caught.value.key == entry.key
     else:
@@ -130,7 +114,7 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
     await shop.result()
     first = await stated(shop, "not_evaluated", note="event 17")
     assert await stated(shop, "not_evaluated", note="event 17") == first
-    assert isinstance(await shop.result(), ConnectionLostError)
+    assert isinstance(await shop.result(), errors.ConnectionLostError)
     error = await error_of(shop, "not_evaluated", note="event 17")
     assert error.state == "unknown"
     assert "requested again after an earlier request" in str(error)
@@ -142,8 +126,7 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
 async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind: type) -> None:
     step, arrived, go = held_response(late)
     shop = Shop(step, patience=5)
-    call = asyncio.create_task(shop.result())
-    await arrived.wait()
+    call = await started(shop.result(), arrived)
     resolving = asyncio.create_task(stated(shop, "approved"))
     await asyncio.sleep(0)
     go.set()
@@ -151,7 +134,7 @@ async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind
     if kind is Approved:
         assert (await resolving).source == "service"
     else:
-        with pytest.raises(NotResolvedError, match="the entry is refused"):
+        with pytest.raises(errors.NotResolvedError, match="the entry is refused"):
             await resolving
     assert (await shop.entry()).body is not None
 
@@ -159,7 +142,7 @@ async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind
 async def test_resolve_during_a_longer_request_says_that_it_is_in_progress() -> None:
     shop = Shop(ledger=FailingLedger(), patience=0.05)
     await shop.put(State.INFLIGHT)
-    with pytest.raises(InFlightError):
+    with pytest.raises(errors.InFlightError):
         await stated(shop, "approved")
 
 
@@ -194,15 +177,7 @@ async def test_resolve_finds_the_entry_of_its_order_or_order_token(
 ) -> None:
     shop = Shop()
     for order, token in approvals:
-        other = Shop(connection_lost())  # so that an order does not stop the next one
-        await other.result(request=approval_request(order_token=token), order_id=order)
-        entry, subject = await other.entry(), {}
-        subject = {name: getattr(entry, name) for name in ("customer", "order", "order_token")}
-        await shop.open_ledger()
-        settlement = Settlement(state=State.UNKNOWN)
-        await shop.ledger.settle(
-            entry.key, token="t", payload=entry.payload, settlement=settlement, subject=Subject(**subject)
-        )
+        await shop.put(State.UNKNOWN, request=approval_request(order_token=token), order_id=order)
     if found in ("missing", "ambiguous"):
         error = await error_of(shop, "refused", **arguments)
         assert error.state == found
@@ -240,7 +215,7 @@ async def test_resolve_finds_the_entry_of_an_old_key() -> None:
 )
 async def test_resolve_with_a_wrong_argument_names_it(argument: dict[str, Any], problem: str) -> None:
     right = {"fiscal_code": FISCAL_CODE, "outcome": "approved", "source": "webhook"}
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(errors.InvalidRequestError) as caught:
         await Shop().client.resolve(**{**right, **argument})
     assert [(each.field, each.code.partition(".")[0]) for each in caught.value.problems] == [(problem,) * 2]
 
@@ -253,7 +228,7 @@ async def test_strict_client_checks_the_check_letter_without_a_request() -> None
 
 
 async def test_resolve_without_ledger_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="ledger"):
+    with pytest.raises(errors.ConfigurationError, match="ledger"):
         await scripted_client().resolve(FISCAL_CODE, "approved", source="webhook")
 
 
@@ -265,7 +240,7 @@ async def test_resolve_with_a_failing_ledger_can_be_repeated(outcome: str) -> No
 
     for name, fault in (("get", broken), ("get", asyncio.Event().wait), ("settle", broken)):
         ledger.faults = {name: fault}
-        with pytest.raises(LedgerUnavailableError) as caught:
+        with pytest.raises(errors.LedgerUnavailableError) as caught:
             await stated(shop, outcome)
         assert caught.value.repeatable
         assert (await shop.entry()).state is State.UNKNOWN
@@ -322,8 +297,7 @@ async def unwritten_decision(tmp_path: Path) -> Shop:
     ledger = FailingLedger()
     step, arrived, go = held_response(approved())
     shop = Shop(step, ledger=ledger, orphan_folder=tmp_path)
-    call = asyncio.create_task(shop.result())
-    await arrived.wait()
+    call = await started(shop.result(), arrived)
 
     ledger.faults = {"settle": broken}
     go.set()
@@ -392,9 +366,9 @@ async def play_statement(shop: Shop, statement: str) -> None:
     """State the outcome. The entry has it, or has the state that the error names."""
     try:
         entry = await stated(shop, statement)
-    except NotResolvedError as error:
+    except errors.NotResolvedError as error:
         named: str = error.state
-    except InFlightError:
+    except errors.InFlightError:
         named = State.INFLIGHT
     else:
         named = STATES[statement]

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 from opentelemetry.trace import format_trace_id
 
@@ -9,6 +10,7 @@ from loanasync import DecisionNotRecordedError, LedgerUnavailableError
 from loanasync.testing import TelemetryRecorder, approved, refused, timed_out
 from support.builders import approval_request
 from support.ledger_clients import FailingLedger, Shop, broken, held_response
+from support.memory_clients import started
 
 CALL = "loanasync.approve"
 
@@ -27,8 +29,7 @@ def ledger_results(recorder: TelemetryRecorder) -> list[tuple[object, object]]:
 async def test_span_has_the_result_of_the_ledger() -> None:
     step, arrived, go = held_response(approved())
     shop, recorder = recorded(step)
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    call = await started(shop.approve(), arrived)
     joining = asyncio.create_task(shop.approve())
     await asyncio.sleep(0)
     go.set()
@@ -70,24 +71,10 @@ async def test_unrecorded_decision_is_counted_as_a_decision(tmp_path: Path) -> N
     assert recorder.metric("loanasync.call.duration", end).count == 1
 
 
-class Cipher:
-    """A cipher whose key can be lost."""
-
-    is_lost = False
-
-    def encrypt(self, data: bytes) -> bytes:
-        return data
-
-    def decrypt(self, data: bytes) -> bytes:
-        if self.is_lost:
-            raise ValueError(len(data))
-        return data
-
-
 async def test_span_of_a_decision_that_cannot_be_decrypted_has_no_hit() -> None:
-    cipher = Cipher()
+    cipher = SimpleNamespace(encrypt=bytes, decrypt=bytes)
     shop, recorder = recorded(approved(), encrypt=cipher)
     await shop.approve()
-    cipher.is_lost = True
+    cipher.decrypt = lambda _: broken()
     assert isinstance(await shop.result(), LedgerUnavailableError)
     assert ledger_results(recorder) == [("claimed", "approved"), ("unavailable", "not_sent")]

@@ -11,25 +11,14 @@ from loanasync.ledger import Entry, LedgerPolicy, MemoryLedger, Settlement, Stat
 from loanasync.testing import approved, not_connected, refused, timed_out
 from loanasync.worker import handle, message
 from support.builders import FISCAL_CODE, approval_request
-from support.ledger_clients import FailingLedger, Shop, held_response
+from support.ledger_clients import FailingLedger, NotWaitingLedger, Shop, held_response
+from support.memory_clients import started
 from support.virtual_time import turns
 
 
-class RecordingLedger(MemoryLedger):
-    """A memory ledger that records the seconds of each wait, and does not wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-
-    async def wait(self, key: str, within: float) -> Entry | None:
-        self.waits.append(within)
-        return await self.get(key)
-
-
-async def busy_shop(**policy: Any) -> tuple[Shop, RecordingLedger]:
+async def busy_shop(**policy: Any) -> tuple[Shop, NotWaitingLedger]:
     """Return a shop whose approval belongs to another owner, and its ledger."""
-    ledger = RecordingLedger()
+    ledger = NotWaitingLedger()
     shop = Shop(approved(), ledger=ledger, **policy)
     await shop.put(State.INFLIGHT)
     return shop, ledger
@@ -57,21 +46,12 @@ async def test_wait_is_that_of_the_call_or_else_of_the_policy(
     assert shop.script.left == 1
 
 
-async def test_lease_lasts_until_the_longest_call_is_settled() -> None:
-    limits = Timeout(total=7, attempt=5, connect=1)
-    shop = Shop(approved(), options={"timeout": limits}, patience=3.0)
-    await shop.approve()
-    entry = await shop.entry()
-    assert entry.expires - entry.claimed == pytest.approx(limits.longest + 2 * 3.0)
-
-
 @pytest.mark.parametrize(("response", "kind"), [(refused(), Refused), (not_connected(), Approved)])
 async def test_call_waits_for_the_outcome_of_another_worker(response: Any, kind: type) -> None:
     """If the other worker releases the entry, the waiting call sends."""
     step, arrived, go = held_response(response)
     shop = Shop(step, approved())
-    call = asyncio.create_task(shop.result())
-    await arrived.wait()
+    call = await started(shop.result(), arrived)
     waiting = asyncio.create_task(shop.approve(shop.new_client()))
     await turns()
     assert not waiting.done()
@@ -112,7 +92,7 @@ async def test_wait_of_zero_seconds_returns_at_once(*, repeat_unknown: bool) -> 
 
 
 async def test_repeat_that_another_worker_starts_first_waits_for_it() -> None:
-    class OvertakenLedger(RecordingLedger):
+    class OvertakenLedger(NotWaitingLedger):
         async def claim(self, key: str, **options: Any) -> Entry:
             if options["over"] is not None:
                 await super().claim(key, **{**options, "token": "of another repeat"})
@@ -128,7 +108,7 @@ async def test_repeat_that_another_worker_starts_first_waits_for_it() -> None:
 
 
 async def test_waits_for_several_owners_share_one_limit() -> None:
-    class ChangingLedger(RecordingLedger):
+    class ChangingLedger(NotWaitingLedger):
         async def wait(self, key: str, within: float) -> Entry | None:
             """Release the entry, and let the next owner claim it at once."""
             self.waits.append(within)
@@ -168,8 +148,7 @@ async def test_second_call_of_one_client_waits_for_the_first(*, has_ledger: bool
     step, arrived, go = held_response(approved())
     shop = Shop(step)
     client = shop.client if has_ledger else shop.new_client(ledger=None, ledger_policy=None)
-    first = asyncio.create_task(shop.approve(client, wait=0))
-    await arrived.wait()
+    first = await started(shop.approve(client, wait=0), arrived)
     second = asyncio.create_task(shop.approve(client, wait=0))
     await turns()
     assert not second.done()
