@@ -24,7 +24,7 @@ from loanasync.testing import (
 from support import ledger_clients
 from support.builders import FISCAL_CODE, approval_request, user_data
 from support.ledger_clients import FailingLedger, broken, held_response
-from support.memory_clients import Shop, cancelled
+from support.memory_clients import Shop, cancelled, started
 from support.virtual_time import turns
 
 Point = tuple[str, str, str | None, int]  # operation, outcome, class of the error, attempts
@@ -125,8 +125,7 @@ async def mismatched(telemetry: Telemetry) -> None:
 async def in_flight_elsewhere(telemetry: Telemetry) -> None:
     step, arrived, go = held_response(approved())
     shop = ledger_clients.Shop(step, options={"telemetry": telemetry})
-    first = asyncio.create_task(shop.result())
-    await arrived.wait()
+    first = await started(shop.result(), arrived)
     other = ledger_clients.Shop(
         ledger=ledger_clients.of_another_process(cast("MemoryLedger", shop.ledger)),
         options={"telemetry": telemetry},
@@ -140,8 +139,7 @@ async def other_data(telemetry: Telemetry) -> None:
     """The customer is requested with other data during the request, and after it."""
     step, arrived, go = held_response(approved())
     shop = Shop(step, telemetry=telemetry)
-    first = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    first = await started(shop.approve(), arrived)
     await shop.approve(payload=OTHER_DATA)
     go.set()
     await first
@@ -157,8 +155,7 @@ def joined(end: ScriptedResponse, *later: ScriptedResponse, passed: float = 0) -
     async def play(telemetry: Telemetry) -> None:
         step, arrived, go = held_response(end)
         shop = Shop(step, *later, telemetry=telemetry)
-        first = asyncio.create_task(shop.approve())
-        await arrived.wait()
+        first = await started(shop.approve(), arrived)
         second = asyncio.create_task(shop.approve())
         await turns()
         shop.script.clock.time += passed
@@ -177,8 +174,7 @@ async def looked_up(telemetry: Telemetry) -> None:
 async def cancelled_in_the_queue(telemetry: Telemetry) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, telemetry=telemetry, max_concurrency=1)
-    first = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    first = await started(shop.approve(), arrived)
     waiting = asyncio.create_task(shop.approve(fiscal_code()))
     await turns()
     await cancelled(waiting)

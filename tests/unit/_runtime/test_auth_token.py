@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    Approved,
-    ConfigurationError,
-    ConnectError,
-    DeadlineExceededError,
-    LoanError,
-    Timeout,
-    UserData,
-)
+from loanasync import Approved, LoanError, Timeout, UserData, errors
 from loanasync._settings import AuthToken, configure
 from loanasync.ledger import State
 from loanasync.testing import ScriptedTransport, approved, fiscal_code, response, system_error
@@ -126,7 +118,7 @@ class VaultError(Exception):
     [
         VaultError(SECRET),
         TimeoutError(SECRET),
-        ConfigurationError("auth_token", SECRET),
+        errors.ConfigurationError("auth_token", SECRET),
         AssertionError(SECRET),
         asyncio.CancelledError(SECRET),  # for example of a task of the vault that was cancelled
     ],
@@ -135,7 +127,7 @@ class VaultError(Exception):
 async def test_function_that_raises_ends_the_call_unsent(exception: BaseException, *, is_async: bool) -> None:
     vault = Vault(exception)
     error, script = await raised_by(vault.later if is_async else vault)
-    assert type(error) is ConnectError
+    assert type(error) is errors.ConnectError
     assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
     assert error.cause_type == f"auth_token: {type(exception).__name__}"
     assert str(error).startswith("approve: no valid token from the function auth_token (auth_token: ")
@@ -158,14 +150,14 @@ async def test_function_that_raises_ends_the_call_unsent(exception: BaseExceptio
 async def test_function_that_returns_no_token_ends_the_call_unsent(value: object, rule: str) -> None:
     for function in (Vault(value), Vault(value).later):
         error, script = await raised_by(function)
-        assert error == ConnectError("approve", f"auth_token: {rule}", "not_sent", 0)
+        assert error == errors.ConnectError("approve", f"auth_token: {rule}", "not_sent", 0)
         assert script.sent == []
 
 
 @pytest.mark.parametrize("suppresses", [False, True])
 async def test_slow_function_ends_at_the_deadline(*, suppresses: bool) -> None:
     error, script = await raised_by(Held(suppresses=suppresses), timeout=Timeout(total=0.01))
-    assert error == DeadlineExceededError("approve", "auth_token: TimeoutError", "not_sent", 0)
+    assert error == errors.DeadlineExceededError("approve", "auth_token: TimeoutError", "not_sent", 0)
     assert script.sent == []
 
 
@@ -177,7 +169,7 @@ async def test_time_of_a_sync_function_counts_towards_the_deadline(seconds: int,
         script.clock.time += seconds
         return "token"
 
-    with suppress(DeadlineExceededError):
+    with suppress(errors.DeadlineExceededError):
         await script.client(auth_token=function).complete(FISCAL_CODE, UserData())
     assert [sent.within for sent in script.sent] == within
 
@@ -205,7 +197,7 @@ async def test_closing_the_client_ends_the_wait(*, suppresses: bool) -> None:
     call = asyncio.create_task(shop.approve(timeout=Timeout(total=3600)))
     await held.called.wait()
     await shop.client.aclose()
-    assert await call == ConnectError("approve", "SessionClosed", "not_sent", 0)
+    assert await call == errors.ConnectError("approve", "SessionClosed", "not_sent", 0)
     assert shop.sent == 0
 
 

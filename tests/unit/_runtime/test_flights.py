@@ -9,20 +9,7 @@ from unittest import mock
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-from loanasync import (
-    Approved,
-    DeadlineExceededError,
-    DecisionNotRecordedError,
-    LoanClient,
-    LoanError,
-    NoResponse,
-    OutcomeUnknownError,
-    Request,
-    RetryPolicy,
-    SystemFaultError,
-    Telemetry,
-    Timeout,
-)
+from loanasync import Approved, LoanClient, NoResponse, Request, RetryPolicy, Telemetry, Timeout, errors
 from loanasync._telemetry import log as package_log
 from loanasync.ledger import Ledger, State
 from loanasync.testing import (
@@ -36,7 +23,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, Shop, held_response
-from support.memory_clients import cancelled, request
+from support.memory_clients import cancelled, request, started
 from support.raw_server import until
 from support.virtual_time import VirtualTime, turns
 
@@ -47,17 +34,16 @@ async def test_late_500_to_the_last_attempt_is_not_sent_again(attempts: int, led
     step, arrived, go = held_response(system_error())
     script = ScriptedTransport(*[system_error()] * (attempts - 1), step, approved())
     client = script.client(retry=RetryPolicy(attempts=attempts), ledger=ledger)
-    first = asyncio.create_task(request(client))
-    await arrived.wait()
+    first = await started(request(client), arrived)
     waiting = [asyncio.create_task(request(client)) for _ in range(2)]
     await asyncio.sleep(0)
     await cancelled(first)
     go.set()
     continued, joined = await asyncio.gather(*waiting)
-    assert isinstance(continued, SystemFaultError)
+    assert isinstance(continued, errors.SystemFaultError)
     assert (continued.stopped_by, continued.meta.attempts) == ("attempts", attempts)
     for error in (joined, await request(client)):
-        assert isinstance(error, LoanError)
+        assert isinstance(error, errors.LoanError)
         assert (error.outcome, error.repeatable) == ("unknown", False)
     assert len(script.sent) == attempts
 
@@ -70,8 +56,7 @@ async def test_aclose_waits_for_the_response_and_its_commit() -> None:
         await go_on.wait()
 
     shop = Shop(approved(), ledger=FailingLedger(settle=slow))
-    call = asyncio.create_task(shop.approve())
-    await committing.wait()
+    call = await started(shop.approve(), committing)
     closing = asyncio.create_task(shop.client.aclose())
     await turns()
     assert not closing.done()
@@ -92,18 +77,17 @@ async def test_aclose_writes_a_decision_whose_commit_failed_after_the_drain_time
 
     ledger, drain = FailingLedger(settle=fail_late), Timeout(total=0.01, attempt=0.01)
     shop = Shop(approved(), ledger=ledger, orphan_folder=tmp_path, options={"timeout": drain})
-    call = asyncio.create_task(shop.result(timeout=Timeout()))
-    await committing.wait()
+    call = await started(shop.result(timeout=Timeout()), committing)
     closing = asyncio.create_task(shop.client.aclose())
     await until(lambda: bool(shop.script.closed))
     go_on.set()
     await closing
-    assert isinstance(await call, DecisionNotRecordedError)
+    assert isinstance(await call, errors.DecisionNotRecordedError)
     assert (await shop.entry()).state is State.APPROVED
 
 
 def unknown_outcomes() -> set[int]:
-    return {id(each) for each in gc.get_objects() if isinstance(each, OutcomeUnknownError)}
+    return {id(each) for each in gc.get_objects() if isinstance(each, errors.OutcomeUnknownError)}
 
 
 async def test_shared_request_that_ended_leaves_no_reference_cycle() -> None:
@@ -129,15 +113,14 @@ def test_row_that_has_joined_an_approval_waits_for_a_late_response() -> None:
     async def run() -> tuple[object, object]:
         step, arrived, go = held_response(approved())
         client = ScriptedTransport(step).client(timeout=Timeout(total=1, attempt=1))
-        first = asyncio.create_task(request(client))
-        await arrived.wait()
+        first = await started(request(client), arrived)
         asyncio.get_running_loop().call_later(60, go.set)
         async with client.approve_many([(FISCAL_CODE, approval_request())]) as results:
             [row] = [result async for result in results]
         return await first, row.decision
 
     error, decision = VirtualTime().run(run())
-    assert isinstance(error, DeadlineExceededError)
+    assert isinstance(error, errors.DeadlineExceededError)
     assert isinstance(decision, Approved)
 
 
@@ -152,7 +135,7 @@ def test_approval_without_a_connection_in_time_is_tried_once() -> None:
 
     script = Unreachable()
     error = VirtualTime().run(request(script.client(), timeout=Timeout(total=1, attempt=1)))
-    assert isinstance(error, DeadlineExceededError)
+    assert isinstance(error, errors.DeadlineExceededError)
     assert (error.outcome, error.cause_type, len(script.sent)) == ("not_sent", "TimeoutError", 1)
 
 
@@ -174,15 +157,14 @@ async def test_caller_who_joins_a_withdrawn_approval_has_not_run_out_of_time() -
 
     shop.script.clock.sleep = wait  # type: ignore[assignment,method-assign]
     client = shop.new_client()
-    first = asyncio.create_task(shop.approve(client))
-    await waiting.wait()
+    first = await started(shop.approve(client), waiting)
     await cancelled(first)
     await settling.wait()
     second = asyncio.create_task(shop.result(client))
     await asyncio.sleep(0)
     go_on.set()
     error = await second
-    assert isinstance(error, OutcomeUnknownError)
+    assert isinstance(error, errors.OutcomeUnknownError)
     assert len(shop.script.sent) == 1
 
 
@@ -225,7 +207,7 @@ async def test_joined_caller_has_the_rest_of_its_time_if_the_program_ends() -> N
     with pytest.raises(ProgramEnd):
         await first
     error = await second
-    assert isinstance(error, SystemFaultError)
+    assert isinstance(error, errors.SystemFaultError)
     assert (error.stopped_by, len(script.sent)) == ("deadline", 1)
 
 
@@ -244,8 +226,8 @@ async def test_joined_caller_has_an_unknown_outcome_if_the_program_ends(ledger: 
     with pytest.raises(ProgramEnd):
         await first
     error = await second
-    assert isinstance(error, LoanError)
-    assert error == OutcomeUnknownError("approve", error.entry or "", "unknown", "ProgramEnd")
+    assert isinstance(error, errors.LoanError)
+    assert error == errors.OutcomeUnknownError("approve", error.entry or "", "unknown", "ProgramEnd")
 
 
 def test_approval_without_an_owner_leaves_its_slot_to_the_calls_that_wait() -> None:
@@ -253,15 +235,14 @@ def test_approval_without_an_owner_leaves_its_slot_to_the_calls_that_wait() -> N
         step, arrived, _ = held_response(timed_out())
         script = ScriptedTransport(step, approved())
         client = script.client(max_concurrency=1)
-        first = asyncio.create_task(request(client))
-        await arrived.wait()
+        first = await started(request(client), arrived)
         waiting = asyncio.create_task(request(client, "TSTXYZ00A00A000B"))
         await turns()
         [flight] = [each for each in client._flights._separate._in_flight.values() if each.is_reading]
         flight._task = None  # an interrupt may leave it so
-        assert isinstance(await request(client), OutcomeUnknownError)
+        assert isinstance(await request(client), errors.OutcomeUnknownError)
         assert isinstance(await waiting, Approved)
-        assert isinstance(await first, OutcomeUnknownError)
+        assert isinstance(await first, errors.OutcomeUnknownError)
 
     VirtualTime().run(approve())
 

@@ -9,15 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from attrs import evolve
 
-from loanasync import (
-    ApprovalRequest,
-    Approved,
-    ClientClosedError,
-    InvalidRequestError,
-    Known,
-    LedgerUnavailableError,
-    LoanError,
-)
+from loanasync import ApprovalRequest, Approved, Known, LoanError, errors
 from loanasync.ledger import Ledger, MemoryLedger, resolve
 from loanasync.ledger.model import State
 from loanasync.testing import (
@@ -33,7 +25,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import FailingLedger, broken, held_response
-from support.memory_clients import request
+from support.memory_clients import request, started
 
 
 async def test_known_without_an_approval_is_none_and_sends_nothing(ledger: Ledger | None) -> None:
@@ -100,8 +92,7 @@ async def test_copy_of_an_order_has_its_decision(
     script = ScriptedTransport(step)
     order = approval_request()
     async with script.client(ledger=ledger) as client:
-        first = asyncio.create_task(client.approve(FISCAL_CODE, order))
-        await arrived.wait()
+        first = await started(client.approve(FISCAL_CODE, order), arrived)
         second = asyncio.create_task(client.approve(FISCAL_CODE, copied(order)))
         await asyncio.sleep(0)
         leave.set()
@@ -115,8 +106,7 @@ async def test_known_during_the_approval_is_in_flight(ledger: Ledger | None) -> 
     step, arrived, leave = held_response(approved())
     script = ScriptedTransport(step)
     async with script.client(ledger=ledger) as client:
-        approval = asyncio.create_task(client.approve(FISCAL_CODE, approval_request()))
-        await arrived.wait()
+        approval = await started(client.approve(FISCAL_CODE, approval_request()), arrived)
         known = await client.known(FISCAL_CODE)
         assert (known.state, known.decision) == ("inflight", None)
         leave.set()
@@ -139,7 +129,7 @@ async def test_known_to_another_client_after_a_person_resolved_it() -> None:
 
 async def test_known_of_an_unusable_ledger_raises_its_error() -> None:
     ledger = FailingLedger(get=broken)
-    with pytest.raises(LedgerUnavailableError) as caught:
+    with pytest.raises(errors.LedgerUnavailableError) as caught:
         await scripted_client(ledger=ledger).known(FISCAL_CODE)
     assert (caught.value.operation, caught.value.outcome) == ("known", "not_sent")
 
@@ -147,11 +137,11 @@ async def test_known_of_an_unusable_ledger_raises_its_error() -> None:
 @pytest.mark.parametrize(("code", "order_id"), [("RSSMRA", ""), (FISCAL_CODE, 7), (FISCAL_CODE, "A-1 ")])
 async def test_known_of_an_invalid_customer_or_a_closed_client_raises(code: str, order_id: str) -> None:
     client = scripted_client()
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(errors.InvalidRequestError):
         await client.approve(code, approval_request(), order_id=order_id)
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(errors.InvalidRequestError) as caught:
         await client.known(code, order_id=order_id)
     assert caught.value.operation == "known"
     await client.aclose()
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(errors.ClientClosedError):
         await client.known(FISCAL_CODE)

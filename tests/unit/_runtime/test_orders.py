@@ -5,16 +5,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    ConnectionLostError,
-    InFlightError,
-    LoanError,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    Refused,
-)
+from loanasync import Approved, LoanError, Refused, errors
 from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import (
     ScriptedResponse,
@@ -28,7 +19,7 @@ from loanasync.testing import (
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response, of_another_process
-from support.memory_clients import cancelled, request
+from support.memory_clients import cancelled, request, started
 
 ALREADY = domain_error("User already evaluated for approval")
 OTHER_DATA = approval_request(amount=99_000)
@@ -64,10 +55,10 @@ async def test_order_is_stopped_by_an_open_one_of_the_customer(
     assert len(script.sent) == 1
     assert result.entry == (await client.known(FISCAL_CODE, order_id=first)).entry
     if isinstance(expected, str):
-        assert isinstance(result, PayloadMismatchError)
+        assert isinstance(result, errors.PayloadMismatchError)
         assert (result.state, "or pass the order_id of a new order" in str(result)) == (expected, True)
     else:
-        assert isinstance(result, OutcomeUnknownError)
+        assert isinstance(result, errors.OutcomeUnknownError)
         assert (result.state, result.note) == expected
 
 
@@ -75,10 +66,9 @@ async def test_order_waits_for_one_in_flight_and_is_sent_then(ledger: Ledger | N
     step, arrived, go = held_response(approved())
     script = ScriptedTransport(step, refused())
     async with script.client(ledger=ledger, max_concurrency=2) as client:
-        first = asyncio.create_task(request(client, order_id="A-1"))
-        await arrived.wait()
+        first = await started(request(client, order_id="A-1"), arrived)
         stopped = await request(client, order_id="A-2", wait=0)
-        assert isinstance(stopped, InFlightError)
+        assert isinstance(stopped, errors.InFlightError)
         assert (stopped.entry, len(script.sent)) == (
             (await client.known(FISCAL_CODE, order_id="A-1")).entry,
             1,
@@ -97,16 +87,17 @@ async def test_order_that_waited_for_its_slot_is_stopped_by_one_sent_meanwhile(l
     busy, arrived, go = held_response(approved())
     script = ScriptedTransport(busy, connection_lost(), approved())
     async with script.client(ledger=ledger, max_concurrency=1) as client:
-        other = asyncio.create_task(request(client, "TSTXYZ00A00A000B"))
-        await arrived.wait()
+        other = await started(request(client, "TSTXYZ00A00A000B"), arrived)
         calls = [asyncio.create_task(request(client, order_id=each, wait=0)) for each in ("A-1", "A-2")]
         await asyncio.sleep(0.05)
         go.set()
         await other
         results = await asyncio.gather(*calls)
     lost, stopped = results
-    assert isinstance(lost, ConnectionLostError)
-    assert isinstance(stopped, InFlightError | OutcomeUnknownError)  # before or after the settlement
+    assert isinstance(lost, errors.ConnectionLostError)
+    assert isinstance(
+        stopped, errors.InFlightError | errors.OutcomeUnknownError
+    )  # before or after the settlement
     assert len(script.sent) == 2
 
 
@@ -117,9 +108,8 @@ async def test_order_in_flight_in_another_process_stops_the_next() -> None:
         ScriptedTransport(step).client(ledger=ledger) as client,
         ScriptedTransport(approved()).client(ledger=of_another_process(ledger)) as other,
     ):
-        first = asyncio.create_task(request(client, order_id="A-1"))
-        await arrived.wait()
-        assert isinstance(await request(other, order_id="A-2", wait=0.01), InFlightError)
+        first = await started(request(client, order_id="A-1"), arrived)
+        assert isinstance(await request(other, order_id="A-2", wait=0.01), errors.InFlightError)
         go.set()
         assert isinstance(await first, Approved)
         assert isinstance(await request(other, order_id="A-2"), Approved)
@@ -130,11 +120,11 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
     client = script.client(ledger=ledger)
     await request(client, order_id="A-1")
     error = await request(client, order_id="A-2")
-    assert isinstance(error, AlreadyEvaluatedError)
+    assert isinstance(error, errors.AlreadyEvaluatedError)
     assert error.note == "evaluated for another order"
     assert "evaluated for another order, whose decision you have" in str(error)
     again = await request(client, order_id="A-2", repeat_unknown=True)
-    assert isinstance(again, OutcomeUnknownError)
+    assert isinstance(again, errors.OutcomeUnknownError)
     assert (again.state, again.note, again.advice) == (
         "lost",
         "evaluated for another order",
@@ -142,7 +132,7 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
     )
     assert str(again).endswith("this customer was evaluated for another order; request not sent")
     changed = await request(client, payload=approval_request(amount=50_000), order_id="A-2")
-    assert isinstance(changed, OutcomeUnknownError), "final whatever the data are"
+    assert isinstance(changed, errors.OutcomeUnknownError), "final whatever the data are"
     known = await client.known(FISCAL_CODE, order_id="A-2")
     assert (known.state, known.note) == ("lost", "evaluated for another order")
     if ledger is not None:
@@ -150,7 +140,7 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
         assert unresolved == {"A-1": False, "A-2": False}
     assert isinstance(await request(client, order_id="A-1"), Approved)
     assert isinstance(await request(client, order_id="A-3"), Refused)  # not stopped
-    assert isinstance(await request(client), PayloadMismatchError | OutcomeUnknownError)
+    assert isinstance(await request(client), errors.PayloadMismatchError | errors.OutcomeUnknownError)
     assert len(script.sent) == 3
 
 

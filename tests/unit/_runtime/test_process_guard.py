@@ -9,25 +9,14 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    Approved,
-    Decision,
-    DecisionForgottenError,
-    Dialect,
-    OutcomeUnknownError,
-    PayloadMismatchError,
-    RawResponse,
-    ReadTimeoutError,
-    Refused,
-    Response,
-)
+from loanasync import Approved, Decision, Dialect, RawResponse, Refused, Response, errors
 from loanasync._protocol.codec import write
 from loanasync._runtime.guard import ProcessGuard, _without_response
 from loanasync.ledger import Ledger, MemoryLedger
 from loanasync.testing import ScriptedResponse, approved, computed, domain_error, refused, timed_out
 from support.builders import FISCAL_CODE, additional_data, approval_request
 from support.ledger_clients import held_response
-from support.memory_clients import Shop, cancelled, request
+from support.memory_clients import Shop, cancelled, request, started
 from support.virtual_time import turns
 
 OTHER = "TSTXYZ00A00A000B"
@@ -45,9 +34,9 @@ async def test_memory_overlapping_calls_get_separate_errors() -> None:
     calls = [asyncio.create_task(shop.approve()) for _ in range(5)]
     await arrived.wait()
     go.set()
-    errors = await asyncio.gather(*calls)
-    assert {type(error) for error in errors} == {ReadTimeoutError}
-    assert len({id(error) for error in errors}) == 5
+    failures = await asyncio.gather(*calls)
+    assert {type(error) for error in failures} == {errors.ReadTimeoutError}
+    assert len({id(error) for error in failures}) == 5
     assert shop.sent == 1
 
 
@@ -55,7 +44,7 @@ async def test_memory_lost_decision_blocks_all_later_calls() -> None:
     shop = Shop(domain_error("User already evaluated for approval"), approved())
     await shop.approve()
     again = await shop.approve(repeat_unknown=True)
-    assert isinstance(again, OutcomeUnknownError)
+    assert isinstance(again, errors.OutcomeUnknownError)
     assert (again.state, shop.script.left) == ("lost", 1)
 
 
@@ -67,17 +56,16 @@ async def test_memory_repeat_that_is_not_sent_leaves_the_outcome_unknown() -> No
     await turns()
     await cancelled(repeat)
     await turns()
-    assert isinstance(await shop.approve(), OutcomeUnknownError)
+    assert isinstance(await shop.approve(), errors.OutcomeUnknownError)
     assert isinstance(await shop.approve(repeat_unknown=True), Approved)
 
 
 async def test_memory_other_payload_in_flight_raises_a_mismatch() -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, refused())
-    first = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    first = await started(shop.approve(), arrived)
     other = await shop.approve(payload=approval_request(amount=99_000))
-    assert isinstance(other, PayloadMismatchError)
+    assert isinstance(other, errors.PayloadMismatchError)
     assert (other.state, other.outcome, shop.sent) == ("inflight", "unknown", 1)
     go.set()
     assert isinstance(await first, Approved)
@@ -89,7 +77,7 @@ async def test_memory_other_payload_later_raises_a_mismatch(step: ScriptedRespon
     await shop.approve()
     for repeat_unknown in (False, True):
         other = await shop.approve(payload=approval_request(amount=99_000), repeat_unknown=repeat_unknown)
-        assert isinstance(other, PayloadMismatchError)
+        assert isinstance(other, errors.PayloadMismatchError)
         assert (other.state, shop.sent) == (state, 1)
 
 
@@ -140,7 +128,7 @@ async def test_texts_that_look_different_are_another_payload(
 ) -> None:
     shop = Shop(approved(), ledger=ledger)
     await shop.approve(payload=approval_request(**first))
-    assert isinstance(await shop.approve(payload=approval_request(**second)), PayloadMismatchError)
+    assert isinstance(await shop.approve(payload=approval_request(**second)), errors.PayloadMismatchError)
     assert shop.sent == 1
 
 
@@ -173,9 +161,9 @@ async def test_memory_beyond_its_size_drops_the_oldest_responses(monkeypatch: py
     for order in ("3", "2"):
         assert isinstance(await shop.approve(order_id=order), Approved)
     forgotten, blocked = await shop.approve(order_id="1"), await shop.approve(OTHER)
-    assert isinstance(forgotten, DecisionForgottenError)
+    assert isinstance(forgotten, errors.DecisionForgottenError)
     assert (forgotten.outcome, forgotten.repeatable, shop.sent) == ("approved", False, 4)
-    assert blocked == OutcomeUnknownError("approve", "", "unknown", "")
+    assert blocked == errors.OutcomeUnknownError("approve", "", "unknown", "")
 
 
 async def test_memory_of_large_responses_is_bounded_by_bytes() -> None:
@@ -194,7 +182,7 @@ async def test_memory_of_large_responses_is_bounded_by_bytes() -> None:
     for order in numbers[-70:]:
         assert isinstance(await shop.approve(order_id=order), Approved)
     for order in numbers[:6]:
-        assert isinstance(await shop.approve(order_id=order), DecisionForgottenError)
+        assert isinstance(await shop.approve(order_id=order), errors.DecisionForgottenError)
     assert shop.sent == len(numbers)
 
 
@@ -205,15 +193,14 @@ async def test_memory_bytes_of_unread_and_repeated_decisions_do_not_add_up(
     large = approved(order_token="x" * 10_000)
     step, arrived, go = held_response(large)
     shop = Shop(step, *[large] * 3)
-    call = asyncio.create_task(shop.approve(order_id="unread"))
-    await arrived.wait()
+    call = await started(shop.approve(order_id="unread"), arrived)
     await cancelled(call)
     go.set()
     await turns()
     for order in "112212":  # two bodies
         assert isinstance(await shop.approve(order_id=order), Approved)
     assert isinstance(await shop.approve(order_id="unread"), Approved)  # counts from now on
-    assert isinstance(await shop.approve(order_id="1"), DecisionForgottenError)
+    assert isinstance(await shop.approve(order_id="1"), errors.DecisionForgottenError)
     assert isinstance(await shop.approve(order_id="2"), Approved)
     assert shop.sent == 3
 
@@ -228,8 +215,7 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
     monkeypatch.setattr("loanasync._runtime.guard._MAX_RESPONSES", 1)
     step, arrived, go = held_response(approved() if kind is Approved else refused())
     shop = Shop(step, *[approved()] * 3)
-    call = asyncio.create_task(shop.approve(order_id="0"))
-    await arrived.wait()
+    call = await started(shop.approve(order_id="0"), arrived)
     go.set()
     await turns(number)
     call.cancel()
@@ -240,7 +226,7 @@ async def test_memory_beyond_its_size_keeps_a_decision_that_no_caller_received(
     for order in ("1", "2", "3"):
         await shop.approve(order_id=order)
     again = await shop.approve(order_id="0")
-    assert isinstance(again, kind if call.cancelled() else DecisionForgottenError)
+    assert isinstance(again, kind if call.cancelled() else errors.DecisionForgottenError)
     assert shop.sent == 4
 
 
@@ -280,7 +266,7 @@ async def test_memory_keeps_the_beginning_of_a_body_without_a_decision() -> None
     shop = Shop(Response(status=502, headers={}, body=b"x" * 20_000))
     await shop.approve()
     again = await shop.approve()
-    assert isinstance(again, OutcomeUnknownError)
+    assert isinstance(again, errors.OutcomeUnknownError)
     assert again.response == RawResponse(502, b"x" * 16_384)
 
 
@@ -300,15 +286,14 @@ async def test_memory_outcomes_of_earlier_hours_are_dropped(
 async def test_outcome_after_an_hour_replaces_an_unread_decision(hour: StoppedTime) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step, timed_out())
-    call = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    call = await started(shop.approve(), arrived)
     await cancelled(call)
     go.set()
     await turns()
     hour.now += 3600
-    assert isinstance(await shop.approve(), ReadTimeoutError)
+    assert isinstance(await shop.approve(), errors.ReadTimeoutError)
     blocked = await shop.approve()
-    assert isinstance(blocked, OutcomeUnknownError)
+    assert isinstance(blocked, errors.OutcomeUnknownError)
     assert (blocked.note, blocked.response) == ("ReadTimeoutError", None)
 
 
@@ -317,12 +302,11 @@ async def test_memory_of_a_forked_child_knows_the_requests_of_its_parent(
 ) -> None:
     step, arrived, go = held_response(approved())
     shop = Shop(step)
-    first = asyncio.create_task(shop.approve())
-    await arrived.wait()
+    first = await started(shop.approve(), arrived)
     with monkeypatch.context() as child:
         child.setattr("os.getpid", lambda: -1)
         assert (await shop.client.known(FISCAL_CODE)).state == "unknown"
-        assert await shop.approve() == OutcomeUnknownError("approve", "", "unknown", "fork")
+        assert await shop.approve() == errors.OutcomeUnknownError("approve", "", "unknown", "fork")
     go.set()
     assert isinstance(await first, Approved)
     assert shop.sent == 1

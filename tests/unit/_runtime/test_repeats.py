@@ -2,14 +2,7 @@
 
 import pytest
 
-from loanasync import (
-    Approved,
-    LoanError,
-    OutcomeUnknownError,
-    RawResponse,
-    ServiceError,
-    UnexpectedResponseError,
-)
+from loanasync import Approved, LoanError, RawResponse, errors
 from loanasync.ledger import Ledger
 from loanasync.testing import (
     ScriptedResponse,
@@ -44,9 +37,9 @@ async def test_repeat_unknown_error_has_an_unknown_outcome(
     error = await request(client, repeat_unknown=True)
     assert isinstance(error, LoanError)
     assert (error.outcome, error.repeatable) == ("unknown", False)
-    if isinstance(error, ServiceError):
+    if isinstance(error, errors.ServiceError):
         assert "an earlier call for this approval has an unknown outcome" in str(error)
-    assert isinstance(await request(client), OutcomeUnknownError)
+    assert isinstance(await request(client), errors.OutcomeUnknownError)
     assert isinstance(await request(client, repeat_unknown=True), Approved)
     assert len(script.sent) == 3
 
@@ -56,7 +49,7 @@ async def test_memory_keeps_a_response_that_is_unclassified() -> None:
     client = ScriptedTransport(response(201, body)).client()
     first, second = await request(client), await request(client)
     raw = RawResponse(201, body)
-    assert isinstance(first, UnexpectedResponseError)
+    assert isinstance(first, errors.UnexpectedResponseError)
     assert first.response == raw
-    assert second == OutcomeUnknownError("approve", "", "unknown", "UnexpectedResponseError", raw)
+    assert second == errors.OutcomeUnknownError("approve", "", "unknown", "UnexpectedResponseError", raw)
     assert "example.com" not in repr(first) + repr(second)

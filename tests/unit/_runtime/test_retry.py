@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    LoanError,
-    Refused,
-    RetryPolicy,
-    SystemFaultError,
-    Timeout,
-)
+from loanasync import Approved, LoanError, Refused, RetryPolicy, Timeout, errors
 from loanasync.testing import (
     ScriptedResponse,
     ScriptedTransport,
@@ -31,7 +23,7 @@ from loanasync.testing import (
     system_error,
     timed_out,
 )
-from support.memory_clients import request
+from support.memory_clients import request, started
 from support.separate import Run
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "retries.json").read_bytes())["vectors"]
@@ -142,11 +134,10 @@ async def test_client_that_closes_during_a_wait_returns_the_fault() -> None:
     script = ScriptedTransport(system_error(), approved())
     script.clock.sleep = wait  # type: ignore[assignment,method-assign]
     client = script.client(timeout=Timeout(total=0.01, attempt=0.01))
-    call = asyncio.create_task(request(client, timeout=Timeout(total=60)))
-    await waiting.wait()
+    call = await started(request(client, timeout=Timeout(total=60)), waiting)
     await client.aclose()
     fault = await call
-    assert isinstance(fault, SystemFaultError)
+    assert isinstance(fault, errors.SystemFaultError)
     assert (fault.stopped_by, fault.attempts, script.left) == ("closed", 1, 1)
 
 
@@ -155,5 +146,5 @@ async def test_already_evaluated_error_tells_if_an_attempt_failed_before(faults:
     evaluated = domain_error("User already evaluated for approval")
     script = ScriptedTransport(*[system_error()] * faults, evaluated)
     error = await request(script.client())
-    assert isinstance(error, AlreadyEvaluatedError)
+    assert isinstance(error, errors.AlreadyEvaluatedError)
     assert error.after_retry is bool(faults)

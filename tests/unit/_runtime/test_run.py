@@ -22,7 +22,7 @@ from loanasync.testing import (
     timed_out,
 )
 from support.ledger_clients import held_response
-from support.memory_clients import cancelled
+from support.memory_clients import cancelled, started
 from support.separate import Run
 from support.virtual_time import VirtualTime
 
@@ -140,8 +140,7 @@ async def test_retry_after_the_deadline_is_not_sent() -> None:
 async def test_call_without_a_slot_in_time_is_not_sent() -> None:
     step, arrived, go = held_response(approved())
     run = Run(step, approved(), max_concurrency=1)
-    first = asyncio.create_task(run.approve())
-    await arrived.wait()
+    first = await started(run.approve(), arrived)
     error = await failure(run, timeout=Timeout(total=0.01, attempt=5, connect=1))
     assert isinstance(error, errors.PoolTimeoutError)
     assert (error.outcome, error.repeatable, error.attempts) == ("not_sent", True, 0)
@@ -216,8 +215,7 @@ def test_aclose_that_does_not_wait_closes_the_transport(end: str) -> None:
         step, arrived, _ = held_response(approved())
         within = 0.01 if end == "drain time" else 60
         run = Run(step, timeout=Timeout(total=within, attempt=within, connect=within))
-        call = asyncio.create_task(run.approve(timeout=Timeout()))
-        await arrived.wait()
+        call = await started(run.approve(timeout=Timeout()), arrived)
         closing = asyncio.create_task(run.client.aclose())
         await asyncio.sleep(0)
         if end == "cancellation":
@@ -236,8 +234,7 @@ def test_aclose_waits_for_the_response_of_an_approval_with_a_longer_limit() -> N
     async def close_during_a_call() -> None:
         step, arrived, go = held_response(approved())
         run = Run(step, timeout=Timeout(total=1, attempt=1, connect=1))
-        call = asyncio.create_task(run.approve(timeout=Timeout()))
-        await arrived.wait()
+        call = await started(run.approve(timeout=Timeout()), arrived)
         closing = asyncio.create_task(run.client.aclose())
         await asyncio.sleep(15)
         assert not closing.done()

@@ -223,7 +223,7 @@ async def test_resolve_with_a_wrong_argument_names_it(argument: dict[str, Any], 
 async def test_strict_client_checks_the_check_letter_without_a_request() -> None:
     client = Shop(options={"strict": True}).client
     for call in (client.resolve(FISCAL_CODE, "refused", source="webhook"), client.known(FISCAL_CODE)):
-        with pytest.raises(InvalidRequestError, match="has a wrong check letter"):
+        with pytest.raises(errors.InvalidRequestError, match="has a wrong check letter"):
             await call
 
 
