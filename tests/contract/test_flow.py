@@ -5,16 +5,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    Dialect,
-    InvalidRequestError,
-    LoanClient,
-    Refused,
-    RejectedError,
-    UserNotFoundError,
-)
+from loanasync import Approved, Dialect, LoanClient, Refused, errors
 from loanasync.sandbox import Sandbox
 from support.builders import FISCAL_CODE, additional_data, approval_request, user_data
 
@@ -39,7 +30,7 @@ async def loan_request(shop: LoanClient) -> None:
     async with aiohttp.ClientSession() as browser, browser.get(str(decision.redirect_url)) as page:  # §1.3
         assert page.status == 200
     data = user_data()
-    with pytest.raises(RejectedError):  # §4.2
+    with pytest.raises(errors.RejectedError):  # §4.2
         await shop.complete(FISCAL_CODE, data)
     await shop.upload_documents(FISCAL_CODE, {"front": "...", "back": "..."})  # §1.4
     assert await shop.complete(FISCAL_CODE, data) == data
@@ -55,7 +46,7 @@ async def test_sandbox_and_client_of_one_dialect_agree(dialect: Any) -> None:
         sandbox.client(dialect=other) as stranger,
     ):
         await create(client)
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(errors.RejectedError) as caught:
             await stranger.approve(FISCAL_CODE, request)
         assert "street_number" in [problem.field for problem in caught.value.problems]
         decision = await client.approve(FISCAL_CODE, request)
@@ -80,22 +71,22 @@ async def test_second_approval_raises_already_evaluated(
     decision = await client.approve(FISCAL_CODE, request)
     assert (await client.approve(FISCAL_CODE, request)).raw == decision.raw, "one client sends nothing"
     async with sandbox.client() as another:
-        with pytest.raises(AlreadyEvaluatedError) as caught:
+        with pytest.raises(errors.AlreadyEvaluatedError) as caught:
             await another.approve(FISCAL_CODE, request)
     assert (caught.value.after_retry, caught.value.outcome) == (False, "unknown")
     assert [entry.evaluated for entry in sandbox.journal] == [False, True, False]
 
 
 async def test_approve_without_created_request_is_user_not_found(client: LoanClient) -> None:
-    with pytest.raises(UserNotFoundError):
+    with pytest.raises(errors.UserNotFoundError):
         await client.approve(FISCAL_CODE, approval_request())
 
 
 async def test_additional_data_is_required_if_the_created_request_needs_it(client: LoanClient) -> None:
     assert (await create(client, additionalDataNeeded=True))["additionalDataNeeded"] is True
-    with pytest.raises(InvalidRequestError) as checked:
+    with pytest.raises(errors.InvalidRequestError) as checked:
         await client.approve(FISCAL_CODE, approval_request(), additional_data_needed=True)
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(errors.RejectedError) as caught:
         await client.approve(FISCAL_CODE, approval_request())
     fields = {problem.field for problem in caught.value.problems}
     assert len(fields) == 6

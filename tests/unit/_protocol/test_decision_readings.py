@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    Approved,
-    Problem,
-    RawResponse,
-    Refused,
-    UnexpectedResponseError,
-)
+from loanasync import AlreadyEvaluatedError, Approved, Problem, RawResponse, Refused, UnexpectedResponseError
 from loanasync._protocol import endpoints
 from loanasync._protocol.messages import End
 from support.builders import FISCAL_CODE, approval_request

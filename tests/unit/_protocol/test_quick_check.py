@@ -57,11 +57,7 @@ OPTIONS: list[dict[str, Any]] = [
     for pattern in PATTERNS
     for fields in (["province"], ["mobile_phone", "postal_code"])
 ]
-LIMITS = [
-    Limits(),
-    Limits(amount_min=0),
-    *(Limits(**options) for options in OPTIONS),
-]
+LIMITS = [Limits(), Limits(amount_min=0), *(Limits(**options) for options in OPTIONS)]
 MODELS: list[tuple[Any, Any, Any, Mapping[str, str]]] = [
     (approval_request(), rules.approval_rules, rules.approval_check, APPROVAL_NAMES),
     (
