@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -39,14 +38,6 @@ def story_of(seed: int) -> str:
         return story(shrunk(result, folder) if result.violations else result)
 
 
-def table(summary: Summary) -> Iterator[str]:
-    """Yield the lines of the table that shows which events met which states."""
-    states = ("new", "called", "written", "decided", "released", "unknown")
-    yield f"{'event':38}" + "".join(f"{state:>10}" for state in states)
-    for event in sorted({event for event, _ in summary.met}):
-        yield f"{event:38}" + "".join(f"{summary.met[event, state]:10}" for state in states)
-
-
 def seed_number(text: str) -> int:
     """Return a seed.
 
@@ -76,7 +67,6 @@ def main() -> int:
         return int("VIOLATION" in text)
     print(f"seeds {given.seed} to {given.seed + given.number - 1}", flush=True)
     summary = run_all(given.seed, given.number, given.workers)
-    print(*table(summary), sep="\n")
     print(f"{summary.number} schedules, {len(summary.failed)} failed {dict(summary.invariants)}")
     for seed in summary.failed[:3]:
         print(f"\n{story_of(seed)}")

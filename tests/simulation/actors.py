@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from math import inf
 from pathlib import Path
@@ -232,7 +233,6 @@ class Actors:
     def _new_call(self, kind: str, program: Program, customer: str, options: dict[str, Any]) -> Call:
         world = self.world
         key = self._key(customer, options)
-        world.record.meet(f"a call ({kind})", key)
         call = Call(
             number=len(world.record.calls) + 1,
             kind=kind,
@@ -269,11 +269,10 @@ class Actors:
                 if call.kind == "bulk":  # the run has left its rows, whose calls go on
                     call.kind = "left row"
                 elif call.ended is None and not self.world.is_over:  # it was cancelled before it began
-                    _Ending(self, call).end()
+                    self._end(call)
 
         def cancel() -> None:
             if not task.done():
-                self.world.record.meet("a caller is cancelled", *(call.key for call in calls))
                 self.world.note(program.process, f"call {calls[0].number} is cancelled")
                 calls[0].is_cancelled = True
                 task.cancel()
@@ -309,7 +308,7 @@ class Actors:
             repeat_unknown=call.repeats_unknown,
             timeout=timeout,
         )
-        with _Ending(self, call):
+        with self._ending(call):
             while call.result is None:
                 try:
                     call.result = await approve()
@@ -342,7 +341,7 @@ class Actors:
     def _finish_row(self, call: Call, result: Any) -> None:
         call.result = result.decision if result.error is None else result.error
         self.world.record.show(result)
-        _Ending(self, call).end()
+        self._end(call)
 
     def _message(self, _: Program, action: Action, options: dict[str, Any]) -> None:
         number = len(self._deliveries) + 1
@@ -371,7 +370,7 @@ class Actors:
             request_of(call.key.order, other_data=options.get("other_data", False)),
             order_id=_order(call.key),
         )
-        with _Ending(self, call):
+        with self._ending(call):
             try:
                 call.result = await handle(self._client(program, options), body)
             except LoanError:
@@ -382,7 +381,6 @@ class Actors:
 
     def _resolve(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         key = self._key(action.customer, options)
-        self.world.record.meet("a person resolves", key)
         self.world.record.resolved.add(key)
         if (stated := self._truth(key)) is not None:
             self.world.note("person", f"states that {key} is {stated}")
@@ -434,11 +432,7 @@ class Actors:
         program.process.start(run())
 
     def _kill(self, program: Program, _: Action, options: dict[str, Any]) -> None:
-        def kill() -> None:
-            self.world.record.meet("a process is killed", *self._active_keys(program))
-            program.process.kill()
-
-        program.process.after_iterations(options.get("after_iterations", 0), kill)
+        program.process.after_iterations(options.get("after_iterations", 0), program.process.kill)
         self.world.later(options.get("restart_after", 1.0), lambda: self._restart(program))
 
     def _restart(self, program: Program) -> None:
@@ -446,20 +440,12 @@ class Actors:
             self.programs[program.index] = self._start(program.index)
             self._all.append(self.programs[program.index])
 
-    def _active_keys(self, program: Program) -> set[Key]:
-        calls = self.world.record.calls
-        return {each.key for each in calls if each.process is program.process and each.ended is None}
-
     def _freeze(self, program: Program, _: Action, options: dict[str, Any]) -> None:
-        def freeze() -> None:
-            self.world.record.meet("a process is frozen", *self._active_keys(program))
-            program.process.freeze(options["seconds"])
-
+        freeze = partial(program.process.freeze, options["seconds"])
         program.process.after_iterations(options.get("after_iterations", 0), freeze)
 
     def _close(self, program: Program, _: Action, options: dict[str, Any]) -> None:
         self.world.note(program.process, "closes its clients")
-        self.world.record.meet("a client is closed", *self._active_keys(program))
         program.is_closed = True
         for client in program.clients:
             self._work(program, client.aclose())
@@ -474,6 +460,51 @@ class Actors:
 
     def _replace(self, _: Program, __: Action, options: dict[str, Any]) -> None:
         self.server.replace(by_copy=options["by_copy"])
+
+    @contextmanager
+    def _ending(self, call: Call) -> Iterator[None]:
+        """Run a call. At its end, record its error if there is one."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or self.world.is_over:
+                raise
+            if isinstance(error, LoanError):
+                call.result = error
+            elif not (call.is_cancelled and isinstance(error, asyncio.CancelledError)):
+                self.world.record.violate("bounded", f"a call raised {type(error).__name__}")
+        if not self.world.is_over:
+            self._end(call)
+
+    def _end(self, call: Call) -> None:
+        """Note the end of a call, and everything that its result would print."""
+        world = self.world
+        call.ended = world.now
+        if isinstance(call.result, InFlightError) and not world.record.is_in_flight(call):
+            world.record.violate("bounded", f"the call for {call.key} waited for nothing")
+        name = "no result" if call.result is None else type(call.result).__name__
+        world.note(call.process, f"call {call.number} for {call.key} ends with {name} ({call.said})")
+        if isinstance(call.result, LoanError):
+            world.record.show(*_texts(call.result))
+            call.result = call.result.with_traceback(None)
+        elif call.result is not None and not isinstance(call.result, dict):
+            world.record.show(call.result)
+            self._check_stored(call)
+
+    def _check_stored(self, call: Call) -> None:
+        """Check that a decision that has just arrived was stored before it was returned."""
+        setup, record = self.world.plan.setup, self.world.record
+        own = [each for each in record.calls if (each.process, each.key) == (call.process, call.key)]
+        said = any(_is_unrecorded(each.result) for each in own)
+        has_arrived = any(
+            each.key == call.key and each.approved is not None and call.started <= (each.ended or 0.0)
+            for each in record.writes
+        )
+        is_replaced = self.server.replaced_at < inf
+        if setup.ledger != "server" or is_replaced or said or not has_arrived:
+            return
+        if not self.server.has_decision(call.key) and call.key not in self.orphans():
+            record.violate("kept", f"{call.key}: a decision was returned, but is not stored")
 
     # The end of a schedule
 
@@ -535,58 +566,6 @@ class Actors:
         """Close all clients."""
         for program, number in list(self._open_clients()):
             self._work(program, program.clients[number].aclose())
-
-
-class _Ending:
-    """A block in which a call runs. Its end records the error, if there is one."""
-
-    def __init__(self, actors: Actors, call: Call) -> None:
-        self._actors = actors
-        self._world = actors.world
-        self._ask = call
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if isinstance(error, GeneratorExit) or self._world.is_over:
-            return False
-        if isinstance(error, LoanError):
-            self._ask.result = error
-        elif error is not None and not (self._ask.is_cancelled and isinstance(error, asyncio.CancelledError)):
-            self._world.record.violate("bounded", f"a call raised {type(error).__name__}")
-        self.end()
-        return True
-
-    def end(self) -> None:
-        """Note the end of the call, and everything that its result would print."""
-        call, world = self._ask, self._world
-        call.ended = world.now
-        if isinstance(call.result, InFlightError) and not world.record.is_in_flight(call):
-            world.record.violate("bounded", f"the call for {call.key} waited for nothing")
-        name = "no result" if call.result is None else type(call.result).__name__
-        world.note(call.process, f"call {call.number} for {call.key} ends with {name} ({call.said})")
-        if isinstance(call.result, LoanError):
-            world.record.show(*_texts(call.result))
-            call.result = call.result.with_traceback(None)
-        elif call.result is not None and not isinstance(call.result, dict):
-            world.record.show(call.result)
-            self._check_stored()
-
-    def _check_stored(self) -> None:
-        """Check that a decision that has just arrived was stored before it was returned."""
-        call, setup, record = self._ask, self._world.plan.setup, self._world.record
-        own = [each for each in record.calls if (each.process, each.key) == (call.process, call.key)]
-        said = any(_is_unrecorded(each.result) for each in own)
-        has_arrived = any(
-            each.key == call.key and each.approved is not None and call.started <= (each.ended or 0.0)
-            for each in record.writes
-        )
-        is_replaced = self._actors.server.replaced_at < inf
-        if setup.ledger != "server" or is_replaced or said or not has_arrived:
-            return
-        if not self._actors.server.has_decision(call.key) and call.key not in self._actors.orphans():
-            record.violate("kept", f"{call.key}: a decision was returned, but is not stored")
 
 
 def _is_unrecorded(result: object) -> bool:

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from simulation.actors import Actors
     from simulation.world import World
 
-NAMES = (
-    "sent-once",
-    "one-order",
-    "attempts",
-    "not-evaluated",
-    "kept",
-    "truth",
-    "bounded",
-    "private",
-    "fresh",
-)
 _MEMORY = 3600.0  # seconds for which a client without a ledger remembers
 _MARGIN = 1.0  # seconds
 _FAULT = 500

@@ -5,15 +5,7 @@ import json
 from math import inf
 from typing import TYPE_CHECKING, cast
 
-from loanasync import (
-    ConnectError,
-    ConnectionLostError,
-    NoResponse,
-    ReadTimeoutError,
-    Request,
-    Response,
-    TransportError,
-)
+from loanasync import NoResponse, Request, Response, errors
 from simulation.invariants import check_write
 from simulation.record import Key, Write
 from simulation.service import EVALUATED, NAMES, UNKNOWN_USER, Behaviour, Reply
@@ -121,7 +113,6 @@ class Exchange:
     def send_approval(self, guard: str, key: Key, members: dict[str, object]) -> None:
         """Send a request for an approval to the service."""
         world, process = self._world, self._process
-        world.record.meet("a request is written", key)
         write = self.write = Write(process, guard, key, world.now)
         check_write(world, write)
         world.record.writes.append(write)
@@ -148,7 +139,7 @@ class Exchange:
         if ends == "silence":
             return
         if ends == "loss":
-            lost = NoResponse(error=ConnectionLostError, cause_type="ClientOSError", is_sent=True)
+            lost = NoResponse(error=errors.ConnectionLostError, cause_type="ClientOSError", is_sent=True)
             self._process.later(_LATENCY + delay, lambda: self._end(lost))
             return
         proves = not write.evaluated and (behaviour.proves or reply == UNKNOWN_USER)
@@ -166,7 +157,6 @@ class Exchange:
         def deliver() -> None:
             write = self.write
             if self.on_end is not None and write is not None:
-                self._world.record.meet(f"a response with {reply.status} arrives", write.key)
                 write.received = reply.status
                 write.proves = proves and not cut
                 write.says_decided = reply in EVALUATED and not cut
@@ -243,7 +233,7 @@ class SeamTransport:
             while not await self._is_over(response, deadline, survives=request.survives_cancellation):
                 pass
             # After a freeze, the response may have arrived at the same time as the end of the wait.
-            return response.result() if response.done() else _lost(ReadTimeoutError, "TimeoutError")
+            return response.result() if response.done() else _lost(errors.ReadTimeoutError, "TimeoutError")
         finally:
             self._open.discard(response)
             exchange.abandon()
@@ -266,12 +256,12 @@ class SeamTransport:
         self._is_closed = True
         for future in tuple(self._open):
             if not future.done():
-                future.set_result(_lost(ConnectionLostError, "SessionClosed"))
+                future.set_result(_lost(errors.ConnectionLostError, "SessionClosed"))
 
 
 def _unsent(cause: str) -> NoResponse:
-    return NoResponse(error=ConnectError, cause_type=cause, is_sent=False)
+    return NoResponse(error=errors.ConnectError, cause_type=cause, is_sent=False)
 
 
-def _lost(error: type[TransportError], cause: str) -> NoResponse:
+def _lost(error: type[errors.TransportError], cause: str) -> NoResponse:
     return NoResponse(error=error, cause_type=cause, is_sent=True)

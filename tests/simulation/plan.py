@@ -221,11 +221,7 @@ def _reductions(plan: Plan, chosen: list[str]) -> Iterator[Plan]:
             if option not in ("by_copy", "seconds", "order"):
                 smaller = evolve(action, options=fewer)
                 yield evolve(plan, actions=(*plan.actions[:index], smaller, *plan.actions[index + 1 :]))
-    usual = Setup(
-        ledger=plan.setup.ledger,
-        mistake=plan.setup.mistake,
-        rotates=plan.setup.rotates,
-    )
+    usual = Setup(ledger=plan.setup.ledger, mistake=plan.setup.mistake, rotates=plan.setup.rotates)
     for name in (
         "slots",
         "is_breaker_strict",

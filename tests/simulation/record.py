@@ -1,6 +1,5 @@
 """Everything that happened in a schedule, as the world saw it from outside of the package."""
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -104,7 +103,6 @@ class Record:
     violations: list[tuple[str, str]] = field(factory=list)  # names of invariants, and what happened
     printed: list[str] = field(factory=list)  # log records, spans and errors
     stray: list[str] = field(factory=list)  # errors that only asyncio's handler received
-    met: Counter[tuple[str, str]] = field(factory=Counter)  # events, and the state that they met
     resolved: set[Key] = field(factory=set)  # by a person
     released: list[tuple[Key, float, float]] = field(factory=list)  # nothing was evaluated between the times
 
@@ -120,22 +118,6 @@ class Record:
         else:
             for write in self.writes:
                 write.proves |= write.key == key
-
-    def state_of(self, key: Key) -> str:
-        """Return the state of an approval, as a row of the table of events and states."""
-        writes = [each for each in self.writes if each.key == key]
-        if any(each.approved is not None for each in writes):
-            return "decided"
-        if writes and writes[-1].ended is None:
-            return "written"
-        if writes:
-            return "released" if writes[-1].proves else "unknown"
-        return "called" if any(each.key == key and each.ended is None for each in self.calls) else "new"
-
-    def meet(self, event: str, *keys: Key) -> None:
-        """Count an event and the state of the approvals that it met."""
-        for key in keys:
-            self.met[event, self.state_of(key)] += 1
 
     def is_in_flight(self, call: Call) -> bool:
         """Return True if another call may be waiting for the same customer, or a program has a ledger."""

@@ -37,7 +37,6 @@ class Result:
     violations: list[tuple[str, str]]
     story: list[tuple[float, str, str]]
     chosen: list[str]
-    met: Counter[tuple[str, str]]
 
     @property
     def trace(self) -> str:
@@ -52,12 +51,10 @@ class Summary:
     number: int = 0
     failed: list[int] = field(factory=list)  # seeds
     invariants: Counter[str] = field(factory=Counter)
-    met: Counter[tuple[str, str]] = field(factory=Counter)
 
     def add(self, result: Result) -> None:
         """Add the result of a schedule."""
         self.number += 1
-        self.met += result.met
         if result.violations:
             self.failed.append(result.plan.seed)
             self.invariants.update({name for name, _ in result.violations})
@@ -67,7 +64,6 @@ class Summary:
         self.number += other.number
         self.failed += other.failed
         self.invariants += other.invariants
-        self.met += other.met
 
 
 @contextmanager
@@ -119,7 +115,7 @@ def _run(plan: Plan, folder: Path) -> Result:
         world.dispose()
         actors.delete_files()
     record = world.record
-    return Result(plan, record.violations, record.story, world.chosen, record.met)
+    return Result(plan, record.violations, record.story, world.chosen)
 
 
 def run_seeds(seeds: Iterable[int], folder: Path) -> Iterator[Result]:

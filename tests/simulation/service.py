@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import define
@@ -46,53 +47,44 @@ class Behaviour(NamedTuple):
     """
 
     weight: int
-    evaluates: bool  # before it responds
     status: int = 0
     body: Any = None
+    evaluates: bool = False  # before it responds
     proves: bool = False
     ends: str = ""
 
 
-def _before(
-    weight: int, status: int = 0, body: Any = None, *, proves: bool = False, ends: str = ""
-) -> Behaviour:
-    return Behaviour(weight, evaluates=False, status=status, body=body, proves=proves, ends=ends)
-
-
-def _after(weight: int, status: int = 0, body: Any = None, *, ends: str = "") -> Behaviour:
-    return Behaviour(weight, evaluates=True, status=status, body=body, ends=ends)
-
-
+_after = partial(Behaviour, evaluates=True)
 _DOMAIN = "domain"
 _BLANK = {"city": ["This value should not be blank."]}
 _FAULT = {"errors": {"system": ["System error"]}}
 _HTML = b"<html>Bad gateway Zzunlisted</html>"
 DECIDES = "decides"
 BEHAVIOURS: dict[str, Behaviour] = {
-    DECIDES: Behaviour(100, evaluates=True),
-    "rejects a field": _before(5, 400, {"errors": _BLANK}, proves=True),
-    "rejects a field, and names no user": _before(
+    DECIDES: _after(100),
+    "rejects a field": Behaviour(5, 400, {"errors": _BLANK}, proves=True),
+    "rejects a field, and names no user": Behaviour(
         3, 400, {"errors": {_DOMAIN: ["User not found"], **_BLANK}}
     ),
-    "allows no loans": _before(
+    "allows no loans": Behaviour(
         2, 400, {"errors": {_DOMAIN: ["This sales point cannot apply for a loan"]}}, proves=True
     ),
-    "finds the code invalid": _before(2, 400, {"errors": {_DOMAIN: ["Invalid fiscalCode."]}}, proves=True),
-    "sends a new domain text": _before(3, 400, {"errors": {_DOMAIN: ["The campaign ended, Zzunlisted"]}}),
+    "finds the code invalid": Behaviour(2, 400, {"errors": {_DOMAIN: ["Invalid fiscalCode."]}}, proves=True),
+    "sends a new domain text": Behaviour(3, 400, {"errors": {_DOMAIN: ["The campaign ended, Zzunlisted"]}}),
     "evaluates, sends a new domain text": _after(3, 400, {"errors": {_DOMAIN: ["Call us, Zzunlisted"]}}),
-    "denies access": _before(4, 403, {"error": "Access denied"}, proves=True),
-    "wants a login": _before(2, 401, b"login Zzunlisted", proves=True),
-    "knows no such page": _before(2, 404, _HTML, proves=True),
-    "limits the rate": _before(3, 429, b"", proves=True),
-    "sees a conflict": _before(2, 409, {"errors": "Zzunlisted cannot be completed"}),
+    "denies access": Behaviour(4, 403, {"error": "Access denied"}, proves=True),
+    "wants a login": Behaviour(2, 401, b"login Zzunlisted", proves=True),
+    "knows no such page": Behaviour(2, 404, _HTML, proves=True),
+    "limits the rate": Behaviour(3, 429, b"", proves=True),
+    "sees a conflict": Behaviour(2, 409, {"errors": "Zzunlisted cannot be completed"}),
     "evaluates, then sees a conflict": _after(3, 409, {"errors": {"Zzunlisted": ["no"]}}),
-    "fails": _before(6, 500, _FAULT),
+    "fails": Behaviour(6, 500, _FAULT),
     "evaluates, then fails": _after(9, 500, _FAULT),
     "decides with 500": _after(2, 500, "decision"),
-    "is behind a broken gateway": _before(2, 502, _HTML),
+    "is behind a broken gateway": Behaviour(2, 502, _HTML),
     "evaluates behind a broken gateway": _after(4, 502, _HTML),
     "evaluates, redirects": _after(2, 303, b""),
-    "validates with 422": _before(3, 422, {"errors": _BLANK}),
+    "validates with 422": Behaviour(3, 422, {"errors": _BLANK}),
     "decides for an echo of another": _after(3, 201, "another"),
     "approves and refuses at once": _after(2, 201, "twice"),
     "evaluates, sends nothing in a 201": _after(2, 201, b""),
@@ -100,9 +92,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "decides with 202": _after(2, 202, "decision"),
     "decides with 404": _after(3, 404, "decision"),
     "decides with 429": _after(2, 429, "decision"),
-    "is silent": _before(3, ends="silence"),
+    "is silent": Behaviour(3, ends="silence"),
     "evaluates, is silent": _after(5, ends="silence"),
-    "hangs up": _before(3, ends="loss"),
+    "hangs up": Behaviour(3, ends="loss"),
     "evaluates, hangs up": _after(5, ends="loss"),
 }
 WEIGHTS = {name: each.weight for name, each in BEHAVIOURS.items()}
