@@ -16,8 +16,7 @@ from support.separate import SeparateClient
 
 # Not `is_direct_possible()`: with these versions, an unusable direct path is an error.
 needs_direct_path = pytest.mark.skipif(
-    not is_direct_possible(),
-    reason="this version of aiohttp is used through ClientSession.request",
+    not is_direct_possible(), reason="this version of aiohttp is used through ClientSession.request"
 )
 
 

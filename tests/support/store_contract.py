@@ -23,11 +23,6 @@ HOUR = 3600.0
 _POLICY = LedgerPolicy(key=b"0123456789abcdef")
 
 
-def store_of(ledger: Ledger) -> Store:
-    """Return the store of a ledger."""
-    return ledger._store
-
-
 def new(store: Store) -> Header:
     """Return the header of another ledger in a store."""
     return new_header(store.name, "https://loans.example.com", _POLICY, makes_secret=False)
@@ -69,7 +64,7 @@ def racing_process(log: Path, opener: Opener, header: Header, keys: list[str]) -
 def _race(opener: Opener, header: Header, keys: list[str]) -> None:
     async def race() -> None:
         ledger = opener()
-        claims = [put(store_of(ledger), header, draft(key), lease=HOUR) for key in keys for _ in range(8)]
+        claims = [put(ledger._store, header, draft(key), lease=HOUR) for key in keys for _ in range(8)]
         for swapped in await asyncio.gather(*claims):
             if swapped.is_written and swapped.entry:
                 print(swapped.entry.key, flush=True)  # noqa: T201  (into the log)
@@ -103,7 +98,7 @@ def dying_writer(
 
 def _write_without_end(opener: Opener, header: Header, prefix: str, connection: Connection) -> None:
     async def write() -> None:
-        store, number = store_of(opener()), 0
+        store, number = opener()._store, 0
         while True:
             number += 1
             claim = draft(f"{prefix}{number}")

@@ -25,7 +25,6 @@ from loanasync.ledger import (
 )
 from loanasync.ledger.sqlite import _SqliteStore
 from support.servers import Postgres
-from support.store_contract import store_of
 
 MANY = 1600  # two entries each: unknown, with an expired lease, and approved without a redirect
 DECISIONS = Settlement(
@@ -67,7 +66,7 @@ async def test_sqlite_lists_use_an_index(tmp_path: Path) -> None:
     async with SqliteLedger(tmp_path / "decisions.db") as ledger:
         await create_ledger(ledger, base_url="https://loans.example.com")
         await fill(ledger)
-        store = store_of(ledger)
+        store = ledger._store
         assert isinstance(store, _SqliteStore)
         database = store.database()
         await database.read(lambda connection: connection.set_trace_callback(statements.append))

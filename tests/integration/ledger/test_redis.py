@@ -29,7 +29,7 @@ from loanasync.testing import approved
 from support.ledger_clients import Shop, create, held_response
 from support.servers import Valkey
 from support.servers.fixtures import skip_missing_server
-from support.store_contract import draft, put, store_of
+from support.store_contract import draft, put
 
 OTHER, THIRD = "TSTXYZ00A00A000B", "TSTXYZ00A00A000C"
 
@@ -448,7 +448,7 @@ async def test_write_whose_response_is_lost_counts_as_written(
     """The second time, the expected revision or generation is gone."""
     async with ledger_on(valkey) as ledger:
         await claim(ledger)
-        store, header = store_of(ledger), await ledger.header()
+        store, header = ledger._store, await ledger.header()
         before = ledger.number
         lose_response()
         swapped = await put(store, header, draft("l"), lease=60.0)

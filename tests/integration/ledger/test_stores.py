@@ -37,7 +37,6 @@ from support.store_contract import (
     new,
     put,
     racing_process,
-    store_of,
 )
 
 SHARED = ["sqlite", "valkey", "postgres"]  # stores that several processes use
@@ -75,13 +74,13 @@ async def ledger(opener: Opener) -> AsyncIterator[Ledger]:
 async def other(opener: Opener) -> AsyncIterator[Store]:
     """The store as another client sees it."""
     opened = opener()
-    yield store_of(opened)
+    yield opened._store
     await opened.aclose()
 
 
 @pytest.fixture
 def store(ledger: Ledger) -> Store:
-    return store_of(ledger)
+    return ledger._store
 
 
 @pytest.fixture
@@ -168,7 +167,7 @@ async def test_concurrent_swaps_write_one_entry(opener: Opener, store: Store, he
     ledgers = [opener() for _ in range(4)]
     for over in (None, written(await put(store, header, draft("old"), lease=HOUR))):
         key = over.key if over else "new"
-        claims = (put(store_of(ledgers[n % 4]), header, draft(key), over, lease=HOUR) for n in range(RACERS))
+        claims = (put(ledgers[n % 4]._store, header, draft(key), over, lease=HOUR) for n in range(RACERS))
         swaps = await asyncio.gather(*claims)
         assert [each.is_written for each in swaps].count(True) == 1
         assert len({each.entry.revision for each in swaps if each.entry}) == 1
@@ -442,13 +441,12 @@ async def test_concurrent_creators_create_one_ledger(opener: Opener, store: Stor
     ledgers = [opener() for _ in range(8)]
     headers = [new(store) for _ in ledgers]
     creations = (
-        store_of(ledger).swap_header(own, replaces=before)
-        for ledger, own in zip(ledgers, headers, strict=True)
+        ledger._store.swap_header(own, replaces=before) for ledger, own in zip(ledgers, headers, strict=True)
     )
     results = await asyncio.gather(*creations)
     assert results.count(True) == 1
     winner = headers[results.index(True)]
-    assert [(await store_of(each).header()).header for each in ledgers] == [winner] * 8
+    assert [(await each._store.header()).header for each in ledgers] == [winner] * 8
     assert (await put(store, winner, draft("k"), lease=HOUR)).is_written
     await asyncio.gather(*(each.aclose() for each in ledgers))
 
@@ -492,9 +490,7 @@ async def test_no_claim_of_an_earlier_generation_is_written_after_swap_header(
         following = evolve(header, generation=number)
         begun, over = asyncio.Event(), asyncio.Event()
         claiming = [
-            asyncio.create_task(
-                claim_until_refused(store_of(each), header, f"{number}-{n}-{m}-", begun, over)
-            )
+            asyncio.create_task(claim_until_refused(each._store, header, f"{number}-{n}-{m}-", begun, over))
             for n, each in enumerate(ledgers)
             for m in range(4)
         ]

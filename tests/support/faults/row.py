@@ -5,14 +5,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from loanasync import (
-    ConnectError,
-    ConnectionLostError,
-    LoanError,
-    ReadTimeoutError,
-    UnexpectedResponseError,
-    UnexpectedStatusError,
-)
+from loanasync import LoanError, errors
 from support.raw_server import Certificate, Drip, Exchange, Play, RawServer, Step
 
 
@@ -126,11 +119,11 @@ def exchanges(steps: Steps, good: CorrectResponse) -> list[Exchange]:
     return [*map(tuple, found)]
 
 
-NOT_SENT = Expected(ConnectError, "not_sent")
-CONNECTION_LOST = Expected(ConnectionLostError, "unknown")
-READ_TIMEOUT = Expected(ReadTimeoutError, "unknown")
+NOT_SENT = Expected(errors.ConnectError, "not_sent")
+CONNECTION_LOST = Expected(errors.ConnectionLostError, "unknown")
+READ_TIMEOUT = Expected(errors.ReadTimeoutError, "unknown")
 SUCCESS = Expected()
-BODY_TIMED_OUT = Expected(UnexpectedResponseError, outcome="unknown", status=201, fault="timed out")
+BODY_TIMED_OUT = Expected(errors.UnexpectedResponseError, outcome="unknown", status=201, fault="timed out")
 BODY_TRUNCATED = evolve(BODY_TIMED_OUT, fault="truncated")
 BODY_TOO_LARGE = evolve(BODY_TIMED_OUT, fault="too large")
 PARTIAL = Expected(is_partial=True)
@@ -139,4 +132,4 @@ UNREADABLE = evolve(BODY_TIMED_OUT, fault=None)
 
 def unexpected(status: int) -> Expected:
     """Return the expected result of a status that the specification does not name."""
-    return Expected(UnexpectedStatusError, status=status)
+    return Expected(errors.UnexpectedStatusError, status=status)

@@ -48,7 +48,7 @@ async def test_resolve_settles_only_what_it_does_not_contradict(before: State, o
         State.LOST: {"approved", "refused"},
         State.HELD: {"approved", "refused"},
     }
-    shop = Shop(ledger=NotWaitingLedger())
+    shop = Shop(ledger=(ledger := NotWaitingLedger()))
     entry = await shop.put(before)
     after = STATES[outcome]
     if outcome in settles.get(before, ()):
@@ -62,6 +62,7 @@ async def test_resolve_settles_only_what_it_does_not_contradict(before: State, o
         with pytest.raises(errors.InFlightError, match="call again later") as caught:
             await stated(shop, outcome)
         assert caught.value.key == entry.key
+        assert ledger.waits == [pytest.approx(shop.policy.patience, abs=5)]
     else:
         error = await error_of(shop, outcome)
         assert (error.key, error.state, error.stated) == (entry.key, before.value, outcome)
@@ -137,13 +138,6 @@ async def test_resolve_during_the_request_waits_for_the_response(late: Any, kind
         with pytest.raises(errors.NotResolvedError, match="the entry is refused"):
             await resolving
     assert (await shop.entry()).body is not None
-
-
-async def test_resolve_during_a_longer_request_says_that_it_is_in_progress() -> None:
-    shop = Shop(ledger=FailingLedger(), patience=0.05)
-    await shop.put(State.INFLIGHT)
-    with pytest.raises(errors.InFlightError):
-        await stated(shop, "approved")
 
 
 async def test_resolve_as_not_evaluated_does_not_wait() -> None:
