@@ -5,7 +5,8 @@ import concurrent.futures
 import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -152,15 +153,20 @@ class PerLoop(Generic[Value]):
             for loop in tuple(self._values)
             if loop.is_running() and (entry := self._values.pop(loop, None))
         ]
+        waits = [partial(_wait_for_closing, *each) for each in closings]
+        failed: Exception | None = None
         try:
-            if own is not None:
-                await own.close(within)
-            for loop, closing in closings:
-                await _wait_for_closing(loop, closing)
+            for wait in (*(() if own is None else (partial(own.close, within),)), *waits):
+                try:
+                    await wait()
+                except Exception as error:  # noqa: BLE001  (raised below: the others still wait for their calls)
+                    failed = failed or error
         except BaseException:
             for _, closing in closings:
                 closing.cancel()  # the value is then closed without waiting
             raise
+        if failed is not None:
+            raise failed
 
     def close_from_outside(self, within: float) -> None:
         """Close all values without a running event loop, including those of event loops that do not run.
@@ -172,17 +178,22 @@ class PerLoop(Generic[Value]):
             self._set_inherited_aside()
         self._discard_closed_loops()
         values, self._values = self._values, {}
-        for loop, entry in values.items():
-            if loop.is_running():  # in another thread
-                closing = asyncio.run_coroutine_threadsafe(entry.close(within), loop)
-                concurrent.futures.wait([closing], within + _POLL_INTERVAL)
-            else:
-                loop.run_until_complete(entry.close(within))
+        with ExitStack() as closings:  # a value that cannot be closed leaves no other one open
+            for loop, entry in values.items():
+                closings.callback(_close_from_outside, loop, entry, within)
 
     def __del__(self) -> None:
         is_open = any(entry.is_open for entry in self._values.values())
         if is_open and self._on_unclosed is not None and self._process == os.getpid():
             self._on_unclosed()
+
+
+def _close_from_outside(loop: AbstractEventLoop, entry: _LoopValue[Any], within: float) -> None:
+    if loop.is_running():  # in another thread
+        closing = asyncio.run_coroutine_threadsafe(entry.close(within), loop)
+        concurrent.futures.wait([closing], within + _POLL_INTERVAL)
+    else:
+        loop.run_until_complete(entry.close(within))
 
 
 async def _wait_for_closing(loop: AbstractEventLoop, closing: "asyncio.Future[None]") -> None:

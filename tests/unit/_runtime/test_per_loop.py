@@ -55,6 +55,43 @@ def test_value_of_a_closed_loop_is_discarded() -> None:
     assert first() is None
 
 
+def test_value_that_cannot_be_closed_leaves_no_other_one_open() -> None:
+    async def fail(value: Value, within: float | None) -> None:
+        await close(value, within)
+        raise OSError
+
+    async def open_value() -> Value:
+        return values.current()
+
+    values = PerLoop(Value, fail)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        opened = [each.run(open_value()) for each in (first, second)]
+        with pytest.raises(OSError):  # noqa: PT011  (without a text)
+            values.close_from_outside(1.0)
+        assert [value.closed_in for value in opened] == [first.get_loop(), second.get_loop()]
+
+
+async def test_value_that_cannot_be_closed_leaves_the_others_their_time(
+    other: asyncio.AbstractEventLoop,
+) -> None:
+    own, ended = asyncio.get_running_loop(), asyncio.Event()
+    closed = []
+
+    async def fail_here(_: Value, within: float | None) -> None:
+        if asyncio.get_running_loop() is own:
+            own.call_soon(ended.set)
+            raise OSError
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ended.wait(), own))
+        closed.append(within)
+
+    values = PerLoop(Value, fail_here)
+    open_in(other, values)
+    values.current()
+    with pytest.raises(OSError):  # noqa: PT011  (without a text)
+        await values.aclose(5.0)
+    assert closed == [5.0]
+
+
 async def test_forked_child_keeps_the_values_of_its_parent_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A garbage collection would close the sockets of the parent, too."""
     values = PerLoop(Value, close)
