@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import attrs
 import pytest
@@ -77,7 +78,9 @@ async def test_claim_is_made_just_before_the_first_byte() -> None:
 async def test_approval_uses_one_read_one_claim_and_one_settlement() -> None:
     ledger = FailingLedger()
     shop = Shop(approved(), response(200, {}), ledger=ledger)
-    await shop.approve()
+    with mock.patch.object(ledger._store, "read", wraps=ledger._store.read) as read:
+        await shop.approve()
+    read.assert_not_called()  # the list of the customer's entries is the only read
     assert ledger.operations == ["entries_of", "claim", "settle"]
     await shop.approve()
     assert ledger.operations[3:] == ["entries_of"]
