@@ -8,7 +8,7 @@ import pytest
 from contract.test_states import NOT_PROCESSED
 from loanasync import LoanError
 from loanasync._protocol.endpoints import Call
-from support.response_reader import COMPLETE, CREATE, DOCUMENTS, errors, read
+from support.response_reader import COMPLETE, CREATE, DOCUMENTS, error_body, read
 
 # In HTTP, the first statuses mean that the request was not processed; 403 is in spec §7.
 REFUSING = {*NOT_PROCESSED, 403}
@@ -18,17 +18,17 @@ STATUSES = [
     pytest.param(range(100, 600), id="all", marks=pytest.mark.scheduled),
 ]
 
-FIELDS = errors(lastname=["This value should not be blank."])
+FIELDS = error_body(lastname=["This value should not be blank."])
 DOMAIN = [
-    errors(domain=[text])
+    error_body(domain=[text])
     for text in ("User not found", "This sales point cannot apply for a loan", "Invalid fiscalCode.")
 ]
-ALREADY = errors(domain=["User already evaluated for approval"])
+ALREADY = error_body(domain=["User already evaluated for approval"])
 APPROVED, REFUSED = {"approved": True}, {"approved": False}
 OTHERS: list[object] = [
     *(b"", b" ", b"<html>", b"[]", b"null", b'{"errors":{"domain":["User not found"]', b"\xff"),
-    *({}, {"error": "Access denied"}, errors(system=["System error"]), {"errors": "no"}),
-    *(errors(domain=["Something new"]), errors(newField=["no"]), {**FIELDS, "more": 1}),
+    *({}, {"error": "Access denied"}, error_body(system=["System error"]), {"errors": "no"}),
+    *(error_body(domain=["Something new"]), error_body(newField=["no"]), {**FIELDS, "more": 1}),
     {"approved": "false"},
 ]
 BODIES: list[object] = [FIELDS, *DOMAIN, ALREADY, APPROVED, REFUSED, *OTHERS]
@@ -41,7 +41,7 @@ def test_other_calls_each_status_proves_as_in_readings_r4(
     statuses: Iterable[int], call: Call, body: object
 ) -> None:
     """Their fields may have any name, because the payload is not specified (spec §4.3)."""
-    rejecting = [FIELDS, *DOMAIN, errors(newField=["no"]), errors(system=["System error"])]
+    rejecting = [FIELDS, *DOMAIN, error_body(newField=["no"]), error_body(system=["System error"])]
     is_success = {200} if call is COMPLETE else {*range(200, 300)}
     for status in statuses:
         ended = read(call, status, body)

@@ -13,22 +13,7 @@ from typing import Any, Literal
 
 from attrs import evolve
 
-from loanasync import (
-    ApprovalRequest,
-    CircuitBreaker,
-    CircuitOpenError,
-    DecisionForgottenError,
-    DecisionNotRecordedError,
-    InFlightError,
-    LedgerMismatchError,
-    LoanClient,
-    LoanError,
-    OutcomeUnknownError,
-    RetryPolicy,
-    Telemetry,
-    Timeout,
-    UserData,
-)
+from loanasync import ApprovalRequest, CircuitBreaker, LoanClient, RetryPolicy, Telemetry, Timeout, errors
 from loanasync._runtime.flights import Memory
 from loanasync.bulk import Row
 from loanasync.ledger import Entry, LedgerPolicy, import_orphans, sweep
@@ -73,11 +58,6 @@ def request_of(order: int, *, other_data: bool) -> ApprovalRequest:
 
 def _order(key: Key) -> str:
     return f"order-{key.order}" if key.order else ""
-
-
-@cache
-def _data() -> UserData:
-    return user_data()
 
 
 def policy_of(setup: Setup, folder: Path, *, is_wrong: bool = False) -> LedgerPolicy:
@@ -312,7 +292,7 @@ class Actors:
             while call.result is None:
                 try:
                     call.result = await approve()
-                except CircuitOpenError as error:
+                except errors.CircuitOpenError as error:
                     if self.world.has_faults:
                         raise
                     await asyncio.sleep(error.retry_after)
@@ -332,7 +312,7 @@ class Actors:
             async with results:
                 async for result in results:
                     self._finish_row(calls[result.index], result)
-        except (LoanError, asyncio.CancelledError):
+        except (errors.LoanError, asyncio.CancelledError):
             pass
         finally:
             for result in results._pool.unread:
@@ -373,7 +353,7 @@ class Actors:
         with self._ending(call):
             try:
                 call.result = await handle(self._client(program, options), body)
-            except LoanError:
+            except errors.LoanError:
                 self.world.later(_REDELIVERY, lambda: self._deliver(number, action, options))
                 raise
             if self.world.choose("arrives", _ACKNOWLEDGEMENT, "acknowledgement", number) == "arrives":
@@ -399,7 +379,7 @@ class Actors:
     def _complete(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         client, code = self._client(program, options), CODES[action.customer]
         self._work(program, client.upload_documents(code, {"front": "picture"}))
-        self._work(program, client.complete(code, _data()))
+        self._work(program, client.complete(code, user_data()))
 
     def _create(self, program: Program, action: Action, options: dict[str, Any]) -> None:
         self.world.note(program.process, f"creates the request of customer {action.customer}")
@@ -424,7 +404,7 @@ class Actors:
             try:
                 async with asyncio.timeout(_PATIENCE):
                     self.world.record.show(await work)
-            except LoanError as error:
+            except errors.LoanError as error:
                 self.world.record.show(*_texts(error))
             except (ConnectionError, TimeoutError, OSError):
                 pass  # of the simulated ledger
@@ -469,7 +449,7 @@ class Actors:
         except BaseException as error:
             if isinstance(error, GeneratorExit) or self.world.is_over:
                 raise
-            if isinstance(error, LoanError):
+            if isinstance(error, errors.LoanError):
                 call.result = error
             elif not (call.is_cancelled and isinstance(error, asyncio.CancelledError)):
                 self.world.record.violate("bounded", f"a call raised {type(error).__name__}")
@@ -480,11 +460,11 @@ class Actors:
         """Note the end of a call, and everything that its result would print."""
         world = self.world
         call.ended = world.now
-        if isinstance(call.result, InFlightError) and not world.record.is_in_flight(call):
+        if isinstance(call.result, errors.InFlightError) and not world.record.is_in_flight(call):
             world.record.violate("bounded", f"the call for {call.key} waited for nothing")
         name = "no result" if call.result is None else type(call.result).__name__
         world.note(call.process, f"call {call.number} for {call.key} ends with {name} ({call.said})")
-        if isinstance(call.result, LoanError):
+        if isinstance(call.result, errors.LoanError):
             world.record.show(*_texts(call.result))
             call.result = call.result.with_traceback(None)
         elif call.result is not None and not isinstance(call.result, dict):
@@ -539,11 +519,11 @@ class Actors:
         calls, decided = self.world.record.calls, ("approved", "refused")
         for number, call in enumerate(calls):
             name = type(call.result).__name__
-            if self.world.plan.setup.mistake and isinstance(call.result, LedgerMismatchError):
+            if self.world.plan.setup.mistake and isinstance(call.result, errors.LedgerMismatchError):
                 continue
             # The older copy has the claim only, and another write has just raised its number to the last one.
             if self.world.plan.setup.mistake == "older ledger" and isinstance(
-                call.result, OutcomeUnknownError
+                call.result, errors.OutcomeUnknownError
             ):
                 continue
             if call.key.customer in PROBES and call.said not in decided:
@@ -551,7 +531,7 @@ class Actors:
             if call.number <= self._calls_before_probes or call.is_cancelled:
                 continue
             earlier = [each for each in calls[:number] if each.is_for_the_same_as(call)]
-            if isinstance(call.result, DecisionForgottenError) and self.world.plan.setup.memory_limit:
+            if isinstance(call.result, errors.DecisionForgottenError) and self.world.plan.setup.memory_limit:
                 continue
             if call.said not in decided and any(each.decision is not None for each in earlier):
                 self.world.record.violate("kept", f"{call.key}: not decided again, but {name}")
@@ -572,7 +552,7 @@ def _is_unrecorded(result: object) -> bool:
     """Return True if a call has said that its decision is not in the ledger."""
     if isinstance(result, dict):
         return result["not_stored"] is not None
-    return isinstance(result, DecisionNotRecordedError)
+    return isinstance(result, errors.DecisionNotRecordedError)
 
 
 def _texts(error: BaseException) -> Iterator[str]:

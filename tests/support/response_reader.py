@@ -45,6 +45,6 @@ def read(
     return call.read(response, meta)
 
 
-def errors(**messages: object) -> dict[str, object]:
+def error_body(**messages: object) -> dict[str, object]:
     """Return an error body (spec §7)."""
     return {"errors": messages}

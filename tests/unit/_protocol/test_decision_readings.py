@@ -10,7 +10,7 @@ from loanasync._protocol import endpoints
 from loanasync._protocol.messages import End
 from support.builders import FISCAL_CODE, approval_request
 from support.line_count import lines_run
-from support.response_reader import APPROVE, SHOP, STREET, errors, read
+from support.response_reader import APPROVE, SHOP, STREET, error_body, read
 
 LARGEST = 1 << 20
 
@@ -216,7 +216,9 @@ def test_approve_reads_json_behind_marks_and_line_breaks() -> None:
 
 def test_approve_422_with_validation_errors_keeps_its_problems() -> None:
     """Many web frameworks return 422 for a request that fails their validation."""
-    error = unknown(422, errors(lastname=["This value should not be blank."], email="anna@example.com: no"))
+    error = unknown(
+        422, error_body(lastname=["This value should not be blank."], email="anna@example.com: no")
+    )
     assert error.problems == (
         Problem("last_name", "lastname", "This value should not be blank."),
         Problem("email", "email", "anna@example.com: no"),
@@ -225,7 +227,7 @@ def test_approve_422_with_validation_errors_keeps_its_problems() -> None:
 
 
 def test_approve_already_evaluated_with_approved_keeps_the_response() -> None:
-    body = {"approved": True, **errors(domain=["User already evaluated for approval"])}
+    body = {"approved": True, **error_body(domain=["User already evaluated for approval"])}
     error = read(APPROVE, 400, body)
     assert type(error) is AlreadyEvaluatedError
     assert error.response == RawResponse(400, json.dumps(body).encode())

@@ -9,23 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loanasync import (
-    AccessDeniedError,
-    Approved,
-    CannotCompleteError,
-    LoanError,
-    Problem,
-    RawResponse,
-    Refused,
-    RejectedError,
-    ServiceError,
-    SystemFaultError,
-    UnexpectedResponseError,
-    UserData,
-)
+from loanasync import Approved, LoanError, Problem, RawResponse, Refused, UserData, errors
 from loanasync._protocol.endpoints import Call
 from support.builders import FISCAL_CODE, user_data
-from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, errors, read
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, error_body, read
 
 
 @pytest.mark.parametrize(
@@ -51,7 +38,7 @@ def test_call_url_is_masked_in_repr(call: Call, method: str, path: str) -> None:
 
 
 def test_validation_problems_have_field_names_in_order() -> None:
-    body = errors(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
+    body = error_body(lastname=["a", "b"], civicNumber=["c"], actualJobEndingDate=["d"], email="e")
     known = (
         Problem("last_name", "lastname", "a"),
         Problem("last_name", "lastname", "b"),
@@ -60,23 +47,23 @@ def test_validation_problems_have_field_names_in_order() -> None:
         Problem("email", "email", "e"),
     )
     error = read(APPROVE, 400, body)
-    assert (type(error), error.problems) == (RejectedError, known)
+    assert (type(error), error.problems) == (errors.RejectedError, known)
     body["errors"] |= {"newField": 5}  # type: ignore[operator]  # a dict
     error = read(APPROVE, 400, body)
-    assert type(error) is UnexpectedResponseError
+    assert type(error) is errors.UnexpectedResponseError
     assert error.problems == (*known, Problem("newField", "newField", "is not accepted"))
 
 
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [
-        (403, {"error": "Access denied"}, AccessDeniedError, "Access denied"),
-        (409, {"errors": "Not now"}, CannotCompleteError, "Not now"),
-        (500, errors(system=["System error"]), SystemFaultError, "System error"),
+        (403, {"error": "Access denied"}, errors.AccessDeniedError, "Access denied"),
+        (409, {"errors": "Not now"}, errors.CannotCompleteError, "Not now"),
+        (500, error_body(system=["System error"]), errors.SystemFaultError, "System error"),
     ],
 )
 def test_error_status_is_read_in_its_shape(
-    status: int, body: object, kind: type[ServiceError], message: str
+    status: int, body: object, kind: type[errors.ServiceError], message: str
 ) -> None:
     error = read(APPROVE, status, body)
     assert (type(error), error.status, error.operation) == (kind, status, "approve")
@@ -85,7 +72,7 @@ def test_error_status_is_read_in_its_shape(
         error = read(APPROVE, status, other)
         assert (type(error), error.problems) == (kind, ())
     part = read(APPROVE, status, b"", fault="truncated")  # the rest may contain a decision
-    assert type(part) is (kind if status == 409 else UnexpectedResponseError)
+    assert type(part) is (kind if status == 409 else errors.UnexpectedResponseError)
 
 
 def test_completion_with_unreadable_members_is_saved() -> None:
@@ -111,7 +98,7 @@ def test_completion_with_unreadable_members_is_saved() -> None:
 )
 def test_completion_with_unreadable_body_is_done(body: bytes, fault: str | None, reason: str) -> None:
     error = read(COMPLETE, 200, body, fault=fault)
-    assert isinstance(error, UnexpectedResponseError)
+    assert isinstance(error, errors.UnexpectedResponseError)
     assert (error.reasons, error.outcome, error.status) == ((reason,), "done", 200)
     assert error.response == RawResponse(200, body)
     assert str(error).endswith(": the service has carried out the call; do not repeat it")
@@ -133,7 +120,7 @@ def test_prerequisite_response_is_any_json_value(call: Call) -> None:
         (b"{}", "truncated", "body: truncated"),
     ):
         error = read(call, 200, body, fault=fault)
-        assert isinstance(error, UnexpectedResponseError)
+        assert isinstance(error, errors.UnexpectedResponseError)
         assert (error.reasons, error.outcome, error.status) == ((reason,), "unknown", 200)
 
 
@@ -168,5 +155,5 @@ def test_any_response_is_an_outcome_or_a_loan_error(
 
 def test_sent_names_of_a_body_that_is_nested_too_deeply_are_unknown() -> None:
     call = attrs.evolve(APPROVE, body=b"[" * 100_000)
-    assert type(read(call, 400, errors(lastname=["no"]))) is RejectedError
-    assert type(read(call, 400, errors(coupon=["no"]))) is UnexpectedResponseError
+    assert type(read(call, 400, error_body(lastname=["no"]))) is errors.RejectedError
+    assert type(read(call, 400, error_body(coupon=["no"]))) is errors.UnexpectedResponseError

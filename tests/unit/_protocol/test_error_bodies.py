@@ -5,17 +5,7 @@ from unicodedata import normalize
 
 import pytest
 
-from loanasync import (
-    AlreadyEvaluatedError,
-    DomainError,
-    InvalidFiscalCodeError,
-    Problem,
-    RawResponse,
-    RejectedError,
-    ShopNotAllowedError,
-    UnexpectedResponseError,
-    UserNotFoundError,
-)
+from loanasync import Problem, RawResponse, errors
 from loanasync._protocol import echo, endpoints
 from loanasync._protocol import error_bodies as problems
 from loanasync._protocol.error_bodies import claim_in, error_class, read_problems
@@ -23,7 +13,7 @@ from loanasync._runtime.guard import state_of
 from loanasync.ledger import State
 from support.builders import approval_request
 from support.line_count import lines_run
-from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, errors, read
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, error_body, read
 
 SHOWN, NAMED, MANY = 300, 60, 100
 
@@ -80,8 +70,8 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
 
 def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
     evaluated, rejected = ({"errors": {"city": text}} for text in ("already evaluat", "evaluated"))
-    assert error_class(RejectedError, evaluated, None, is_proof=True) is AlreadyEvaluatedError
-    assert error_class(RejectedError, rejected, None, is_proof=True) is RejectedError
+    assert error_class(errors.RejectedError, evaluated, None, is_proof=True) is errors.AlreadyEvaluatedError
+    assert error_class(errors.RejectedError, rejected, None, is_proof=True) is errors.RejectedError
 
 
 @pytest.mark.parametrize("character", ["\ufdfa", "\ufdfb", "\u3302", "\ufb04"])
@@ -193,22 +183,22 @@ def state(status: int, body: object, *, attempts: int = 1, fault: str | None = N
 
 def test_rejection_of_an_extra_field_is_released() -> None:
     call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
-    assert type(read(call, 400, errors(coupon=["is used"]))) is RejectedError
-    assert type(read(APPROVE, 400, errors(coupon=["is used"]))) is UnexpectedResponseError
+    assert type(read(call, 400, error_body(coupon=["is used"]))) is errors.RejectedError
+    assert type(read(APPROVE, 400, error_body(coupon=["is used"]))) is errors.UnexpectedResponseError
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("User not found", UserNotFoundError),
-        ("This sales point cannot apply for a loan", ShopNotAllowedError),
-        ("Invalid fiscalCode.", InvalidFiscalCodeError),
+        ("User not found", errors.UserNotFoundError),
+        ("This sales point cannot apply for a loan", errors.ShopNotAllowedError),
+        ("Invalid fiscalCode.", errors.InvalidFiscalCodeError),
     ],
 )
-def test_domain_text_of_the_specification_has_its_class(text: str, kind: type[DomainError]) -> None:
+def test_domain_text_of_the_specification_has_its_class(text: str, kind: type[errors.DomainError]) -> None:
     """`contract/test_states.py` has the state for each form of these texts."""
     for messages in ([text], text, [f"  {text.upper()}\n"]):
-        assert type(read(APPROVE, 400, errors(domain=messages))) is kind
+        assert type(read(APPROVE, 400, error_body(domain=messages))) is kind
     assert state(400, {"errors": {"Domain": [text]}}) is RELEASED
 
 
@@ -225,32 +215,32 @@ def test_already_evaluated_in_an_unknown_language_is_not_released(text: str) -> 
 def test_already_evaluated_after_the_message_limit_is_not_released() -> None:
     """Only 100 messages of 5000 characters are read; the rest could mean "already evaluated"."""
     text = "User already evaluated"
-    assert state(400, errors(lastname=[BLANK] * 99 + [text])) is LOST
+    assert state(400, error_body(lastname=[BLANK] * 99 + [text])) is LOST
     for messages in ([BLANK] * 101, [BLANK] * 100 + [text], [f"{BLANK}{' ' * 5000}{text}"]):
-        assert state(400, errors(lastname=messages)) is not RELEASED
-        assert state(400, errors(domain=messages)) is not RELEASED
+        assert state(400, error_body(lastname=messages)) is not RELEASED
+        assert state(400, error_body(domain=messages)) is not RELEASED
 
 
 def test_rejection_with_a_repeated_name_is_unknown() -> None:
     """`decode` only keeps the last value of a repeated name."""
     rejection = b'{"errors": {"city": ["no"], "city": ["no"]}}'
     error = read(APPROVE, 400, rejection)
-    assert (type(error), error.response) == (UnexpectedResponseError, RawResponse(400, rejection))
+    assert (type(error), error.response) == (errors.UnexpectedResponseError, RawResponse(400, rejection))
     assert read(COMPLETE, 400, rejection).outcome == "unknown"
 
 
 def test_invalid_fiscal_code_has_its_problem_at_the_field() -> None:
     """Spec §7 lists it as a validation error and as a domain error."""
-    validation = read(APPROVE, 400, errors(fiscalCode=["Invalid fiscal code"]))
-    domain = read(APPROVE, 400, errors(domain=["Invalid fiscalCode."]))
+    validation = read(APPROVE, 400, error_body(fiscalCode=["Invalid fiscal code"]))
+    domain = read(APPROVE, 400, error_body(domain=["Invalid fiscalCode."]))
     assert validation.problems == (Problem("fiscal_code", "fiscalCode", "Invalid fiscal code"),)
     assert domain.problems == (Problem("fiscal_code", "domain", "Invalid fiscalCode."),)
     for call in (COMPLETE, DOCUMENTS):
-        assert read(call, 400, errors(domain=["Invalid fiscalCode."])).problems[0].field == "fiscal_code"
+        assert read(call, 400, error_body(domain=["Invalid fiscalCode."])).problems[0].field == "fiscal_code"
     for call in (APPROVE, COMPLETE):
-        (problem,) = read(call, 400, errors(domain=["Codice fiscale non valido"])).problems
+        (problem,) = read(call, 400, error_body(domain=["Codice fiscale non valido"])).problems
         assert (problem.field, problem.code) == ("fiscal_code", "fiscal_code.format")
-    other = read(APPROVE, 400, errors(domain=["User not found"]))
+    other = read(APPROVE, 400, error_body(domain=["User not found"]))
     assert (other.problems[0].field, other.problems[0].wire_name) == ("fiscal_code", "domain")
 
 
@@ -258,13 +248,13 @@ def test_other_calls_accept_fields_of_any_name_and_language() -> None:
     """Other calls do not evaluate a customer, and messages of a completion may be localized (spec §7)."""
     for call in (COMPLETE, CREATE, DOCUMENTS):
         for name in ("documentCity", "newField"):
-            error = read(call, 400, errors(**{name: ["Questo valore non dovrebbe essere vuoto."]}))
-            assert (type(error), error.outcome) == (RejectedError, "not_evaluated")
+            error = read(call, 400, error_body(**{name: ["Questo valore non dovrebbe essere vuoto."]}))
+            assert (type(error), error.outcome) == (errors.RejectedError, "not_evaluated")
         for texts in (["Something new"], ["User not found", "Something new"], ["The user not found"]):
-            assert read(call, 400, errors(domain=texts)).outcome == "unknown"
-        assert type(read(call, 400, errors(domain=["Utente non trovato"]))) is UserNotFoundError
-        assert read(call, 400, errors(domain=["User not found"], city=["no"])).outcome == "unknown"
-        assert read(call, 400, {**errors(city=["no"]), "message": "saved"}).outcome == "unknown"
+            assert read(call, 400, error_body(domain=texts)).outcome == "unknown"
+        assert type(read(call, 400, error_body(domain=["Utente non trovato"]))) is errors.UserNotFoundError
+        assert read(call, 400, error_body(domain=["User not found"], city=["no"])).outcome == "unknown"
+        assert read(call, 400, {**error_body(city=["no"]), "message": "saved"}).outcome == "unknown"
 
 
 @pytest.mark.parametrize("depth", [100, 900, 985, 1_010, 1_100, 20_000])
@@ -289,17 +279,17 @@ def test_rejection_of_any_depth_is_unknown(body: bytes, depth: int) -> None:
 )
 def test_message_that_mentions_an_evaluation_is_not_released(message: str) -> None:
     for status, body in (
-        (400, errors(city=[message])),
+        (400, error_body(city=[message])),
         (403, {"error": message}),
         (404, {"message": message}),
     ):
         assert state(status, body) in (UNKNOWN, LOST)
-    assert read(COMPLETE, 400, errors(city=["Cliente valutato"])).outcome == "not_evaluated"
+    assert read(COMPLETE, 400, error_body(city=["Cliente valutato"])).outcome == "not_evaluated"
 
 
 @pytest.mark.parametrize("message", ["svalutazione", "valutabile", "Rivalutato"])
 def test_message_with_a_part_of_an_evaluation_word_is_released(message: str) -> None:
-    assert state(400, errors(city=[message])) is RELEASED
+    assert state(400, error_body(city=[message])) is RELEASED
 
 
 def test_page_that_mentions_an_evaluation_once_is_released() -> None:
