@@ -4,6 +4,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from types import FunctionType
 from typing import Any, get_origin, get_type_hints
@@ -25,6 +26,9 @@ def public_values() -> Iterator[Any]:
                 yield pytest.param(value, id=f"{module}.{name}")
 
 
+evaluated = cache(get_type_hints)  # many classes inherit the same functions
+
+
 def functions_of(value: object) -> Iterator[object]:
     """Return a function, or the functions of a class and of its base classes in this package."""
     if not isinstance(value, type):
@@ -41,9 +45,9 @@ def functions_of(value: object) -> Iterator[object]:
 @pytest.mark.parametrize("value", [*public_values()])
 def test_annotations_of_public_names_can_be_evaluated(value: object) -> None:
     if isinstance(value, type) and value.__module__.startswith("loanasync"):
-        get_type_hints(value)
+        evaluated(value)
     for function in functions_of(value):
-        get_type_hints(function)
+        evaluated(function)
 
 
 def test_annotation_of_a_lazily_imported_class_is_that_class() -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ async def flow(client: LoanClient, tag: str) -> None:
             await call_and_log(call())
 
 
-async def calls(file: str) -> None:
-    """Make successful and failing calls against a sandbox. Write the journal if a file is given."""
+async def calls(file: Path) -> None:
+    """Make successful and failing calls against a sandbox, and write the journal to a file."""
     async with Sandbox(auth_token=TOKEN) as sandbox:
         for tag in ("approved", "refused", "500x9", "conflict", "nouser", "reset", "truncated", "html502"):
             sandbox.reset()
@@ -73,8 +73,7 @@ async def calls(file: str) -> None:
             writer.write(f"GET {page} HTTP/1.0\r\nHost: {sandbox.base_url[7:]}\r\n\r\n".encode())
             assert (await reader.read()).startswith(b"HTTP/1.0 200")
             writer.close()
-        if file:
-            await asyncio.to_thread(Path(file).write_text, sandbox.journal.to_jsonl(), encoding="utf-8")
+        await asyncio.to_thread(file.write_text, sandbox.journal.to_jsonl(), encoding="utf-8")
 
 
 async def call_and_log(call: Coroutine[Any, Any, object]) -> None:
@@ -85,23 +84,18 @@ async def call_and_log(call: Coroutine[Any, Any, object]) -> None:
         logging.getLogger("shop").info("failed: %s", error, exc_info=True)
 
 
-def disk(file: str) -> None:
-    """Print the files that were written."""
-    written = watch_disk()
-    asyncio.run(calls(file))
-    print(json.dumps(written))  # noqa: T201  (for the test that reads it)
-
-
-def unclosed(_: str) -> None:
-    """Leave clients unclosed in several ways, with all warnings and log records."""
+def main() -> None:
+    """Make calls, leave clients unclosed in several ways, and print the files that were written."""
     logging.basicConfig(level=logging.DEBUG)
-    asyncio.run(calls(""))
+    written = watch_disk()
+    asyncio.run(calls(Path(sys.argv[1])))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0)
         close_loop(listening)
     gc.collect()
     asyncio.run(left_open())
     gc.collect()
+    print(json.dumps(written))  # noqa: T201  (for the test that reads it)
 
 
 def close_loop(listening: socket.socket) -> None:
@@ -120,12 +114,6 @@ async def left_open() -> None:
     """Drop a client with an open connection."""
     async with Sandbox(auth_token=TOKEN) as sandbox:
         await call_and_log(sandbox.client().create_request(PAYLOAD))
-
-
-def main() -> None:
-    """Run ``disk`` or ``unclosed``, with an optional file for the journal."""
-    scenes: dict[str, Callable[[str], None]] = {"disk": disk, "unclosed": unclosed}
-    scenes[sys.argv[1]](str(Path(sys.argv[2])) if len(sys.argv) > 2 else "")
 
 
 if __name__ == "__main__":
