@@ -57,8 +57,7 @@ def tables() -> str:
     cases = sum(len(row.schemes) * len(row.operations) * len(SESSIONS) for row in ROWS)
     lines += [
         f"The tests play these {len(ROWS)} faults in {cases} combinations each night. For each commit they",
-        "play all pairs of a scheme, an operation and a kind of session; of faults that end with a timeout,",
-        "each scheme, operation and kind of session.",
+        "play each fault once with each kind of session, and with each pair of a scheme and an operation.",
         "",
     ]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from simulation.service import CODES, PERSONAL, Service
 from simulation.world import Process, World
 
 # With each other Python, the schedules of other seeds. The scheduled session runs new ones each day.
-FIRST, SCHEDULES = (0, 2_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 500)
+FIRST, SCHEDULES = (0, 2_000) if sys.version_info[:2] == (3, 11) else (1_000 * sys.version_info[1], 250)
 RARE = (2_544, 4_551, 5_868, 17_235, 19_777)  # find planted faults that the first 2,000 do not find
 PARTS = 10  # tests, for several workers
 FORGOTTEN = 6  # a seed that fails if clients forget
@@ -48,8 +48,8 @@ def test_planted_fault_fits_the_present_code(mutant: Mutant) -> None:
 
 
 def test_same_seed_replays_with_the_same_trace(folder: Path) -> None:
-    first = [run(generate(seed), folder) for seed in range(40)]
-    second = [run(generate(seed), folder) for seed in range(40)]
+    first = [run(generate(seed), folder) for seed in range(20)]
+    second = [run(generate(seed), folder) for seed in range(20)]
     assert [each.trace for each in first] == [each.trace for each in second]
     assert len({each.trace for each in first}) == len(first)
 
@@ -57,13 +57,13 @@ def test_same_seed_replays_with_the_same_trace(folder: Path) -> None:
 def test_same_seed_has_the_same_trace_in_another_process(folder: Path) -> None:
     script = (
         "from simulation.plan import generate; from simulation.runner import machine, run\n"
-        "with machine() as folder: print(*(run(generate(seed), folder).trace for seed in range(40)))"
+        "with machine() as folder: print(*(run(generate(seed), folder).trace for seed in range(20)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONHASHSEED": "7"}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     printed = done.stdout.split()
-    assert printed == [run(generate(seed), folder).trace for seed in range(40)]
+    assert printed == [run(generate(seed), folder).trace for seed in range(20)]
 
 
 @pytest.mark.usefixtures("folder")
