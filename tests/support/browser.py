@@ -3,9 +3,10 @@
 import os
 import re
 import shutil
+from urllib.parse import urljoin
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 
 from loanasync.sandbox import Sandbox
 
@@ -25,21 +26,18 @@ def program(*names: str) -> str:
 class Visitor:
     """Opens pages, and records their requests and console errors."""
 
-    def __init__(self, browser: Browser, sandbox: Sandbox) -> None:
+    def __init__(self, context: BrowserContext, sandbox: Sandbox) -> None:
         self.requested_urls: list[str] = []
         self.errors: list[str] = []
-        self._browser = browser
+        self._context = context
         self._address = sandbox.base_url
-        self._contexts: list[BrowserContext] = []
 
     def __call__(self, path: str = "/_sandbox/") -> Page:
-        context = self._browser.new_context(base_url=self._address)
-        self._contexts.append(context)
-        context.on("request", lambda request: self.requested_urls.append(request.url))
-        context.on("console", self._note)
-        context.on("weberror", lambda error: self.errors.append(str(error.error)))
-        page = context.new_page()
-        page.goto(path)
+        page = self._context.new_page()
+        page.on("request", lambda request: self.requested_urls.append(request.url))
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto(urljoin(self._address, path))
         if page.locator("script").count():
             expect(page.get_by_text("Live", exact=True)).to_be_visible()
         return page
@@ -49,8 +47,8 @@ class Visitor:
             self.errors.append(message.text)
 
     def close(self) -> None:
-        for context in self._contexts:
-            context.close()
+        for page in self._context.pages:
+            page.close()
 
 
 def luminance(colour: str) -> float:

@@ -25,7 +25,7 @@ from loanasync.testing import (
 
 CREATED = response(201, {})
 CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-LEAVES = 200
+LEAVES = 60
 MOST_CONNECTIONS = 40  # of the pool, or of the threads of the event loop
 
 Query = Callable[[str], Awaitable[Any]]  # returns the value that a statement selects

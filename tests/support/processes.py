@@ -43,6 +43,15 @@ def run_script(
     return done
 
 
+def without_fastapi(folder: Path) -> str:
+    """Return a path for PYTHONPATH with which a program cannot import FastAPI.
+
+    Taskiq imports FastAPI if it is installed, which takes longer than all other imports.
+    """
+    folder.joinpath("fastapi.py").write_text("raise ImportError")
+    return str(folder)
+
+
 @contextmanager
 def sandbox_process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run Python with arguments that start a sandbox, and yield the process and the URL of the sandbox."""

@@ -214,7 +214,12 @@ def run_python(sandbox: Sandbox, folder: Path, *command: str, typed: str = "") -
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", [("asyncio",), IPYTHON], ids=["asyncio", "IPython"])
+# IPython's kernel, above, runs its cells as its prompt does.
+@pytest.mark.parametrize(
+    "command",
+    [("asyncio",), pytest.param(IPYTHON, marks=pytest.mark.scheduled)],
+    ids=["asyncio", "IPython"],
+)
 def test_async_prompts_share_one_client_between_loops(
     shared: Sandbox, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -256,7 +261,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.scheduled  # ten seconds; the gate tests asyncio's and IPython's shells
+@pytest.mark.scheduled  # ten seconds; the gate tests asyncio's prompt and IPython's kernel
 def test_marimo_cells_share_a_client_and_show_decisions(shared: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(MARIMO, encoding="utf-8")
     printed, errors = run_python(shared, tmp_path, "shop.py")

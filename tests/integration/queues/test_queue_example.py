@@ -11,8 +11,8 @@ from attrs import evolve, frozen
 
 from loanasync.sandbox import Sandbox
 from support.agents.collector import collecting
-from support.ledger_file import listed
-from support.processes import credentials
+from support.ledger_file import create_at, listed
+from support.processes import credentials, without_fastapi
 from support.servers import Nats, Valkey
 from support.servers.fixtures import skip_missing_server
 
@@ -52,9 +52,10 @@ class Example:
 def copied(example: Path, folder: Path, sandbox: Sandbox, **addresses: str) -> Example:
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "PYTHONSAFE"))}
     env |= {**credentials(sandbox), "LOANASYNC_LEDGER": "decisions.db", **addresses}
+    env["PYTHONPATH"] = without_fastapi(folder)
     copy = Example(folder / example.name, env)
     copy.file.write_bytes(example.read_bytes())
-    copy.run("-m", "loanasync", "ledger", "create")
+    create_at(folder / "decisions.db", sandbox.base_url)
     return copy
 
 
@@ -87,6 +88,7 @@ def test_nats_example_exports_metrics_of_a_stopped_worker(served: Sandbox, tmp_p
 def test_queue_example_names_missing_variables(tmp_path: Path) -> None:
     (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
     env = {name: os.environ[name] for name in os.environ if not name.startswith(("COV", "VALKEY"))}
+    env["PYTHONPATH"] = without_fastapi(tmp_path)
     done = subprocess.run(
         [sys.executable, EXAMPLE.name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )

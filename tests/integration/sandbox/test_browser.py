@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
 
 from loanasync.sandbox import Sandbox
 from support.browser import CHROMIUM, Visitor, luminance, program
@@ -22,10 +22,11 @@ def playwright() -> Iterator[Playwright]:
 
 
 @pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
+def context(playwright: Playwright) -> Iterator[BrowserContext]:
+    """One context for all tests: its processes need more time to start than a page to load."""
     arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     browser = playwright.chromium.launch(executable_path=program(*CHROMIUM), args=arguments)
-    yield browser
+    yield browser.new_context()
     browser.close()
 
 
@@ -68,9 +69,9 @@ def shop(playwright: Playwright, sandbox: Sandbox) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def visit(browser: Browser, sandbox: Sandbox) -> Iterator[Visitor]:
+def visit(context: BrowserContext, sandbox: Sandbox) -> Iterator[Visitor]:
     """A visitor whose pages load nothing from other hosts and log no console errors."""
-    visitor = Visitor(browser, sandbox)
+    visitor = Visitor(context, sandbox)
     yield visitor
     visitor.close()
     assert visitor.requested_urls
@@ -149,14 +150,13 @@ def test_hidden_page_is_up_to_date_when_it_is_shown(visit: Visitor, shop: Shop) 
     expect(journal(page)).to_have_count(1)
 
 
-def test_page_reports_a_stopped_sandbox(browser: Browser) -> None:
-    context = browser.new_context()
+def test_page_reports_a_stopped_sandbox(context: BrowserContext) -> None:
+    page = context.new_page()
     with Sandbox.in_thread() as sandbox:
-        page = context.new_page()
         page.goto(f"{sandbox.base_url}/_sandbox/")
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
     expect(page.get_by_text("The sandbox does not respond")).to_be_visible()
-    context.close()
+    page.close()
 
 
 @pytest.mark.parametrize("path", ["/_sandbox/", "/_sandbox/calls/2", "application"])

@@ -1,4 +1,4 @@
-"""The order adapters of docs/howto/web.md, with PostgreSQL and 200 shoppers who leave."""
+"""The order adapters of docs/howto/web.md, with PostgreSQL and 60 shoppers who leave."""
 
 import ast
 import os

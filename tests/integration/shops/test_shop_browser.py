@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import staff
 from attrs import frozen
-from playwright.sync_api import Browser, HttpCredentials, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
@@ -35,13 +35,14 @@ SELECTS = {"citizenship", "instalments", "document_type"}  # <select> fields
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def context() -> Iterator[BrowserContext]:
     arguments = ["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     executable = program(*CHROMIUM)
     with sync_playwright() as playwright:
         expect.set_options(timeout=MINUTE)
         browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield browser
+        # One context for all tests: its processes need more time to start than a page to load.
+        yield browser.new_context(http_credentials={"username": "carla", "password": PASSWORD})
         browser.close()
 
 
@@ -96,14 +97,15 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def page(browser: Browser, shop: Served) -> Iterator[Page]:
-    """A page that fails the test on errors on the console, except for the statuses of the pages."""
+def page(context: BrowserContext, shop: Served) -> Iterator[Page]:
+    """The cart of a new shopper. Errors on the console fail the test, except for statuses of pages."""
     errors: list[str] = []
-    login: HttpCredentials = {"username": "carla", "password": PASSWORD, "origin": shop.staff}
-    with browser.new_context(base_url=shop.address, http_credentials=login) as context:
-        context.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
-        context.on("weberror", lambda error: errors.append(f"error: {error.error}"))
-        yield context.new_page()
+    context.clear_cookies()
+    with context.new_page() as opened:
+        opened.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+        opened.on("pageerror", lambda error: errors.append(f"error: {error}"))
+        opened.goto(shop.address)
+        yield opened
     statuses = ("422", "409", "503")
     assert [each for each in errors if each.startswith("error") and not any(map(each.count, statuses))] == []
 
@@ -121,7 +123,6 @@ def fill(page: Page, fields: Mapping[str, str]) -> None:
 
 def test_browser_walk_from_cart_to_completed_data(page: Page, shop: Served) -> None:
     sandbox = shop.sandbox
-    page.goto("/")
     expect(page.get_by_text("Total: 450.00 euro")).to_be_visible()
     fill(page, {**FORM, "province": "roma"})
     page.get_by_role("button", name="Pay in instalments").click()
@@ -146,7 +147,6 @@ def test_browser_walk_from_cart_to_completed_data(page: Page, shop: Served) -> N
 
 def test_form_fits_narrow_screen_and_works_by_keyboard(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
-    page.goto("/")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     for name in FORM:
         page.keyboard.press("Tab")
@@ -170,19 +170,19 @@ def expect_page(page: Page, text: str, *, card: bool = False) -> None:
     assert bool(re.search("pay by card|another payment method", page.content())) == card
 
 
-def redirect(page: Page, _: Served) -> None:
+def redirect(page: Page, shop: Served) -> None:
     pay(page)
     for _click in range(2):
         expect_page(page, "Your loan application")
-        page.goto("/")
+        page.goto(shop.address)
         expect_page(page, "Welcome back")
         page.get_by_role("link", name="To your application").click()
 
 
-def refused(page: Page, _: Served) -> None:
+def refused(page: Page, shop: Served) -> None:
     pay(page, "refused")
     expect_page(page, "Loan refused", card=True)
-    page.goto("/")
+    page.goto(shop.address)
     expect_page(page, "Loan refused", card=True)
     press(page, "New order")
     expect_page(page, "Your cart")
@@ -192,7 +192,7 @@ def paid(page: Page, shop: Served) -> None:
     shop.change_order("paid")
     pay(page)
     expect_page(page, "Thank you")
-    page.goto("/")
+    page.goto(shop.address)
     expect_page(page, "Thank you")
 
 
@@ -219,7 +219,7 @@ def waiting_for_another_worker(page: Page, shop: Served) -> None:
     """The worker is killed before it has sent the approval."""
     for seconds, text in ((2e9, "Your request is still being decided"), (1.0, "Your cart")):
         shop.hold_until(seconds)
-        page.goto("/")
+        page.goto(shop.address)
         expect_page(page, text)
 
 
@@ -228,7 +228,7 @@ def ask_for_the_outcome(page: Page, shop: Served) -> None:
     pay(page, "resetafter")
     for _ in range(2):
         expect_page(page, "We have not received the decision on your request yet")
-        page.goto("/")
+        page.goto(shop.address)
     page.goto(shop.staff)
     page.get_by_label("The service has stated").select_option("approved")
     page.get_by_label("Number of the ticket").fill("ticket 7")
@@ -280,7 +280,6 @@ def test_row_of_the_six_pages_has_its_page_and_next_click(
     page: Page, shop: Served, story: Callable[[Page, Served], None]
 ) -> None:
     """The rows of "The six pages" in docs/howto/web.md, with the next click."""
-    page.goto("/")
     expect_page(page, "Your cart")
     story(page, shop)
     assert sum(each.evaluated for each in shop.sandbox.journal) <= 1

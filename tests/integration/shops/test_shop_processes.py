@@ -72,9 +72,9 @@ class Shops:
         self.pool = stack.enter_context(ThreadPoolExecutor())
         self._cookies = httpx.Cookies()
 
-    def start(self, *options: str, shop: str = "fastapi", **settings: str) -> tuple[int, httpx.Client]:
+    def start(self, *options: str, **settings: str) -> tuple[int, httpx.Client]:
         """Start uvicorn; return its process id, and a browser whose order is that of the first one."""
-        words = ("uvicorn", "--factory", f"shop_{shop}:app", "--app-dir", str(EXAMPLES), "--port", "0")
+        words = ("uvicorn", "--factory", "shop_fastapi:app", "--app-dir", str(EXAMPLES), "--port", "0")
         starting = started(*words, *options, sandbox=self._sandbox, cwd=self._folder, **settings)
         running, address = self._stack.enter_context(starting)
         listening = httpx.HTTPTransport(retries=8)  # the server prints its address before workers listen
@@ -116,7 +116,7 @@ def test_double_click_in_two_workers_with_postgresql_sends_one_approval(
     policy = LedgerPolicy(key=key)
     asyncio.run(create_ledger(PostgresLedger(postgres.url), base_url=served.base_url, policy=policy))
     settings = {"LOANASYNC_LEDGER": postgres.url, "LOANASYNC_LEDGER_KEY": key.decode()}
-    browsers = [shops.start(shop="litestar", **settings)[1] for _ in range(2)]
+    browsers = [shops.start(**settings)[1] for _ in range(2)]
     slow = {**FORM, "email": "anna+slow300@example.com"}
     clicks = [shops.pool.submit(browser.post, "/pay", data=slow) for browser in browsers]
     pages = [click.result() for click in clicks]

@@ -20,7 +20,7 @@ from loanasync.sandbox import Sandbox
 from loanasync.testing import approval_request, fiscal_code
 from loanasync.worker import message
 from support.fleet import worker_process
-from support.processes import start_process
+from support.processes import start_process, without_fastapi
 
 HERE = Path(__file__).parents[2]
 WAIT = 60.0  # seconds; usually two are enough
@@ -76,7 +76,8 @@ class Fleet:
     @contextmanager
     def taskiq_command(self) -> Iterator["subprocess.Popen[bytes]"]:
         """Start a worker by taskiq's command, and kill it and its child processes at the end of the block."""
-        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        others = filter(None, [os.environ.get("PYTHONPATH")])
+        path = os.pathsep.join([without_fastapi(self.log.parent), str(HERE), *others])
         variables = {"PYTHONPATH": path, worker_process.SETTINGS: json.dumps(self.settings)}
         command = ["-m", "taskiq", "worker", "--workers", "1", "support.fleet.worker_process:make"]
         with (
