@@ -1,4 +1,4 @@
-"""Interrupt approvals at their lines, as Ctrl-C does, and print what is wrong then: `KIND STEP`."""
+"""Interrupt approvals at their lines, as Ctrl-C does, and print what is wrong then: `STEP KIND...`."""
 
 import asyncio
 import json
@@ -171,23 +171,26 @@ class Interrupted:
         return faults
 
 
-def main(kind: str, step: int) -> int:
-    """Interrupt one approval after the other, each some lines later. Print faults; return their number."""
-    interrupted, line, number = Interrupted(kind), 1, 0
+def main(kind: str, step: int) -> None:
+    """Interrupt one approval after the other, each some lines later. Print faults, and the last line."""
+    interrupted, line = Interrupted(kind), 1
     while True:
         code = next(interrupted.codes)
         interrupted.prepare_connection()
         if not (place := interrupted.interrupt(code, line)):
             break
         if faults := interrupted.faults(code):
-            number += 1
             sys.stdout.write(f"{place} {faults}\n")
         line += step
     sys.stdout.write(f"{line - step} lines\n")
-    return number
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1], int(sys.argv[2]))
-    sys.stdout.flush()
-    os._exit(min(status, 1))  # sockets that an interrupt has left are not closed
+    step, *kinds = sys.argv[1:]
+    for kind in kinds:
+        if child := os.fork():
+            os.waitpid(child, 0)
+            continue
+        main(kind, int(step))
+        sys.stdout.flush()
+        os._exit(0)  # sockets that an interrupt has left are not closed

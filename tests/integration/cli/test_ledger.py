@@ -1,6 +1,5 @@
 """``loanasync ledger``: no personal data is shown, and no decision is overwritten."""
 
-import asyncio
 import json
 import os
 import sqlite3
@@ -22,6 +21,7 @@ from loanasync.ledger.model import Settlement
 from loanasync.ledger.sqlite import _entry
 from support.cli import environment
 from support.ledger_file import (
+    change,
     create_at,
     entries,
     key,
@@ -202,13 +202,14 @@ def test_wrong_key_or_option_changes_nothing(
 def test_commands_read_only_what_they_list_and_end_with_their_pipe(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fill(ledger: SqliteLedger) -> None:
-        await asyncio.gather(
-            *(put(ledger, f"{n}", State.REFUSED, under=f"{n:064}") for n in range(1500)),
-            put(ledger, "stated", State.APPROVED, note="ticket 17", source="person"),
-        )
-
-    using(file, fill)
+    stated = {"note": "ticket 17", "source": "person"}
+    using(file, lambda ledger: put(ledger, "stated", State.APPROVED, **stated))
+    change(
+        file,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)"
+        " INSERT INTO entries SELECT printf('%064d', i), state, revision, customer, claimed, changed,"
+        " expires, lease_end, document, body FROM entries, n WHERE state = 'refused'",
+    )
     read = list[object]()
 
     def counted(row: Sequence[Any], now: float) -> Entry:

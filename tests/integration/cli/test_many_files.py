@@ -178,7 +178,10 @@ def test_run_removes_only_drafts_of_its_own_results(
 @full
 @pytest.mark.parametrize(
     ("most", "has_folder"),
-    [(0, False), *((most, each) for most in (60_000, 120_000) for each in (False, True))],
+    [
+        *((0, False), (60_000, True), (120_000, False)),
+        *(pytest.param(*each, marks=pytest.mark.scheduled) for each in ((60_000, False), (120_000, True))),
+    ],
 )
 def test_ledger_on_a_full_disk_loses_no_decision(
     tmp_path: Path, served: Sandbox, monkeypatch: pytest.MonkeyPatch, most: int, *, has_folder: bool

@@ -316,6 +316,12 @@ def test_commands_report_what_is_open(tmp_path: Path) -> None:
     assert (confirmed.exit_code, confirmed.stderr) == (0, f"clients of {BASE_URL}/v2 send again\n")
 
 
+# The commands are the same for each kind of ledger, and the tests above run their operations on each.
+@pytest.mark.parametrize(
+    "addresses",
+    ["sqlite", *(pytest.param(kind, marks=pytest.mark.scheduled) for kind in ("valkey", "postgres"))],
+    indirect=True,
+)
 def test_each_command_of_the_page_runs(
     addresses: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def test_outage_of_45_seconds_makes_few_customers_unknown(ledger: Ledgers) -> No
     in_flight = 15
     unknown = outage(**ledger())["unknown"]
     assert 5 <= unknown <= 5 + in_flight + 45 // 30
-    assert outage(breaker=None, **ledger())["unknown"] > 800
+    assert outage(number=240, rate=4, breaker=None, **ledger())["unknown"] > 160
 
 
 def test_outage_with_few_calls_in_flight_costs_one_customer_a_pause() -> None:
