@@ -9,6 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -16,11 +17,25 @@ import pytest
 
 # Each worker has its own session fixtures. One worker runs all tests of a slow server, first of all.
 SLOW_SERVER = "postgres"
+MOST = 10
 _SIZE = 4  # bytes of the number of a batch; a pipe holds 64 kB
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, help="number of processes that run the tests")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the files whose tests took most of the time of the workers."""
+    if config.option.forks < 2:
+        return
+    seconds = defaultdict[str, float](float)
+    for report in chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"the {MOST} files that took longest")
+    for file in sorted(seconds, key=seconds.__getitem__, reverse=True)[:MOST]:
+        terminalreporter.write_line(f"{seconds[file]:6.1f} s  {file}")
 
 
 @pytest.hookimpl(tryfirst=True)
