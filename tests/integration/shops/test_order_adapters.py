@@ -33,7 +33,7 @@ async def test_orders_of_sqlalchemy_learn_their_decision(postgres: Postgres) -> 
         await connection.run_sync(Base.metadata.create_all)
         await connection.execute(insert(OrderRow), ORDERS)
     try:
-        await check_adapter(lambda number: Order(engine, number, 45_000), query)
+        await check_adapter(lambda number: Order(engine, number, 45_000), query, kept=15)
     finally:
         await query("DROP TABLE orders")
         await engine.dispose()
