@@ -56,7 +56,7 @@ EACH_PYTHON = [
     # Pure modules: the tests with coverage run them, too.
     *(f"--ignore=tests/unit/{area}" for area in ("_models", "_protocol")),
 ]
-GATE = ["-m", "not scheduled"]  # the tests of each change
+ALL = ["-m", ""]  # also the tests that are too slow for each change
 # Tests of the code that uses dependencies, for the sessions with other versions of them.
 DEPENDENT = ["tests/contract", "tests/unit"]
 DEPENDENT += [f"tests/integration/{path}" for path in ("client", "telemetry", "transport")]
@@ -128,7 +128,7 @@ def tests_of_dependencies(session: nox.Session, *others: str) -> list[str]:
     # Versions of our dependencies do not concern browsers, frameworks, pytest, benchmarks and the dashboard.
     others += ("package/test_run_plugins.py", "queues/test_recipes.py", "sandbox/test_browser.py")
     others += ("sandbox/test_pytest_plugin.py", "shops")
-    chosen = session.posargs or [*DEPENDENT, *GATE]
+    chosen = session.posargs or DEPENDENT
     return [*chosen, *PARALLEL, *ONCE, *(f"--ignore=tests/integration/{path}" for path in others)]
 
 
@@ -168,7 +168,7 @@ def pages(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the unit tests: no socket, no process; `-- PATH ...` runs some."""
     install(session, "unit", "-e", EVERYTHING)
-    session.run("pytest", *(session.posargs or ["tests/unit"]), *GATE, env=TEST_ENV)
+    session.run("pytest", *(session.posargs or ["tests/unit"]), env=TEST_ENV)
 
 
 @nox.session(python=PYTHONS)
@@ -180,17 +180,17 @@ def tests(session: nox.Session) -> None:
         return
     paths = ["tests"] if session.python == FIRST else EACH_PYTHON
     if session.python == MEASURED:
-        measure(session, *COVERING, *GATE)
+        measure(session, *COVERING)
         paths = [each for each in paths if each not in COVERING]
         paths += [f"--ignore={path}" for path in COVERING]
-    session.run("pytest", *paths, *GATE, *PARALLEL, env=TEST_ENV)
+    session.run("pytest", *paths, *PARALLEL, env=TEST_ENV)
 
 
 @nox.session(python=PYTHONS)
 def full(session: nox.Session) -> None:
     """Run all tests, also those that are too slow for each commit (scheduled)."""
     install(session, "tests", EVERYTHING)
-    arguments = ["tests", *([] if session.python == FIRST else ONCE)]
+    arguments = ["tests", *ALL, *([] if session.python == FIRST else ONCE)]
     if session.python == MEASURED:
         measure(session, *arguments)
         session.run("coverage", "report", "--fail-under=97", env=coverage_env(session))
@@ -226,10 +226,10 @@ def floors(session: nox.Session) -> None:
     session.install("-q", *(f"{name}=={floor}" for name, floor in later.items()))
     require_installed(session, later)
     paths = ["tests/integration/ledger/test_redis.py", "tests/integration/sandbox/test_pages.py"]
-    session.run("pytest", *paths, *PARALLEL, *GATE, env=TEST_ENV)
+    session.run("pytest", *paths, *PARALLEL, env=TEST_ENV)
     # A version between the lowest and the newest one.
     session.install("-q", "aiohttp==3.13.*")
-    session.run("pytest", "tests/integration/transport", *PARALLEL, *GATE, env=TEST_ENV)
+    session.run("pytest", "tests/integration/transport", *PARALLEL, env=TEST_ENV)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -276,7 +276,7 @@ def soak(session: nox.Session) -> None:
     install(session, "tests", EVERYTHING)
     env = {**TEST_ENV, "LOANASYNC_SOAK": "1"}
     files = ["tests/stress/test_leaks.py", "tests/integration/cli/test_many_end_to_end.py"]
-    session.run("pytest", *files, *session.posargs, env=env)
+    session.run("pytest", *files, *ALL, *session.posargs, env=env)
 
 
 @nox.session(python=ONE_PYTHON)
@@ -284,7 +284,7 @@ def fleet(session: nox.Session) -> None:
     """Kill workers at every step, with every queue and ledger."""
     install(session, "tests", EVERYTHING)
     paths = ["tests/integration/queues", "tests/integration/ledger", "tests/unit/ledger"]
-    session.run("pytest", *paths, *session.posargs, *PARALLEL, env=TEST_ENV)
+    session.run("pytest", *paths, *ALL, *session.posargs, *PARALLEL, env=TEST_ENV)
 
 
 @nox.session(python=ONE_PYTHON)
