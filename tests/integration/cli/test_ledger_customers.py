@@ -250,6 +250,7 @@ def test_file_settles_the_customers_of_the_file_once() -> None:
           for each in ("NOT_EVALUATED", " not evaluated", "notEvaluated", "Non-valutato")),
         *((f"cf,outcome,{name}\n{{}},refused,{value}\n", "refused refused")
           for name, value in (("order_id", "A-2"), ("ordine", '" A-2\u200b"'), ("orderToken", "T2"))),
+        ("cf,outcome,order_id,order_token\n{},refused,A-2,T9\n", "refused refused"),  # by the order
     ],
 )  # fmt: skip
 def test_file_of_each_kind_settles_its_approval(text: str, found: str) -> None:
