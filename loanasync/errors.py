@@ -444,7 +444,8 @@ class AlreadyEvaluatedError(DomainError):
             decision; do not treat the customer as refused.
         response: Status and body as received. Contains personal data, which is masked in `repr()`.
         note: ``evaluated for another order`` if the ledger, or the memory of this process, has a decision for
-            another order of the customer. Then nothing is unknown: the service does not evaluate this order.
+            another order of the customer, and no earlier request was sent for this one. Then nothing is
+            unknown: the service does not evaluate this order.
 
     Example:
         >>> from loanasync.testing import domain_error, scripted_client, system_error

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from logging import WARNING
 from struct import Struct
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
 
 from loanasync._models.classes import ForkSafe
 from loanasync._models.decisions import (
@@ -65,6 +65,13 @@ def state_of(result: Outcome | LoanError) -> EntryState:
             return "released"
         case _:
             return "unknown"
+
+
+def is_for_other(result: object) -> TypeGuard[AlreadyEvaluatedError]:
+    """Return True if "already evaluated" cannot mean this order, because no earlier request may have been."""
+    if not isinstance(result, AlreadyEvaluatedError):
+        return False
+    return not (result.after_retry or result.meta.after_unknown)
 
 
 class Claim:
@@ -373,7 +380,7 @@ class ProcessGuard(ForkSafe, Guard, Claim):
             self._release(run)
         else:
             note = type(result).__name__
-            if isinstance(result, AlreadyEvaluatedError) and self._has_other_decision(run):
+            if is_for_other(result) and self._has_other_decision(run):
                 result.note = note = OTHER_ORDER
                 state = "final"
             response: RawResponse | None = getattr(result, "response", None)

@@ -15,13 +15,12 @@ from attrs import evolve, field, frozen
 from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Known, Meta, Refused
 from loanasync._models.masking import mask
 from loanasync._protocol.endpoints import Outcome
-from loanasync._runtime.guard import Claim, Guard, state_of
+from loanasync._runtime.guard import Claim, Guard, is_for_other, state_of
 from loanasync._runtime.run import Run, copy_error
 from loanasync._telemetry.log import log
 from loanasync._telemetry.spans import CLAIMED
 from loanasync._transport.waits import cancellations
 from loanasync.errors import (
-    AlreadyEvaluatedError,
     ConfigurationError,
     DecisionForgottenError,
     DecisionNotRecordedError,
@@ -646,7 +645,7 @@ class LedgerClaim(Claim):
             failure = type(error).__name__
             settlement = Settlement(state=state, note=type(result).__name__)
         if not isinstance(result, Approved | Refused):
-            if self._has_other_decision and isinstance(result, AlreadyEvaluatedError):
+            if self._has_other_decision and is_for_other(result):
                 result.note = OTHER_ORDER
                 settlement = evolve(settlement, note=OTHER_ORDER)
             result = await self._settle_error(result, settlement)

@@ -16,6 +16,8 @@ from loanasync.testing import (
     not_connected,
     refused,
     rejected,
+    scripted_client,
+    system_error,
 )
 from support.builders import FISCAL_CODE, approval_request
 from support.ledger_clients import held_response, of_another_process
@@ -142,6 +144,21 @@ async def test_already_evaluated_beside_a_decision_for_another_order_is_final(le
     assert isinstance(await request(client, order_id="A-3"), Refused)  # not stopped
     assert isinstance(await request(client), errors.PayloadMismatchError | errors.OutcomeUnknownError)
     assert len(script.sent) == 3
+
+
+@pytest.mark.parametrize("earlier", [[system_error()], [connection_lost()]], ids=["500", "lost response"])
+async def test_already_evaluated_after_an_earlier_request_may_mean_this_order(
+    earlier: list[ScriptedResponse], ledger: Ledger | None
+) -> None:
+    client = scripted_client(approved(), *earlier, ALREADY, ledger=ledger)
+    await request(client, order_id="A-1")
+    error = await request(client, order_id="A-2")
+    if isinstance(error, errors.ConnectionLostError):
+        error = await request(client, order_id="A-2", repeat_unknown=True)
+    assert isinstance(error, errors.AlreadyEvaluatedError)
+    assert (error.note, error.advice) == ("", "already_decided")
+    known = await client.known(FISCAL_CODE, order_id="A-2")
+    assert (known.state, known.note) == ("lost", "AlreadyEvaluatedError")
 
 
 async def test_orders_of_an_earlier_hour_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
