@@ -19,6 +19,7 @@ from loanasync.testing import approval_request, approved, connection_lost, refus
 from support.builders import FISCAL_CODE
 from support.ledger_clients import KEY, FailingLedger, NotWaitingLedger, Shop, broken, held_response
 from support.memory_clients import started
+from support.virtual_time import StoppedClock, turns
 
 STATES = {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
 NEW = b"fedcba9876543210"
@@ -67,6 +68,24 @@ async def test_resolve_settles_only_what_it_does_not_contradict(before: State, o
         error = await error_of(shop, outcome)
         assert (error.key, error.state, error.stated) == (entry.key, before.value, outcome)
         assert await shop.entry() == entry
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind"), [(15.0, errors.InFlightError), (25.0, errors.LedgerUnavailableError)]
+)
+async def test_resolve_waits_once_for_the_request_and_once_for_the_ledger(seconds: float, kind: type) -> None:
+    clock = StoppedClock()
+
+    class SlowLedger(NotWaitingLedger):
+        async def wait(self, key: str, within: float) -> Entry | None:
+            clock.passed += seconds
+            await turns()
+            return await super().wait(key, within)
+
+    shop = Shop(ledger=SlowLedger(), patience=10.0)
+    await shop.put(State.INFLIGHT)
+    with pytest.raises(kind):
+        await stated(shop, "approved")
 
 
 def entry(state: State, *history: State, source: str = "service", takeovers: int = 0) -> Entry:
