@@ -52,8 +52,10 @@ EVENTS = {
     "refuse late": partial(settled, token="old", settlement=REFUSAL),
     "lost late": partial(settled, token="old", settlement=LOST),
     "by a person": partial(settled, token="u", settlement=by_person(State.APPROVED)),
-    "resolve": partial(settled, token="u", over="1", settlement=by_person(State.REFUSED)),
-    "hold": partial(settled, token="u", over="1", settlement=by_person(State.HELD)),
+    **{
+        f"resolve to {each.value}": partial(settled, token="u", over="1", settlement=by_person(each))
+        for each in (State.REFUSED, State.APPROVED, State.RELEASED, State.UNKNOWN, State.HELD)
+    },
 }
 # The letter of the state after the event; "." if the event changes nothing.
 LETTERS = {
@@ -68,20 +70,20 @@ LETTERS = {
 }
 TABLE = {
     # claim, again, take over, another; release, unknown, lost, held, approve; both late;
-    # by a person, resolve, hold
-    "no entry": "iiii rulhA Rl ARh",
-    "inflight": ".... rulhA R. ...",
-    "expired": "..i. rulhA R. .Rh",
-    "released": "i... rulhA R. ..h",
-    "unknown": "..i. rulhA R. .Rh",
-    "lost": "..i. rulhA R. .Rh",
-    "held": "..i. rulhA R. .Rh",
-    "approved": ".... ..... .. ...",
-    "refused": ".... ..... .. ...",
-    "erased": ".... ..... .. ...",
-    "released by a person": "i... rulhA R. .Rh",
-    "approved by a person": ".... ..... .. .Rh",
-    "refused by a person": ".... ..... .. .Rh",
+    # by a person; resolve to refused, approved, released, unknown, held
+    "no entry": "iiii rulhA Rl A RAruh",
+    "inflight": ".... rulhA R. . .....",
+    "expired": "..i. rulhA R. . RAruh",
+    "released": "i... rulhA R. . ....h",
+    "unknown": "..i. rulhA R. . RAruh",
+    "lost": "..i. rulhA R. . RAruh",
+    "held": "..i. rulhA R. . RAruh",
+    "approved": ".... ..... .. . .....",
+    "refused": ".... ..... .. . .....",
+    "erased": ".... ..... .. . ..r..",
+    "released by a person": "i... rulhA R. . RAruh",
+    "approved by a person": ".... ..... .. . RAruh",
+    "refused by a person": ".... ..... .. . RAruh",
 }
 
 
@@ -96,7 +98,7 @@ def test_state_and_event_lead_to_the_state_of_the_table(before: str) -> None:
             continue
         # Each settled state that is left is in the history; a claim keeps what a takeover must know.
         left = as_read(stored)
-        is_resolved = name in ("resolve", "hold")
+        is_resolved = name.startswith("resolve")
         is_left = after.state is not left.state or is_resolved
         # A late owner's settlement replaces the end of the lease.
         is_owners = stored.state is State.INFLIGHT and after.state is not State.INFLIGHT and not is_resolved
