@@ -51,6 +51,20 @@ async def test_entry_under_an_old_key_decides_about_the_next_call(state: State, 
         assert isinstance(other, errors.PayloadMismatchError)
 
 
+async def test_failed_lookup_under_an_old_key_sends_nothing() -> None:
+    before = Shop(ledger=(ledger := FailingLedger()))
+    await before.put(State.APPROVED)
+    shop = await shop_after(before, refused())
+
+    def fail() -> None:
+        if ledger.operations.count("entries_of") == 2:  # the first one is under the new key
+            raise OSError
+
+    ledger.faults["entries_of"] = fail
+    assert isinstance(await shop.result(), errors.LedgerUnavailableError)
+    assert shop.script.sent == []
+
+
 async def test_repeat_under_an_old_key_takes_over_the_old_entry() -> None:
     before = Shop(timed_out())
     await before.result()
