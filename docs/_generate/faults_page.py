@@ -57,7 +57,9 @@ def tables() -> str:
     cases = sum(len(row.schemes) * len(row.operations) * len(SESSIONS) for row in ROWS)
     lines += [
         f"The tests play these {len(ROWS)} faults in {cases} combinations each night. For each commit they",
-        "play each fault once with each kind of session, and with each pair of a scheme and an operation.",
+        "play all combinations of a fault with one scheme or one operation. They play each other fault with",
+        "each kind of session, with each pair of a scheme and an operation, and always with an approval over",
+        "https through the client's own session.",
         "",
     ]
     return "\n".join(lines)

@@ -13,9 +13,10 @@ from attrs import evolve
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
+from faults_page import ROWS
 from loanasync import Refused, ServiceError, TransportError, UnexpectedResponseError, UserData
 from support.direct_path import is_direct
-from support.faults.player import PATIENT, Caller, cases, ready, succeeded
+from support.faults.player import PATIENT, USUAL, Caller, cases, ready, succeeded
 from support.faults.row import NOT_SENT, Expected, Row
 from support.privacy.scanner import Captured, capturing, leaks
 from support.raw_server import Certificate, RawServer, certificate, until
@@ -119,3 +120,8 @@ async def test_fault_has_the_result_of_its_row(
             await assert_usable(caller, result, row, scheme)
             captured.values += [caller.client, vars(caller.client)]
     assert_private(captured)
+
+
+def test_each_commit_plays_the_approval_over_https_of_each_fault() -> None:
+    played = [case.values[0] for case in cases() if case.values[1:] == USUAL and not case.marks]
+    assert played == ROWS
