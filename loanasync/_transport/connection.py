@@ -441,7 +441,7 @@ class DirectConnection(asyncio.Protocol):
         """Fail the exchange in progress with `error` and abort the connection; close an idle connection."""
         if self.receive is None:
             self.close()
-        elif self._result is None:
+        else:
             self._fail(error)
             self._transport.abort()  # `close` would wait for a server that does not read
 
@@ -577,12 +577,16 @@ class DirectConnection(asyncio.Protocol):
             self._finish(failures.no_response(error, is_unsent=not self._is_reading))
 
     def _finish(self, result: Response | NoResponse, *, now: bool = False) -> None:
-        """Set the result of the exchange, unless it has one, and end the exchange now or later."""
+        """Set the result of the exchange, unless it has one, and end the exchange now or later.
+
+        This method may be called again, after an interrupt in the first call.
+        """
+        if self.receive is not None and self._result is None:
+            self._result = result  # first: what is not sent depends on `_is_reading`
         self._is_reading = False
         self._unsent_bytes = None
-        if self.receive is None or self._result is not None:
+        if self.receive is None:
             return
-        self._result = result
         if now and len(self._scheduler.busy) == 1:
             self.end_exchange()
         else:

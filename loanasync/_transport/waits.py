@@ -106,12 +106,14 @@ class SharedTimer(Generic[Owner]):
         if at < self._next:
             self._start()
         if self._number > self._sweep_at:
-            self._heap = [
-                (limit, number, owner) for number, (owner, limit) in enumerate(self._limits.items())
-            ]
-            self._looks = self._limits.copy()
-            heapify(self._heap)
-            self._sweep_at = self._number + _MOST_REMOVED + len(self._heap)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Make the heap again, from the limits."""
+        self._heap = [(limit, number, owner) for number, (owner, limit) in enumerate(self._limits.items())]
+        self._looks = self._limits.copy()
+        heapify(self._heap)
+        self._sweep_at = self._number + _MOST_REMOVED + len(self._heap)
 
     def discard(self, owner: Owner) -> None:
         """Remove the limit of an owner, if it has one."""
@@ -140,21 +142,30 @@ class SharedTimer(Generic[Owner]):
             self._handle = self._loop.call_at(self._next, self._run)
 
     def _run(self) -> None:
-        """Expire the owners whose limit has passed, and start the timer for the next look."""
+        """Expire the owners whose limit has passed, and start the timer for the next look.
+
+        After an interrupt, the owner that was expired then is expired again.
+        """
+        expired: tuple[Owner, float] | None = None
         try:
             now = max(self._loop.time(), self._next)  # a coarse clock may make the event loop call too early
             while self._heap and self._heap[0][0] <= now:
-                at, _, owner = self._heap[0]
-                is_current = self._looks.get(owner) == at  # not replaced by an earlier one
-                if is_current:
-                    del self._looks[owner]  # before the heap, so that after an interrupt `set` adds it again
-                heappop(self._heap)
-                limit = self._limits.get(owner) if is_current else None
+                at, _, owner = heappop(self._heap)
+                if self._looks.get(owner) != at:  # replaced by an earlier one
+                    continue
+                del self._looks[owner]
+                limit = self._limits.get(owner)
                 if limit is not None and limit > now:
                     self._look(owner, limit)
                 elif limit is not None:
+                    expired = owner, limit
                     del self._limits[owner]
                     self._expire(owner, limit)
+        except BaseException as error:
+            if expired is not None and not isinstance(error, Exception):
+                self._limits.setdefault(*expired)
+            self._sweep()
+            raise
         finally:  # an error of one owner, or an interrupt, must not keep the others from expiring
             self._start()
 

@@ -18,6 +18,7 @@ from loanasync.testing import approval_request
 FOLDER = str(Path(loanasync.__file__).parent)
 INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", "_telemetry/"))
 LIMITS = Timeout(total=0.5, attempt=0.1)
+SHORT = Timeout(total=0.5, attempt=0.03)  # for a request without a response
 PATIENCE = 5.0  # seconds, on a busy machine
 UNINTERRUPTED = Timeout(total=2 * PATIENCE, attempt=PATIENCE)
 
@@ -27,10 +28,11 @@ class Interrupt(KeyboardInterrupt):
 
 
 class Service:
-    """Approves each request, or responds with 500 to the first one of each customer."""
+    """Approves each request, or responds with 500 to the first one of each customer, or to some never."""
 
     def __init__(self, *, fails_first: bool) -> None:
         self.fails_first = fails_first
+        self.silent = ""  # the customer without a response
         self.requests: Counter[str] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,6 +40,8 @@ class Service:
             await reader.readexactly(int(head.partition("Content-Length: ")[2].split()[0]))
             code = head.split()[1].rpartition("/")[2]
             self.requests[code] += 1
+            if code == self.silent:
+                continue
             fails = self.fails_first and self.requests[code] == 1
             body = json.dumps({"error": "x"} if fails else {"approved": True, "fiscalCode": code}).encode()
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (500 if fails else 201, len(body)))
@@ -45,14 +49,17 @@ class Service:
 
 
 class InterruptAt:
-    """A trace function that raises `Interrupt` at a line, counted from 1."""
+    """A trace function that raises `Interrupt` at a line, counted from 1 in the first call of a function."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, first: str) -> None:
         self.left = number
+        self.first = first
         self.place = ""
 
     def __call__(self, frame: FrameType, _: str, __: object) -> Any:
-        return self.count if frame.f_code.co_filename.startswith(INTERRUPTED) else None
+        if self.first in frame.f_code.co_qualname:
+            self.first = ""
+        return self.count if not self.first and frame.f_code.co_filename.startswith(INTERRUPTED) else None
 
     def count(self, frame: FrameType, event: str, _: object) -> Any:
         self.left -= event == "line"
@@ -125,10 +132,16 @@ class Interrupted:
 
     def interrupt(self, code: str, line: int) -> str:
         """Interrupt an approval; return the place, or an empty text if it has fewer lines."""
-        tracer = InterruptAt(line)
+        is_late = self.kind == "time limit"
+        tracer = InterruptAt(line, "SharedTimer._run" if is_late else "")
+        self.service.silent = code if is_late else ""
         codes = [code, *(next(self.codes) for _ in range(1, self.approves))]
         sys.settrace(tracer)
-        approving = [self.loop.create_task(self.client.approve(each, self.order, wait=0)) for each in codes]
+        timeout = SHORT if is_late else None
+        approving = [
+            self.loop.create_task(self.client.approve(each, self.order, wait=0, timeout=timeout))
+            for each in codes
+        ]
         try:
             for each in approving:
                 self.loop.run_until_complete(each)
@@ -138,6 +151,8 @@ class Interrupted:
             sys.settrace(None)
         for each in approving:
             each.cancel()  # as `asyncio.run` does
+        if is_late:
+            self.approve_others()  # a timer that was interrupted in its first line starts with the next call
         self.run(self.wait_for_the_end)
         return tracer.place
 

@@ -87,6 +87,26 @@ def test_error_of_one_owner_delays_no_other() -> None:
     assert [type(error) for error in errors] == [RuntimeError]
 
 
+def test_owner_whose_expiry_is_interrupted_expires_again() -> None:
+    expired: list[str] = []
+
+    def expire(owner: str, _: float) -> None:
+        expired.append(owner)
+        if len(expired) == 1:
+            raise asyncio.CancelledError  # asyncio does not pass on this one, unlike a KeyboardInterrupt
+
+    async def use() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        timer = SharedTimer(loop, expire)
+        timer.set("first", 1.0)
+        timer.set("second", 1.0)
+        await asyncio.sleep(3)
+
+    VirtualTime().run(use())
+    assert expired == ["first", "second", "first"]
+
+
 def test_interrupt_as_the_timer_runs_stops_no_limit() -> None:
     expired: Expired = []
 
