@@ -107,9 +107,14 @@ def check_order_id(order_id: object) -> tuple[Problem, ...]:
     else:
         violation = values.check_text(order_id) if order_id else None
         has_other_spaces = any(each.isspace() and each != " " for each in order_id)
-        if violation is None and (has_other_spaces or order_id != seen(order_id).strip()):
+        if violation is None and (has_other_spaces or order_id != normalize_order_id(order_id)):
             violation = _NOT_AS_SEEN
     return () if violation is None else (violation.problem("order_id", ""),)
+
+
+def normalize_order_id(order_id: str) -> str:
+    """Return the number of an order in a file, in NFC, without outer spaces and invisible characters."""
+    return seen(order_id).strip()
 
 
 def check_user_data(data: object, **_: object) -> list[Problem]:

@@ -16,6 +16,7 @@ from loanasync._protocol.rules import (
     check_order_id,
     check_payload,
     normalize_fiscal_code,
+    normalize_order_id,
 )
 from loanasync._settings import Dialect, Limits
 from loanasync.bulk.columns import (
@@ -256,7 +257,7 @@ class InputRows:
         for column, name in names.items():
             value = flat[column]
             if name == "order_id" and isinstance(value, str):
-                value = seen(value).strip()
+                value = normalize_order_id(value)
             if name is None:
                 if self.columns is None:  # of a CSV file, the header has this problem
                     is_printed = not is_like_value(column) and any(names.values())

@@ -12,10 +12,9 @@ from typing import Any, cast
 from attrs import define, evolve, field
 
 from loanasync._models.cells import CellError, normalized, to_cents
-from loanasync._models.characters import seen
 from loanasync._models.masking import mask
 from loanasync._protocol.json import encode
-from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
+from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code, normalize_order_id
 from loanasync.bulk import InputError
 from loanasync.bulk.problems import input_error
 from loanasync.bulk.records import Records, is_like_value
@@ -294,7 +293,7 @@ def _row_of(line: int, members: Mapping[str, object], origin: str, note: str) ->
     own_note = values["note"].strip() or " ".join(filter(None, (note, origin)))
     redirect = {"approved": True, "redirectUrl": values["redirect_url"]} if values["redirect_url"] else None
     statement = Statement(state, "file", own_note, None if redirect is None else encode(redirect))
-    order = (seen(values["order_id"]).strip(), values["order_token"])
+    order = (normalize_order_id(values["order_id"]), values["order_token"])
     return _Row(line, normalize_fiscal_code(code), *order, cast("int | None", amount), statement)
 
 
