@@ -184,7 +184,8 @@ def _opened(options: RunOptions, *, creates: bool) -> Iterator[_Session]:
             policy = LedgerPolicy(encrypt=cipher_of(os.environ.get(LEDGER_CIPHER)))
             file = _default_ledger(shop.base_url, shop.shop_id, creates=creates)
             name, is_new = str(file), not file.exists()
-            written = (options.out.path, f"{options.out.path}.ledger", options.rejected)
+            beside = options.out.ledger_file
+            written = (options.out.path, None if beside is None else str(beside), options.rejected)
             check_distinct_files((*written, *files_of_ledger(name)), ())
             ledger = SqliteLedger(file) if creates or not is_new else MemoryLedger()  # a plan creates no file
             if is_new and options.out.ledger_file is not None and options.out.ledger_file.exists():
