@@ -153,10 +153,12 @@ class PerLoop(Generic[Value]):
             for loop in tuple(self._values)
             if loop.is_running() and (entry := self._values.pop(loop, None))
         ]
-        waits = [partial(_wait_for_closing, *each) for each in closings]
+        waits: list[Callable[[], Awaitable[None]]] = [partial(_wait_for_closing, *each) for each in closings]
+        if own is not None:
+            waits.insert(0, partial(own.close, within))
         failed: Exception | None = None
         try:
-            for wait in (*(() if own is None else (partial(own.close, within),)), *waits):
+            for wait in waits:
                 try:
                     await wait()
                 except Exception as error:  # noqa: BLE001  (raised below: the others still wait for their calls)
