@@ -102,8 +102,10 @@ def result_of(page: Page) -> LoanResult:
     match page:
         case Redirect(url=url):
             return LoanResult(status="approved", redirect_url=url)
-        case Refused() | Paid():
-            return LoanResult(status="refused" if isinstance(page, Refused) else "paid")
+        case Refused():
+            return LoanResult(status="refused")
+        case Paid():
+            return LoanResult(status="paid")
     logger.warning("entry %s: %s", page.entry, page.error)
     match page:
         case Form(problems=problems):

@@ -195,7 +195,7 @@ async def test_response_that_was_lost_is_known_after_a_restart(tmp_path: Path) -
     async with serving(Sandbox(state=tmp_path / "shop.sqlite")) as shop:
         await shop.create()
         waiting = asyncio.ensure_future(shop.approve(email="a+slow60000after@example.com"))
-        while not shop.sandbox._engine.customers.of(CODE).order.approved:  # noqa: ASYNC110  (as above)
+        while not shop.sandbox._engine.customers.of(CODE).order.approved:  # noqa: ASYNC110  (it sends no event)
             await asyncio.sleep(0)
         waiting.cancel()
         await shop.sandbox.journal.wait_for(operation="approve")
