@@ -258,6 +258,9 @@ class Flight(Run):
 
     def _interrupt(self, error: BaseException) -> None:
         """Record what is known, and end the flight with an exception."""
+        task, self._task = self._task, None
+        if task is not None:  # an interrupt in `_continue` may have left it; it must not repeat the request
+            task.cancel()
         self.end_attempt(None)
         self.is_settling = True
         self.release_slot()

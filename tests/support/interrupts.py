@@ -162,6 +162,8 @@ class Interrupted:
         await asyncio.sleep(0.001)
         while self.resources.calls and self.loop.time() < until:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0.001)
+        if self.kind == "retry":
+            await asyncio.sleep(0.01)  # a task that the interrupt has left would repeat the request
 
     def faults(self, code: str) -> list[str]:
         """Return what is wrong after an interrupted approval."""
