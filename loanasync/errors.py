@@ -836,8 +836,8 @@ _NOT_RESOLVED = {
     "ambiguous": ("several orders of the customer have this order token; pass the order_id instead"),
     "inflight": "a request is in progress; ask the service for the outcome when it has ended",
     "unknown": (
-        "the approval was requested again after an earlier request; ask the service for the outcome of the "
-        "last one. If it was not evaluated, release the entry with loanasync ledger resolve"
+        "the statement may be older than the last request; ask the service for the outcome of that request. "
+        "If it was not evaluated, release the entry with loanasync ledger resolve"
     ),
 }
 _KEY_LENGTH = 12  # characters of an entry's key in messages, enough to identify the entry
@@ -1083,7 +1083,7 @@ class NotResolvedError(LedgerError):
         state: ``missing``: the customer has no entry. ``ambiguous``: several orders of the customer have
             this order token. Otherwise the state of the entry, which contradicts the stated outcome.
             For ``not_evaluated`` this includes ``inflight``, a request in progress, and ``unknown``: the
-            approval was requested again after an earlier request.
+            approval was requested again, or its request ended after the outcome was stated.
         stated: The stated outcome.
 
     Example:

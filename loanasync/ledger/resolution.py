@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from loanasync._models.decisions import Problem
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
@@ -23,7 +23,7 @@ from loanasync.ledger.maintenance import resolve
 from loanasync.ledger.model import CREATED, HISTORY_LENGTH, NOT_SENT, SERVICE, Change, Entry, State
 from loanasync.ledger.orphans import import_from_folders
 
-Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "requested again", "inflight"]
+Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "stated earlier", "inflight"]
 
 STATES: Mapping[str, State] = MappingProxyType(
     {"approved": State.APPROVED, "refused": State.REFUSED, "not_evaluated": State.RELEASED}
@@ -74,12 +74,14 @@ class Statement:
         source: The source.
         note: The note that is stored. It is not empty, because a correction needs one.
         body: JSON members of the decision, encrypted if the clients have a cipher; None without any.
+        at: When it was stated, by the monotonic clock.
     """
 
     state: State
     source: str
     note: str
     body: bytes | None = None
+    at: float = Factory(time.monotonic)
 
 
 async def settle_as_stated(
@@ -93,7 +95,8 @@ async def settle_as_stated(
     """Settle an entry as a source states it, unless the entry contradicts the statement.
 
     A decision in the ledger is never changed. A release by another source is corrected to the stated
-    decision. Only the first request of an unknown entry is released. Repeating a statement changes nothing.
+    decision. Only the first request of an unknown entry is released, and only if it had ended when the
+    outcome was stated. Repeating a statement changes nothing.
 
     Args:
         ledger: The ledger.
@@ -119,6 +122,8 @@ async def settle_as_stated(
             entry = await ledger.wait(entry.key, max(0.0, until - time.monotonic())) or entry
         if (result := result_without_writing(entry, statement)) is not None:
             return result, entry
+        if statement.state is State.RELEASED and await _is_later(ledger, entry, statement):
+            return "stated earlier", entry
         # Another owner may claim or settle the entry first: then look at the new state.
         entry = await resolve(
             ledger, entry, statement.state, statement.note, source=statement.source, body=statement.body
@@ -146,7 +151,13 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
     # A statement may be delivered again, or late: it releases only the first request of the entry.
     is_first = not entry.takeovers and len(entry.history) < HISTORY_LENGTH
     is_first = is_first and not any(map(_may_be_requested, entry.history))
-    return None if is_first else "requested again"
+    return None if is_first else "stated earlier"
+
+
+async def _is_later(ledger: Ledger, entry: Entry, statement: Statement) -> bool:
+    """Return True if an entry became unknown after the outcome was stated."""
+    since_statement = time.monotonic() - statement.at
+    return await ledger.time_of_day() - entry.changed < since_statement
 
 
 def _may_be_requested(earlier: Change) -> bool:

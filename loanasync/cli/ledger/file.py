@@ -71,8 +71,8 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "other amount": ("with another amount than the ledger", "the outcome was compared, not the amount"),
     "disagrees": ("contradicting each other", "none of them was used; correct the file"),
-    "requested again": (
-        "may be about an earlier request of the customer",
+    "stated earlier": (
+        "may be older than the last request of the customer",
         "if the last request was not evaluated, release it with loanasync ledger resolve --customer",
     ),
     "inflight": ("with a request in progress", "run the command again later"),

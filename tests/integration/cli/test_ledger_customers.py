@@ -358,7 +358,7 @@ def test_file_releases_a_request_only_once() -> None:
         (3, f"cf,outcome,note\n{code(9)},refused,ticket 17\n{code(1)},not_evaluated,ticket 18\n"),
     ):
         done = resolve(export, "--note", "back office")
-        assert f"may be about an earlier request of the customer: line {line}; if" in done.stderr
+        assert f"may be older than the last request of the customer: line {line}; if" in done.stderr
         assert states() == ["approved", "unknown"]
 
 

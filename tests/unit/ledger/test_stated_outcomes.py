@@ -108,15 +108,15 @@ def released(source: str, note: str) -> Entry:
         (entry(State.UNKNOWN, State.UNKNOWN), "not_evaluated", None),
         # The statement may be about an earlier request, or a person decides.
         *(
-            (entry(State.UNKNOWN, State.UNKNOWN, each), "not_evaluated", "requested again")
+            (entry(State.UNKNOWN, State.UNKNOWN, each), "not_evaluated", "stated earlier")
             for each in (State.RELEASED, State.LOST, State.HELD)
         ),
         # Nothing was sent: the claim was undone, or `approve-many --create` has noted the creation.
         *((released("service", note), "not_evaluated", None) for note in ("created", "not sent")),
-        (released("service", "RejectedError"), "not_evaluated", "requested again"),
-        (released("person", "not sent"), "not_evaluated", "requested again"),
-        (entry(State.UNKNOWN, takeovers=1), "not_evaluated", "requested again"),
-        (entry(State.UNKNOWN, *[State.UNKNOWN] * HISTORY_LENGTH), "not_evaluated", "requested again"),
+        (released("service", "RejectedError"), "not_evaluated", "stated earlier"),
+        (released("person", "not sent"), "not_evaluated", "stated earlier"),
+        (entry(State.UNKNOWN, takeovers=1), "not_evaluated", "stated earlier"),
+        (entry(State.UNKNOWN, *[State.UNKNOWN] * HISTORY_LENGTH), "not_evaluated", "stated earlier"),
         (entry(State.RELEASED, source="webhook"), "approved", None),
         (entry(State.RELEASED), "approved", "contradicts"),  # the client has proved it
         (entry(State.REFUSED, source="webhook"), "approved", "contradicts"),
@@ -137,9 +137,25 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
     assert isinstance(await shop.result(), errors.ConnectionLostError)
     error = await error_of(shop, "not_evaluated", note="event 17")
     assert error.state == "unknown"
-    assert "requested again after an earlier request" in str(error)
+    assert "may be older than the last request" in str(error)
     await resolve(shop.ledger, await shop.entry(), State.RELEASED, "ticket 17")
     assert isinstance(await shop.approve(), Approved)
+
+
+async def test_resolve_releases_no_request_that_has_ended_since() -> None:
+    """While the ledger answers late, the request of this moment is sent, and may be evaluated."""
+    step, arrived, go = held_response(connection_lost())
+
+    async def end_request() -> None:
+        ledger.faults = {}
+        go.set()
+        assert isinstance(await call, errors.ConnectionLostError)
+
+    shop = Shop(step, ledger=(ledger := FailingLedger(get=end_request)))
+    call = await started(shop.result(), arrived)
+    assert (await error_of(shop, "not_evaluated")).state == "unknown"
+    assert (await shop.entry()).state is State.UNKNOWN
+    assert (await stated(shop, "not_evaluated")).state is State.RELEASED
 
 
 @pytest.mark.parametrize(("late", "kind"), [(approved(), Approved), (refused(), Refused)])
