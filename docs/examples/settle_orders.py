@@ -68,8 +68,9 @@ async def state_outcome(
 
 
 async def main() -> None:
-    """Settle the orders of the shop that runs in this folder."""
+    """Settle the orders of the shop in this folder; fail without the ledger."""
     async with open_client() as client:
+        await client.check_ledger()
         for each in await settle_orders(client, Orders(Path("orders.db"))):
             print(f"Order {each.order.number}: {each.text}")
 

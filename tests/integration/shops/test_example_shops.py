@@ -17,12 +17,19 @@ import httpx
 import pytest
 from attrs import evolve
 from checkout import Shop
-from settle_orders import settle_orders, state_outcome
+from settle_orders import main, settle_orders, state_outcome
 from shop_orders import Orders
 
-from loanasync import ClientClosedError, LedgerMismatchError, LoanClient, RetryPolicy
+from loanasync import (
+    ClientClosedError,
+    LedgerMismatchError,
+    LedgerUnavailableError,
+    LoanClient,
+    RetryPolicy,
+)
 from loanasync.ledger import SqliteLedger
 from loanasync.sandbox import Sandbox
+from loanasync.testing import scripted_client
 from support.example_shops import CODE, DATA, EXAMPLES, FORM, OTHER_CUSTOMER, SHOPS, shopper, tagged
 
 PAGE = EXAMPLES.parent / "howto" / "web.md"
@@ -213,6 +220,13 @@ async def test_outcome_that_the_staff_state_reaches_the_order_from_cron(
         start = await browser.get("/", follow_redirects=True)
         assert (start.url.path, "<form" in start.text) == (shown, True)
     sandbox.journal.assert_once(operation="approve")
+
+
+async def test_cron_reports_a_ledger_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = scripted_client(ledger=SqliteLedger("/nowhere/decisions.db"))
+    monkeypatch.setattr("settle_orders.open_client", lambda: away)
+    with pytest.raises(LedgerUnavailableError):
+        await main()
 
 
 @pytest.mark.parametrize("name", ["fastapi", "django"])
