@@ -251,7 +251,7 @@ def nightly(session: nox.Session) -> None:
 @nox.session(python=ONE_PYTHON)
 def agents(session: nox.Session) -> None:
     """Run a shop with each monitoring agent, and search what it sends (`-- --write` writes the record)."""
-    install(session, "unit", "zstandard", ".")
+    install(session, "unit", "zstandard", ".[cli]")
     env = {**SUPPORT, "PYTHONPATH": os.pathsep.join(("tests", "docs/_generate"))}
     session.run("python", "-m", "support.agents", session.create_tmp(), *session.posargs, env=env)
 
