@@ -223,12 +223,12 @@ async def test_closing_waits_for_what_begins_while_it_waits(*, joins_late: bool)
         first = asyncio.create_task(request(one))
         guests = [] if joins_late else [asyncio.create_task(once(server))]
         await (server.wait_for_requests(1) if joins_late else turns())
-        closing = asyncio.create_task(one.aclose(within=0.05))
+        closing = asyncio.create_task(one.aclose(within=1.0))
         await turns()
         guests += [asyncio.create_task(once(server))] if joins_late else []
         is_valid.set()
         await server.wait_for_requests(1)
-        await asyncio.wait(guests, timeout=0.1)  # longer than `within`
+        await asyncio.wait(guests, timeout=1.2)  # longer than `within`
         server.respond_to_all(APPROVAL)
         assert isinstance(await guests[0], Approved)
         assert isinstance(await first, Approved)
