@@ -218,17 +218,21 @@ class RawResponse(MaskedPairs):
     Args:
         status: HTTP status.
         body: The received bytes, at most 1 MiB. Incomplete if the connection broke.
+        is_stray: True if it arrived on a used connection and does not name the customer of the call. It may
+            be about the customer of an earlier request, so no ledger and no memory keeps its body.
 
     Example:
         >>> from loanasync import RawResponse
         >>> RawResponse(201, b"{")
-        RawResponse(status=201, body=***)
+        RawResponse(status=201, body=***, is_stray=False)
     """
 
     status: int
     """HTTP status (spec §4)."""
     body: bytes = field(repr=mask)
     """The received bytes (spec §2.1)."""
+    is_stray: bool = False
+    """True if it may be about the customer of an earlier request (spec §2.1)."""
 
 
 # Without slots, because setting twenty frozen fields is three times faster that way. Only the subclasses need

@@ -215,8 +215,15 @@ def _unexpected(
     outcome: UnexpectedOutcome = "unknown",
     problems: tuple[Problem, ...] = (),
 ) -> LoanError:
-    raw = RawResponse(response.status, response.body)
+    raw = _raw_response(call, response)
     return UnexpectedResponseError(call.endpoint.operation, reasons, outcome, meta, problems, raw)
+
+
+def _raw_response(call: Call, response: Response) -> RawResponse:
+    """Return what the error of a response keeps of it."""
+    codes = _part_values(response.body, "fiscalCode") if response.is_reused else []
+    names_the_customer = any(names_customer(each, call.fiscal_code or "") for each in codes)
+    return RawResponse(response.status, response.body, response.is_reused and not names_the_customer)
 
 
 def _decode(response: Response, decode_body: Callable[[bytes], Any] = json.decode) -> Any:  # noqa: ANN401  (any JSON)
@@ -367,7 +374,7 @@ def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: 
     error = error_class(kind, content, _sent_names(call), is_proof=is_proven)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)
-    operation, raw = call.endpoint.operation, RawResponse(response.status, response.body)
+    operation, raw = call.endpoint.operation, _raw_response(call, response)
     if error is AlreadyEvaluatedError:
         # Only a 500 is retried, so a second attempt means that the first one failed with status 500.
         return AlreadyEvaluatedError(operation, problems, meta, meta.attempts > 1, raw)

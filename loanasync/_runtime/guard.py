@@ -384,7 +384,10 @@ class ProcessGuard(ForkSafe, Guard, Claim):
                 result.note = note = OTHER_ORDER
                 state = "final"
             response: RawResponse | None = getattr(result, "response", None)
-            status, body = (0, b"") if response is None else (response.status, response.body)
+            if response is None or response.is_stray:
+                status, body = 0, b""
+            else:
+                status, body = response.status, response.body
             self.record(run, state, (note, status, body[:_MAX_UNREADABLE], None, "stated"))
         return True
 

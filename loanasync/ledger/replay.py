@@ -19,8 +19,8 @@ from loanasync.ledger.policy import LedgerPolicy
 def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolicy) -> Settlement:
     """Return the settlement for the result of a call, with the part of the response that is stored.
 
-    A response is stored with a decision, and with an error whose response could not be classified. It
-    contains only members of the decision, no personal data.
+    A response is stored with a decision, and with an error whose response could not be classified, unless it
+    may be about another customer. It contains only members of the decision, no personal data.
     """
     if isinstance(result, Approved | Refused):
         redirect = result.redirect_url if isinstance(result, Approved) else None
@@ -43,7 +43,7 @@ def settlement_of(result: Outcome | LoanError, state: State, policy: LedgerPolic
         state=state,
         note=note,
         status=response.status,
-        body=_encrypt(_stored_part(response.body), policy),
+        body=None if response.is_stray else _encrypt(_stored_part(response.body), policy),
         fault="; ".join(reasons) or None,
     )
 

@@ -10,9 +10,18 @@ from typing import cast
 import aiohttp
 import pytest
 
-from loanasync import Approved, LoanError, Refused, Timeout, UnexpectedResponseError, UnexpectedStatusError
+from loanasync import (
+    Approved,
+    LoanError,
+    OutcomeUnknownError,
+    Refused,
+    Timeout,
+    UnexpectedResponseError,
+    UnexpectedStatusError,
+)
 from loanasync._protocol.messages import Response
 from loanasync._transport import failures
+from loanasync.ledger import MemoryLedger
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
 from support.canned_server import APPROVAL, REFUSAL, approve, response_bytes, serving
@@ -120,6 +129,48 @@ async def test_stray_201_without_a_code_is_no_decision(session: str) -> None:
         for connections in (2, 3):  # from now on, each approval has a new connection
             assert isinstance(await approve(client), Refused)
             assert server.connections == connections
+
+
+@each_direct_session
+@pytest.mark.parametrize(
+    "echo", [b"", b',"fiscalCode":"%s"' % OTHER_CUSTOMER], ids=["no code", "another code"]
+)
+@pytest.mark.parametrize("status", [201, 404, 500])
+async def test_redirect_of_a_stray_response_is_not_for_the_next_customer(
+    session: str, status: int, echo: bytes
+) -> None:
+    """The next customer's decision is lost, and a person states it later."""
+    stray = response_bytes(
+        status, b'{"approved":true,"redirectUrl":"https://pay.example.com/#other"%s}' % echo
+    )
+    ledger, code = MemoryLedger(), fiscal_code()
+    async with (
+        serving(APPROVAL, stray) as server,
+        client_of(server.base_url, session, ledger=ledger) as client,
+    ):
+        assert isinstance(await approve(client), Approved)
+        with pytest.raises(LoanError) as caught:
+            await client.approve(code, approval_request())
+        assert caught.value.response.is_stray  # type: ignore[attr-defined]
+        await client.resolve(code, "approved", source="back office")
+        decision = await client.approve(code, approval_request())
+        assert isinstance(decision, Approved)
+        assert decision.redirect_url is None
+
+
+@each_direct_session
+async def test_memory_keeps_no_stray_response(session: str) -> None:
+    async with (
+        serving(APPROVAL, STRAY) as server,
+        client_of(server.base_url, session, separate=False) as client,
+    ):
+        code = fiscal_code()
+        assert isinstance(await approve(client), Approved)
+        with pytest.raises(UnexpectedResponseError):
+            await client.approve(code, approval_request())
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await client.approve(code, approval_request())
+        assert caught.value.response is None
 
 
 @each_direct_session
