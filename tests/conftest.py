@@ -34,9 +34,12 @@ _SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 settings.register_profile("tests", deadline=None, suppress_health_check=_SUPPRESSED)
 settings.load_profile("tests")
 
-# A shell starts background jobs with SIGINT ignored, and all their processes inherit that. Tests send it.
+# A shell starts background jobs with SIGINT ignored, and `nohup` ignores SIGHUP. All their processes inherit
+# that. Tests send both.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
