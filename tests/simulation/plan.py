@@ -181,8 +181,10 @@ def _events(chance: Chance, setup: Setup) -> Iterator[Action]:
         kind = chance.weighted(_EVENTS, "event", number)
         if kind in ("away", "sweep", "import") and setup.ledger != "server":
             continue
-        # A killed process writes the number of its last write up to a second late.
-        if kind == "kill" and setup.mistake == "older ledger":
+        # A process writes the number of its last write to the folder of orphan files, if it is killed up to a
+        # second late. Without that number, the next process does not notice an older copy.
+        is_number_lost = kind == "kill" or (kind == "close" and not setup.has_orphan_folder)
+        if is_number_lost and setup.mistake == "older ledger":
             continue
         at = chance.pick((0.0, 0.021, 0.03, 0.041, 0.05, 0.5, 5.0, 40.0, 90.0), "event at", number)
         options: dict[str, Any] = {"after_iterations": chance.bits("event after", number) % 12}
