@@ -39,7 +39,7 @@ AGENTS = (
     Agent(
         "logfire",
         ("logfire",),
-        ("logfire[aiohttp-client]",),
+        ("logfire[aiohttp]",),
         settings=(shop.DEFAULT, shop.AS_TEXT, shop.EVERYTHING),
     ),
     Agent(
