@@ -32,14 +32,6 @@ def below(cells: list[Any], source: str) -> str:
 
 # For each notebook: a part of a cell, and texts that its output has in this order.
 SHOWN = {
-    "first": [
-        ("amount=450.0", "InvalidRequestError", "loses its leading zeros"),
-        ("client.check(", "()"),
-        ("decision = await", "Approved("),
-        ("match decision", "send the customer to a page of 127.0.0.1:"),
-        ("same = await client.approve(", "(True, 1)"),
-        ("+refused", "Refused("),
-    ],
     "day": [
         ("for order in careless", "reads NA (Napoli)", "loses its leading zeros", "None for missing values"),
         ("keep_default_na=False", "00100"),
@@ -65,9 +57,7 @@ SHOWN = {
 
 
 # `nox -s docs` runs all notebooks, too.
-@pytest.mark.parametrize(
-    "name", ["first", *(pytest.param(each, marks=pytest.mark.scheduled) for each in ("day", "unknown"))]
-)
+@pytest.mark.parametrize("name", ["unknown", pytest.param("day", marks=pytest.mark.scheduled)])
 def test_notebook_runs_and_shows_no_personal_data(name: str, tmp_path: Path) -> None:
     cells = executed((FOLDER / f"{name}.md").read_text("utf-8"), tmp_path)
     for source, *expected in SHOWN[name]:

@@ -77,9 +77,8 @@ async def test_tutorial_prints_the_output_that_it_shows(capsys: pytest.CaptureFi
     assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), printed
 
 
-def test_readme_and_start_page_show_the_same_example_of_13_lines() -> None:
-    example = fences(ROOT / "README.md").strip()
-    assert example == fences(ROOT / "docs" / "index.md").strip()
+def test_readme_has_an_example_of_at_most_13_lines() -> None:
+    example = fences(ROOT / "README.md")
     assert len([line for line in example.splitlines() if line]) <= 13
 
 
