@@ -78,5 +78,4 @@ def test_commands_of_the_resolve_page_run(tmp_path: Path, monkeypatch: pytest.Mo
         "ledger resolve --from": 2,
         "ledger ls --state": 0,
         "ledger ls --json": 0,
-        "ledger purge --older-than": 0,
     }
