@@ -72,7 +72,7 @@ GROUPS: dict[str, list[Row]] = {
         Row("the circuit breaker is open", errors.CircuitOpenError("approve", 30.0)),
     ],
     "the service responded": [
-        responded(errors.RejectedError, "400 with messages for fields of the request, and no `domain`"),
+        responded(errors.RejectedError, "400 with messages for fields, and no `domain`"),
         responded(errors.UserNotFoundError, '400 "User not found"'),
         responded(errors.ShopNotAllowedError, '400 "This sales point cannot apply for a loan"'),
         responded(errors.InvalidFiscalCodeError, '400 "Invalid fiscalCode."'),
@@ -93,7 +93,7 @@ GROUPS: dict[str, list[Row]] = {
             f'a status that means "not processed" in HTTP: {UNPROCESSED}',
             min(NOT_PROCESSED),
         ),
-        responded(errors.UnexpectedStatusError, "429, one of these statuses: too many requests", 429),
+        responded(errors.UnexpectedStatusError, "429: too many requests", 429),
         responded(
             errors.UnexpectedStatusError,
             "any other 3xx or 4xx, such as 302, 303 or 408; also 409 to the other calls",
@@ -113,9 +113,11 @@ GROUPS: dict[str, list[Row]] = {
         ),
     ],
     "no response": [
-        unsent(errors.ConnectError, "no connection"),
-        unsent(errors.ConnectError, "a function `auth_token` raised an exception or returned no valid token"),
-        unsent(errors.ConnectError, "an exception in your program, such as one that a signal handler raised"),
+        unsent(
+            errors.ConnectError,
+            "no connection; or a function `auth_token` failed; or your program raised an exception, "
+            "for example in a signal handler",
+        ),
         unsent(errors.PoolTimeoutError, "no free slot or connection in time"),
         unsent(errors.DeadlineExceededError, "`Timeout.total` ran out before the request was sent"),
         sent(errors.DeadlineExceededError, "`Timeout.total` ran out later, without a ledger"),
@@ -125,8 +127,10 @@ GROUPS: dict[str, list[Row]] = {
         ),
         unsent(errors.ReadTimeoutError, "`Timeout.attempt` ran out before the request was sent"),
         sent(errors.ReadTimeoutError, "`Timeout.attempt` ran out later"),
-        sent(errors.ConnectionLostError, "the connection broke after the request was sent"),
-        sent(errors.ConnectionLostError, "an exception in your program after the request was sent"),
+        sent(
+            errors.ConnectionLostError,
+            "the connection broke, or your program raised an exception, after the request was sent",
+        ),
     ],
     "the ledger or the client's memory": [
         Row(
@@ -143,10 +147,10 @@ GROUPS: dict[str, list[Row]] = {
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),
         Row(
-            "the service has decided on an earlier request, but its decision did not arrive", blocked("lost")
+            "the service has decided an earlier request, but its decision did not arrive", blocked("lost")
         ),
         Row(
-            "an earlier request of this order had the error `AlreadyEvaluatedError` because of another order",
+            "an earlier request had the error `AlreadyEvaluatedError` because of another order",
             errors.OutcomeUnknownError("approve", "c0ffee", "lost", OTHER_ORDER),
         ),
         Row(
@@ -156,7 +160,7 @@ GROUPS: dict[str, list[Row]] = {
         ),
         Row("requested before with other data, with an unknown outcome", mismatch("unknown")),
         Row(
-            "decided within the hour by a client without a ledger, which no longer has the decision",
+            "decided within the hour, without a ledger, and the decision is no longer kept",
             errors.DecisionForgottenError("approve", "", "approved"),
             others=(errors.DecisionForgottenError("approve", "", "refused"),),
         ),

@@ -95,7 +95,7 @@ def problems_of_service() -> Iterator[Problem]:
 
 
 def table() -> str:
-    """Return a line for each code or rule: its key, the names in `params`, and the English text."""
+    """Return a line for each English text: the codes and rules that have it, and the names in `params`."""
     english = {name: each["en"] for name, each in TEXTS["rules"].items()}
     texts: dict[str, str] = {}
     params: dict[str, set[str]] = {}
@@ -106,8 +106,12 @@ def table() -> str:
         params.setdefault(key, set()).update(each.params)
         shown = f"{field}.range" if f"{field}.range" in english else "range"
         texts[key] = english[shown if is_range else "not_accepted" if key in RARE_RULES else key]
-    lines = ["| code or rule | params | English |", "|---|---|---|"]
+    lines: dict[tuple[str, ...], list[str]] = {}
     for key in sorted(params):
-        names = ", ".join(f"`{name}`" for name in sorted(params[key]))
-        lines.append(f"| `{key}` | {names} | {texts[key]} |")
-    return "\n".join(lines)
+        lines.setdefault((texts[key], *sorted(params[key])), []).append(key)
+    cells = (
+        (", ".join(f"`{key}`" for key in keys), ", ".join(f"`{name}`" for name in names), text)
+        for (text, *names), keys in lines.items()
+    )
+    rows = (f"| {' | '.join(row)} |" for row in cells)
+    return "\n".join(["| codes or rules | params | English |", "|---|---|---|", *rows])
