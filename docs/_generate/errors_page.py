@@ -146,9 +146,7 @@ GROUPS: dict[str, list[Row]] = {
             errors.InFlightError("approve", "c0ffee"),
         ),
         Row("an earlier request has an unknown outcome", blocked("unknown")),
-        Row(
-            "the service has decided an earlier request, but its decision did not arrive", blocked("lost")
-        ),
+        Row("the service has decided an earlier request, but its decision did not arrive", blocked("lost")),
         Row(
             "an earlier request had the error `AlreadyEvaluatedError` because of another order",
             errors.OutcomeUnknownError("approve", "c0ffee", "lost", OTHER_ORDER),
