@@ -91,8 +91,7 @@ def ls(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
     """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
     With --ledger, the customer is the digest and the entry the key that the ledger has for them. This needs
-    the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any, so you can
-    run it from cron and alert on the exit code.
+    the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any.
 
     Example: loanasync dead-letters --queue redis://127.0.0.1:6379 ls
     """

@@ -81,15 +81,14 @@ def approve_many(
 ) -> None:
     """Request the approval of every row of a file, each order of a customer once.
 
-    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. The ledger
-    remembers each request. Run the same command again, or another file, at any time: what the ledger knows is
-    not sent again. The results are written when the run ends, whole, one line for each row of IN.
+    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. Run the same
+    command again, or another file, at any time: an approval that the ledger knows is not requested again. The
+    results are written when the run ends, whole.
 
     The first Ctrl-C sends no further row and waits for the calls in progress. The second one gives them up:
     their outcomes become unknown.
 
-    Exit codes: 0 all rows are decided (a refusal is a decision), 1 rows or files failed, also if outcomes are
-    unknown, 2 nothing was sent, 3 only outcomes are unknown, 75 another run writes to OUT, 130 interrupted.
+    Ends with 1 if rows or files failed, else with 3 if outcomes are unknown.
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro
     """

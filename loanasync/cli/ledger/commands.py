@@ -108,8 +108,7 @@ def ls(
 ) -> None:
     """List entries, one per line: key, state, time of the last change, how long ago that was, and note.
 
-    The number of entries in each state is printed at the end. For a report or an audit, write all entries to
-    a file with --json.
+    The number of entries in each state is printed at the end.
 
     Example: loanasync ledger --ledger decisions.db ls --state unknown --state lost
     """
@@ -136,9 +135,8 @@ def show(
 ) -> None:
     """Show everything about one entry, found by its key or, with --customer, by a fiscal code.
 
-    With --customer, the shop is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and
-    LOANASYNC_AUTH_TOKEN, and the keys of the ledger by LOANASYNC_LEDGER_KEY and LOANASYNC_LEDGER_OLD_KEYS. If
-    the customer has several entries, they are listed, to be named by their keys.
+    --customer needs LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN, and LOANASYNC_LEDGER_KEY
+    and LOANASYNC_LEDGER_OLD_KEYS if the ledger has these keys. It lists the entries if there are several.
 
     Example: loanasync ledger --ledger decisions.db show 3f2a9c17d0b4
     """
@@ -219,16 +217,13 @@ def resolve_entries(
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
     Run `loanasync ledger sweep` on every machine first: a response may be in a file, and it lists the entries
-    to resolve. A decision of the service is never overwritten. A correction keeps the earlier state in the
-    history.
+    to resolve. A decision of the service is never overwritten.
 
-    --customer needs the same settings as `loanasync ledger show --customer`.
-
-    --from needs these settings, too. The columns of FILE are fiscal_code and outcome (approved, refused,
-    not_evaluated or held), and optionally order_id, order_token, amount, redirect_url and note. It lists
-    what the ledger has and the file lacks, and amounts that differ. Rows that contradict each other or the
-    ledger are not used. The outcome held also blocks a customer without entry. Running it again changes
-    nothing.
+    --customer and --from need the same settings as `loanasync ledger show --customer`. The columns of FILE
+    are fiscal_code and outcome (approved, refused, not_evaluated or held), and optionally order_id,
+    order_token, amount, redirect_url and note. The outcome held also blocks a customer without entry. Rows
+    that contradict each other or the ledger are not used. Decisions that the file lacks and amounts that
+    differ are listed.
 
     Ends with 1 if an entry could not be resolved or a row was not used. With --from, ends with 3 if entries
     are still unknown or lost.
@@ -268,9 +263,8 @@ def sweep(
 ) -> None:
     """Import orphan files, mark entries with an expired lease as unknown, and list unknown and lost entries.
 
-    Clients import the files of their folder when they start. If clients have a folder by
-    LedgerPolicy(orphan_folder=...), pass it as --orphan-folder. Files that contradict the ledger or cannot
-    be read are left in place and listed; files of other ledgers are left in place.
+    If clients have a folder by LedgerPolicy(orphan_folder=...), pass it as --orphan-folder. Files that
+    contradict the ledger or cannot be read are left in place and listed.
 
     Run it from cron and alert on the exit code: 3 if a person must resolve entries, else 1 if files are left.
 
@@ -354,9 +348,9 @@ def copy(
     """Copy a ledger to another one: a backup, a move to another server, a merge after a restore.
 
     TO is created, or is an earlier copy. It has the id and the keys of the ledger, and no client uses it
-    until `loanasync ledger confirm`. Nothing is weakened in TO: a decision stays. Clients may use --ledger
-    meanwhile; requests in progress are copied as unknown. With --move, they are awaited. With
-    LOANASYNC_LEDGER_CIPHER, responses are encrypted again.
+    until `loanasync ledger confirm`. A decision in TO stays. Clients may use --ledger meanwhile; requests in
+    progress are copied as unknown. With --move, they are awaited. With LOANASYNC_LEDGER_CIPHER, responses are
+    encrypted again.
 
     Ends with 3 if both have different decisions about an approval, which are listed.
 
@@ -382,9 +376,8 @@ def copy(
 def forget_customer(context: typer.Context) -> None:
     """Erase a customer, whose fiscal code comes from a prompt or standard input, and send no order any more.
 
-    Erases the data of all orders in the ledger and the orphan files of this user on this machine. The keys of
-    the entries stay, so that no late response and no copy brings the data back. To permit another loan,
-    release one of them with `loanasync ledger resolve`. Delete the customer's dead letters with
+    Erases the data of all orders in the ledger and the orphan files of this user on this machine. To permit
+    another loan, release an entry with `loanasync ledger resolve`. Delete the customer's dead letters with
     `loanasync dead-letters delete`. Needs the settings with which `loanasync ledger show` finds a customer.
 
     Ends with 1 if a request is in progress: then nothing is erased.
@@ -436,9 +429,8 @@ def purge(
 def create(context: typer.Context) -> None:
     """Create an empty ledger for the clients of the service LOANASYNC_BASE_URL.
 
-    Its key is LOANASYNC_LEDGER_KEY. Without that variable, a new key for a ledger on a server is printed to
-    standard output: store it with your secrets, and set the variable for all clients. A ledger file without a
-    key makes its own secret.
+    Its key is LOANASYNC_LEDGER_KEY. Without that variable, a new key for a ledger on a server is printed:
+    store it with your secrets, and set the variable for all clients. A file makes its own secret.
 
     Example: loanasync ledger --ledger decisions.db create
     """
