@@ -133,7 +133,7 @@ class InputRows:
         *,
         required: Sequence[str],
         euro: bool,
-        check: Check,
+        check: Check = _check_by_default,
         members: Sequence[str] = (),
     ) -> None:
         self.name: str = records.name

@@ -1,9 +1,11 @@
 """The client of `approve-many`: it looks up rows, and creates loan requests (spec §1.1, §4.3)."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from secrets import token_hex
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from attrs import evolve
 
@@ -17,11 +19,13 @@ from loanasync import (
     LoanError,
     UserNotFoundError,
 )
+from loanasync._client import ClientOptions
 from loanasync._models.decisions import Decision
 from loanasync._protocol.endpoints import APPROVE, KNOWN
 from loanasync._protocol.rules import normalize_fiscal_code
 from loanasync.bulk import FileRow, RowResult
 from loanasync.bulk.rows import arguments_of, result_of
+from loanasync.cli.console import batches
 from loanasync.ledger import Entry, Settlement, State
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.keys import Approval
@@ -29,6 +33,7 @@ from loanasync.ledger.model import CREATED
 
 _CREATED = Settlement(state=State.RELEASED, note=CREATED)
 _LEASE = 60.0  # seconds
+_BATCH = 64  # rows that are looked up together
 
 
 class BulkClient(LoanClient):
@@ -38,23 +43,42 @@ class BulkClient(LoanClient):
     is sent. A noted row is approved first, and created only if the service does not know the customer.
     """
 
-    bodies: dict[tuple[str, str], Mapping[str, Any]]
-    """The bodies of the creations, by customer and order."""
-    noted: set[tuple[str, str]]
-    """Customers and orders whose creation this run has noted: a long history of an entry forgets the note."""
-    busy: set[str]
-    """Customers with an order in progress. Another one waits: both could be claimed at the same moment."""
+    def __init__(self, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(**options)
+        self.bodies: dict[tuple[str, str], Mapping[str, Any]] = {}  # of creations, by customer and order
+        # Customers and orders whose creation this run has noted: a long history of an entry forgets the note.
+        self.noted: set[tuple[str, str]] = set()
+        # Customers with an order in progress. Another one waits: both could be claimed at the same moment.
+        self._busy: set[str] = set()
 
     @property
     def _guard(self) -> LedgerGuard:
         return cast("LedgerGuard", self._ledger_guard)
 
-    async def look_up(self, index: int, row: FileRow) -> RowResult | None:
-        """Return what is known of a row, and send nothing. None: it may be sent.
+    async def look_up_all(
+        self, numbered: Iterable[tuple[int, FileRow]], *, ignored: tuple[type[LoanError], ...] = ()
+    ) -> AsyncIterator[tuple[int, FileRow, RowResult | None]]:
+        """Yield each row with its number and what is known of it; None if it may be sent. Send nothing.
+
+        Args:
+            numbered: The rows with their numbers.
+            ignored: Errors after which nothing is known of a row.
 
         Raises:
             LoanError: The ledger cannot be read.
         """
+
+        async def look_up(number: int, row: FileRow) -> RowResult | None:
+            with suppress(*ignored):
+                return await self._look_up(number, row)
+            return None
+
+        for batch in batches(numbered, _BATCH):
+            found = await asyncio.gather(*(look_up(*each) for each in batch))
+            for (number, row), result in zip(batch, found, strict=True):
+                yield number, row, result
+
+    async def _look_up(self, index: int, row: FileRow) -> RowResult | None:
         try:
             code, request, needed, order = arguments_of(row)
         except LoanError as error:
@@ -91,13 +115,13 @@ class BulkClient(LoanClient):
         self, fiscal_code: str, request: ApprovalRequest, *, order_id: str = "", **options: Any
     ) -> Decision:
         code = normalize_fiscal_code(fiscal_code)
-        if code in self.busy:
+        if code in self._busy:
             raise InFlightError("approve", "")
-        self.busy.add(code)
+        self._busy.add(code)
         try:
             return await self._approve(code, request, order_id, **options)
         finally:
-            self.busy.discard(code)
+            self._busy.discard(code)
 
     async def _approve(self, code: str, request: ApprovalRequest, order_id: str, **options: Any) -> Decision:
         approve = partial(super()._approve_row, code, request, order_id=order_id, **options)

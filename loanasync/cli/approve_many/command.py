@@ -4,23 +4,31 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from loanasync import ConfigurationError, LedgerMismatchError, LoanError
+from loanasync import ConfigurationError, Dialect, LedgerMismatchError, LoanError
 from loanasync.bulk import FileRow, InputError, InputRows
-from loanasync.cli.approve_many.causes import Causes
-from loanasync.cli.approve_many.output import LockedError, Output
+from loanasync.cli.approve_many.files import (
+    STANDARD_OUTPUT,
+    LockedError,
+    Output,
+    check_distinct_files,
+    files_of_ledger,
+    write_whole,
+)
+from loanasync.cli.approve_many.input import rows_of
+from loanasync.cli.approve_many.plan import print_plan
+from loanasync.cli.approve_many.report import Causes
 from loanasync.cli.approve_many.results import rejected_lines
-from loanasync.cli.approve_many.run import PLANNED, PLANNED_FAILURES, RunOptions, run
-from loanasync.cli.approve_many.run import dry_run as plan
+from loanasync.cli.approve_many.run import run
+from loanasync.cli.approve_many.session import RunOptions
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
-from loanasync.cli.files import STANDARD_OUTPUT, check_distinct_files, files_of_ledger, write_whole
-from loanasync.cli.input import DialectName, dialect_of, rows_of
 from loanasync.cli.ledger.open import LEDGER_HELP, UnusableError
 
 # The groups of options in the help.
@@ -29,6 +37,13 @@ _INPUT = "Reading of the rows"
 _CHECK = "Checks"
 _OUTPUT = "Output"
 _LIMITS = "Speed and limits"
+
+
+class DialectName(StrEnum):
+    """The values of ``--dialect``: the name of the street number in each description of the call."""
+
+    STREET_NUMBER = "street_number"
+    CIVIC_NUMBER = "civic_number"
 
 
 def _option(group: str, text: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  (its type depends on typer)
@@ -98,8 +113,8 @@ def approve_many(
         raise typer.BadParameter(
             "name the results file: -o FILE, or -o - for standard output", param_hint="-o"
         )
-    beside = () if out is None else (f"{out}.ledger",)
-    check_distinct_files((out, *beside, rejected, *files_of_ledger(ledger)), (rows, mapping))
+    results = () if out is None else Output(out).files
+    check_distinct_files((*results, rejected, *files_of_ledger(ledger)), (rows, mapping))
     with _errors(out, rejected):
         required = () if one_per_customer else ("order_id",)
         orders, members = rows_of(rows, mapping, encoding=encoding, euro=euro, required=required)
@@ -108,7 +123,7 @@ def approve_many(
             ledger=ledger,
             members=members if create else None,
             rejected=rejected,
-            dialect=dialect_of(dialect),
+            dialect=getattr(Dialect, dialect)(),
             limits={"concurrency": concurrency, "rate": rate, "stop_after": stop_after or None},
         )
         for each in (out, rejected):
@@ -116,7 +131,10 @@ def approve_many(
         total, invalid, cents = _check_rows(orders, rejected, one_per_customer=one_per_customer)
         can_send = total > 0 and (skip_invalid or not invalid)
         if dry_run:
-            raise typer.Exit(_print_plan(options, orders, can_send=can_send))
+            code = print_plan(options, orders)
+            if rejected is not None:
+                _write_rejected(rejected, orders)
+            raise typer.Exit(code if can_send else Exit.NOTHING_SENT)
         if can_send:
             raise typer.Exit(run(options, orders, total, cents))
         if rejected is not None:
@@ -147,19 +165,6 @@ def _check_rows(orders: InputRows, rejected: str | None, *, one_per_customer: bo
     if 0 < without_order == total:  # else a few rows are to be corrected
         print_message(_NO_ORDER)
     return total, invalid, cents
-
-
-def _print_plan(options: RunOptions, orders: InputRows, *, can_send: bool) -> Exit:
-    counts, name = plan(options, orders)
-    if options.rejected is not None:
-        _write_rejected(options.rejected, orders)
-    print_message(counts.table("plan", PLANNED))
-    print_message(f"ledger: {name}")
-    if not can_send:
-        return Exit.NOTHING_SENT
-    if any(counts.rows[each] for each in PLANNED_FAILURES):
-        return Exit.FAILED
-    return Exit.UNKNOWN if counts.rows["unknown"] + counts.rows["in flight"] else Exit.DECIDED
 
 
 def _write_rejected(path: str, orders: InputRows) -> None:

@@ -1,5 +1,6 @@
-"""Progress and summary of `approve-many`."""
+"""The report of a run: progress, numbers of rows by status, and the causes of rows without a decision."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,14 +9,63 @@ from typing import Any
 
 from attrs import define, field
 
-from loanasync.cli.approve_many.causes import Causes
-from loanasync.cli.console import counted, duration, print_message
+from loanasync.cli.console import counted, duration, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
 
 STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
 _LINE_INTERVAL = 10.0  # seconds between two progress lines
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
 _WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals
+_ROWS_OF_CAUSE = 3  # rows that are kept of each cause
+_MOST_CAUSES = 1_000  # causes whose text is kept; messages of further ones are only counted
+_SHOWN_CAUSES = 20  # causes that are printed; one row can have a problem in each field
+# Numbers, dates, ids and keys: everything that contains a digit. A match begins at the start of a word, so
+# that a long word without a digit is searched only once.
+_VARYING = re.compile(r"((?<![\w-])[\w-]*\d[\w-]*)")
+
+
+@define
+class _Cause:
+    """A message that is the same for some rows, except for its numbers and ids."""
+
+    kind: str
+    parts: list[str]
+    count: int = 0
+    rows: list[int] = field(factory=list)  # the lowest numbers, in order
+
+    def add(self, parts: list[str], row: int) -> None:
+        self.parts = [own if own == other else "…" for own, other in zip(self.parts, parts, strict=True)]
+        self.count += 1
+        self.rows = sorted((*self.rows, row))[:_ROWS_OF_CAUSE]
+
+    def __str__(self) -> str:
+        text = ": ".join(filter(None, (self.kind, "".join(self.parts))))
+        return f"{self.count:,} × {text} ({listed_lines(self.rows, self.count)})"
+
+
+class Causes:
+    """Counts messages about rows. Those of one kind that differ only in numbers and ids are one cause."""
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, ...], _Cause] = {}
+        self.count: int = 0
+
+    def add(self, kind: str, message: str, row: int) -> None:
+        """Count a message of a row."""
+        parts = _VARYING.split(message)
+        key = (kind, *parts[::2])  # every other part is a number or an id
+        if key in self._causes or len(self._causes) < _MOST_CAUSES:
+            self._causes.setdefault(key, _Cause(kind, parts)).add(parts, row)
+        self.count += 1
+
+    def print(self) -> bool:
+        """Print a line for each of the most frequent causes. Return False if some rows are not shown."""
+        causes = sorted(self._causes.values(), key=lambda cause: -cause.count)
+        for cause in causes[:_SHOWN_CAUSES]:
+            print_message(str(cause))
+        if left := self.count - sum(cause.count for cause in causes[:_SHOWN_CAUSES]):
+            print_message(f"and {counted(left, 'other')}")
+        return not left and all(cause.count == len(cause.rows) for cause in causes)
 
 
 def euro(cents: int) -> str:

@@ -1,4 +1,4 @@
-"""The lines of the results and of rejected rows."""
+"""The results of a run, and its rejected rows, as lines of their files."""
 
 import csv
 import json
@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
-from loanasync import Approved
+from loanasync import Approved, DecisionNotRecordedError
 from loanasync._models.decisions import described, printable
 from loanasync.bulk import FileRow, InputRows, RowResult
 from loanasync.bulk.columns import REASON_NAME
+from loanasync.cli.approve_many.files import STANDARD_OUTPUT, write_whole
+from loanasync.cli.approve_many.report import Counts
+from loanasync.cli.console import print_message
 from loanasync.cli.ledger.open import short
 
 COLUMNS = (
@@ -22,9 +25,62 @@ _MARK = "\ufeff"  # Excel, and `read`, then read the file as UTF-8
 _NO_REDIRECT = "approved without a redirect: ask the service where to send the customer"
 
 
-def is_csv(path: str) -> bool:
-    """Return True if the results in this file are CSV."""
-    return path.lower().endswith(".csv")
+class Results:
+    """The line of each row of a run, and their counts. The files are written when the run ends.
+
+    Args:
+        path: Path of the results: CSV if it ends in ``.csv``, otherwise JSON lines; ``-`` is standard output.
+        rows: The rows.
+    """
+
+    def __init__(self, path: str, rows: InputRows) -> None:
+        self.counts = Counts()
+        self.unrecorded: list[int] = []  # rows whose decision the ledger lacks
+        self._path = path
+        self._rows = rows
+        self._is_csv = path.lower().endswith(".csv")
+        self._lines: dict[int, str] = {}  # by the number of the row
+        self._reasons: dict[int, str] = {}  # of rejected and failed rows
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._lines
+
+    def add(self, number: int, row: FileRow, result: RowResult | None, reason: str = "") -> None:
+        """Add the result of a row; without one, the reason why it was not sent."""
+        record = record_of(row, result, reason)
+        self.counts.add(record)
+        if self._is_csv:
+            self._lines[number] = csv_line(record.values(), self._rows.delimiter)
+        else:
+            self._lines[number] = json.dumps(record, ensure_ascii=False) + "\n"
+        if record["status"] in ("rejected", "failed"):
+            self._reasons[number] = " ".join(reason_of(record).splitlines())
+        if result is not None and isinstance(result.error, DecisionNotRecordedError):
+            self.unrecorded.append(number)
+
+    def write(self, rejected: str | None) -> Iterator[str]:
+        """Write the results, and the rejected rows if they have a file. Yield messages about failures."""
+        header = [csv_line(COLUMNS, self._rows.delimiter)] if self._is_csv else []
+        try:
+            write_whole(self._path, [*header, *(self._lines[number] for number in sorted(self._lines))])
+        except OSError as error:
+            name = "standard output" if self._path == STANDARD_OUTPUT else self._path
+            yield (
+                f"{name} cannot be written ({error.strerror}), and is unchanged. The ledger has the "
+                "decisions: free some space, then run the same command again"
+            )
+            # Personal data on the screen are better than a lost decision.
+            for number in self.unrecorded:
+                print_message(self._lines[number].rstrip("\n"))
+        if rejected is None:
+            return
+        try:
+            write_whole(rejected, rejected_lines(self._rows, lambda number, _: self._reasons.get(number, "")))
+        except OSError as error:
+            yield f"{rejected} could not be written ({error.strerror}); the results are not affected"
 
 
 def csv_line(cells: Iterable[object], delimiter: str) -> str:
@@ -40,13 +96,6 @@ def _cell(value: object) -> str:
     if isinstance(value, list):
         value = problems_text(value)
     return "" if value is None else " ".join(str(value).splitlines())  # a record is one line
-
-
-def result_line(record: Mapping[str, Any], path: str, delimiter: str) -> str:
-    """Return the line of a record, in the format of the results file."""
-    if is_csv(path):
-        return csv_line(record.values(), delimiter)
-    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def problems_text(problems: Iterable[Mapping[str, str]]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loanasync import cli
-from loanasync.cli.files import _replace
+from loanasync.cli.approve_many.files import _replace
 from loanasync.sandbox import Sandbox
 from support.cli import (
     Bulk,
@@ -169,7 +169,7 @@ def test_run_removes_only_drafts_of_its_own_results(
 
         _replace(target, broken())
 
-    monkeypatch.setattr("loanasync.cli.files._replace", fail)
+    monkeypatch.setattr("loanasync.cli.approve_many.files._replace", fail)
     with pytest.raises(ZeroDivisionError):
         bulk.run()
     assert (bulk.out.read_bytes(), [*tmp_path.glob("*.part")]) == (before, [orders])

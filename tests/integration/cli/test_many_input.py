@@ -67,7 +67,7 @@ SPOILED = "a spreadsheet has written the error of a formula; correct the formula
         ("csv", "[members]\nprivacy = 1", 2, f"{TOML}{MEMBERS}"),
         ("csv", "[members]\nfiscalCode = 'cf'", 2, f"{TOML}{MEMBERS}"),
         ("csv", f"{IGNORED}[members]\nprivacy = 'Consneso'", 2, f"{TOML}[members]: the file has no column "),
-        ("csv", "ignore = 'x'", 2, "ignore must be a list of names of columns"),
+        ("csv", "ignore = 'x'", 2, f"{TOML}ignore must be a list of names of columns"),
         ("csv", "= 1", 2, f"{TOML}is not valid TOML in UTF-8"),
         ("csv", "\ud8ff", 2, f"{TOML}is not valid TOML in UTF-8"),
         ("csv", "[columns]\nname = 'x'", 2, f"{TOML}columns: unknown field name"),

@@ -294,7 +294,7 @@ POINTS = [
     [
         (f"{_SQLITE}settle", "after", 4),
         (_CREATE, "after", 2),
-        ("loanasync.cli.files os.fsync", "after", 1),
+        ("loanasync.cli.approve_many.files os.fsync", "after", 1),
         *(pytest.param(*each, marks=pytest.mark.scheduled) for each in POINTS),
     ],
 )

@@ -132,7 +132,7 @@ def test_rows_without_a_decision_are_grouped_by_cause(
     advice = f"ask the service, then run: loanasync ledger --ledger {bulk.ledger} resolve KEY."
     assert f"1 outcome is unknown: {advice}" in output
     assert not [row for row in bulk.rows if row["fiscal_code"] in output or row["email"] in output]
-    monkeypatch.setattr("loanasync.cli.approve_many.causes._MOST", 1)
+    monkeypatch.setattr("loanasync.cli.approve_many.report._SHOWN_CAUSES", 1)
     assert "and 3 others\n" in bulk.run("--concurrency", "1")[1]
 
 
