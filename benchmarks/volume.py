@@ -16,6 +16,8 @@ from strain import Client
 
 from loanasync import Approved, Decision, Meta
 from loanasync.bulk import Approvals, Row
+from loanasync.bulk.options import BulkOptions
+from loanasync.bulk.turns import Turns
 
 CONCURRENCY = 64  # calls in flight
 STRETCHES = 10
@@ -60,13 +62,8 @@ async def approve_many(call: Call, items: int) -> None:
         return DECISION
 
     row = Row(CODE, FULL.request())
-    async with Approvals(
-        approve,
-        repeat(row, items),
-        open_circuit=lambda: None,
-        sleep=asyncio.sleep,
-        concurrency=CONCURRENCY,
-    ) as results:
+    options, turns = BulkOptions(concurrency=CONCURRENCY), Turns(lambda: None, asyncio.sleep)
+    async with Approvals(approve, repeat(row, items), options, turns) as results:
         async for result in results:
             assert result.is_decided
 

@@ -677,13 +677,11 @@ class LoanClient(Closing):
             [(1, 'rejected'), (0, 'approved')]
         """
         from loanasync.bulk import Approvals  # noqa: PLC0415  (loaded only by clients that use it)
+        from loanasync.bulk.options import BulkOptions  # noqa: PLC0415  (likewise)
+        from loanasync.bulk.turns import Turns  # noqa: PLC0415  (likewise)
 
         try:
-            return Approvals(
-                self._approve_row,
-                rows,
-                open_circuit=self._pipeline.open_circuit,
-                sleep=self._pipeline.sleep,
+            options = BulkOptions(
                 concurrency=concurrency,
                 stop_after=stop_after,
                 rate=rate,
@@ -692,6 +690,8 @@ class LoanClient(Closing):
                 timeout=timeout,
                 retry=retry,
             )
+            turns = Turns(self._pipeline.open_circuit, self._pipeline.sleep)
+            return Approvals(self._approve_row, rows, options, turns)
         finally:
             del rows  # personal: must not be in a traceback
 

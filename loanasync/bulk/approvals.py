@@ -1,32 +1,24 @@
 """The results of `approve_many`: an asynchronous iterator that keeps results when its loop is left early."""
 
-import asyncio
-import math
 import warnings
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sized
-from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from loanasync._models.classes import LazyModule, caller_line
 from loanasync._models.decisions import Decision
 from loanasync._models.values import type_name
-from loanasync._settings import RetryPolicy, Timeout, problem_of_wait
-from loanasync.bulk.frame import frame_of, require_pandas
+from loanasync.bulk.notebook import ProgressBar, frame_of, require_pandas
+from loanasync.bulk.options import BulkOptions
 from loanasync.bulk.pool import Pool
-from loanasync.bulk.rate import Rate
 from loanasync.bulk.rows import RowLike, RowResult
 from loanasync.bulk.summary import Summary, Tally
-from loanasync.errors import CircuitOpenError, ConfigurationError, LoanError
+from loanasync.bulk.turns import Turns
+from loanasync.errors import ConfigurationError, LoanError
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")
-
-Progress: TypeAlias = bool | Callable[[RowResult], object] | None
-"""True for a progress bar (needs tqdm), or a function that is called with each result as it arrives."""
 
 
 class Approvals:
@@ -53,38 +45,20 @@ class Approvals:
         self,
         approve: Callable[..., Coroutine[Any, Any, Decision]],
         rows: Iterable[RowLike] | AsyncIterable[RowLike],
-        *,
-        open_circuit: Callable[[], CircuitOpenError | None],
-        sleep: Callable[[float], Awaitable[None]],
-        concurrency: int = 64,
-        stop_after: int | None = 20,
-        rate: float | None = None,
-        progress: Progress = None,
-        wait: float = math.inf,
-        timeout: Timeout | None = None,
-        retry: RetryPolicy | None = None,
+        options: BulkOptions,
+        turns: Turns,
     ) -> None:
-        wrong = _argument_error(rows, concurrency, stop_after, rate, progress, wait, timeout, retry)
-        if wrong is not None:
+        if (wrong := _problem_of_rows(rows)) is not None:
             del rows, approve  # personal: must not be in a traceback
-            raise wrong
+            raise ConfigurationError("rows", wrong)
         self._created_at = caller_line()
         self._tally = Tally()
-        self._bar = _ProgressBar(rows) if progress is True else None
+        self._bar = ProgressBar(rows) if options.progress is True else None
         self._framed: list[RowResult] = []  # results that `to_frame` has read
         self._has_shown_reason = False  # `stopped` was read, or a warning has printed it
         # No callback may be a method of this object: the reference would keep `__del__` from running.
-        self._pool = Pool(
-            rows,
-            partial(approve, wait=wait, timeout=timeout, retry=retry),
-            self._tally,
-            self._bar if self._bar is not None else progress if callable(progress) else None,
-            concurrency=concurrency,
-            stop_after=stop_after,
-            rate=None if rate is None else Rate(rate),
-            open_circuit=open_circuit,
-            sleep=sleep,
-        )
+        progress = options.progress if callable(options.progress) else self._bar
+        self._pool = Pool(rows, approve, options, turns, self._tally, progress)
 
     @property
     def summary(self) -> Summary:
@@ -237,42 +211,10 @@ class Approvals:
         return f"<Approvals: {self._pool.taken} rows taken, {len(self._pool.unread)} unread results>"
 
 
-_BAR_INTERVAL = 1.0  # seconds between two updates of a progress bar while no result arrives
 _HOW_TO_READ = (
     "read the results of approve_many with `async for result in client.approve_many(rows)`, or all of them "
     "with `frame = await client.approve_many(rows).to_frame()`"
 )
-
-
-class _ProgressBar:
-    """A tqdm progress bar, for a notebook or a terminal.
-
-    Besides the results, it shows the calls in progress: they wait for the service, for another process that
-    requests the same customer, or continue after a cell was interrupted.
-    """
-
-    def __init__(self, rows: object) -> None:
-        total = len(rows) if isinstance(rows, Sized) else None
-        self._bar = import_module("tqdm.auto").tqdm(total=total, unit=" rows")
-        self._updates: asyncio.Task[None] | None = None
-
-    def start(self, pool: Pool) -> None:
-        """Show the calls in progress every second, until the bar is closed."""
-        if self._updates is None:
-            self._updates = asyncio.create_task(self._update(pool))
-
-    async def _update(self, pool: Pool) -> None:
-        while not pool.has_ended:
-            self._bar.set_postfix_str(pool.progress_text)
-            await asyncio.sleep(_BAR_INTERVAL)
-
-    def __call__(self, _: RowResult) -> None:
-        self._bar.update()
-
-    def close(self) -> None:
-        if self._updates is not None:
-            self._updates.cancel()
-        self._bar.close()
 
 
 _DATA_FRAME = (
@@ -285,42 +227,10 @@ _DATA_FRAME = (
 )
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _argument_error(
-    rows: object,
-    concurrency: object,
-    stop_after: object,
-    rate: object,
-    progress: object,
-    wait: object,
-    timeout: object,
-    retry: object,
-) -> ConfigurationError | None:
-    """Return the error of the first wrong argument, or None."""
-    is_iterable = isinstance(rows, Iterable | AsyncIterable) and not isinstance(rows, str | bytes | Mapping)
-    is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
-    is_progress = progress is None or isinstance(progress, bool) or callable(progress)
-    has_bar = progress is not True or find_spec("tqdm") is not None
-    wrong_wait = problem_of_wait(wait)
-    checks = (
-        (not hasattr(rows, "itertuples"), "rows", _DATA_FRAME),
-        (
-            is_iterable,
-            "rows",
-            f"must be an iterable or an asynchronous iterable of rows, not {type_name(rows)}",
-        ),
-        (_is_count(concurrency), "concurrency", "must be an int of at least 1"),
-        (stop_after is None or _is_count(stop_after), "stop_after", "must be None or an int of at least 1"),
-        (rate is None or is_rate, "rate", "must be None or a number greater than 0 (calls per second)"),
-        (is_progress, "progress", "must be True, False, None, or a function that takes a result"),
-        (has_bar, "progress", "True needs tqdm: pip install '.[notebook]' in a checkout"),
-        (wrong_wait is None, "wait", wrong_wait),
-        (timeout is None or isinstance(timeout, Timeout), "timeout", "must be a Timeout"),
-        (retry is None or isinstance(retry, RetryPolicy), "retry", "must be a RetryPolicy"),
-    )
-    return next(
-        (ConfigurationError(name, str(text)) for is_valid, name, text in checks if not is_valid), None
-    )
+def _problem_of_rows(rows: object) -> str | None:
+    """Return why an argument is no rows, or None."""
+    if hasattr(rows, "itertuples"):
+        return _DATA_FRAME
+    if isinstance(rows, Iterable | AsyncIterable) and not isinstance(rows, str | bytes | Mapping):
+        return None
+    return f"must be an iterable or an asynchronous iterable of rows, not {type_name(rows)}"

@@ -1,9 +1,8 @@
 """A pool with a limit on the calls in progress, and on the results that wait to be read.
 
 One task takes the rows (`_take_rows`). When the reader has caught up and the rate allows a call, it takes the
-next row and starts a task for its call (`_run_row`), which stores the result for the reader. While the
-circuit breaker is open, or the service or the ledger cannot be reached, rows wait for their turn to try
-(`_wait_for_turn`).
+next row and starts a task for its call (`_run_row`), which stores the result for the reader. While nothing
+can be sent, rows wait for their turn to try (`Turns`).
 
 A run begins slowly: each decision permits one more call in progress. Rows in sequence that end without a
 decision stop the run (`_count`).
@@ -13,19 +12,18 @@ import asyncio
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, cast
 
 from loanasync._models.decisions import Decision
-from loanasync.bulk.rate import Rate
+from loanasync.bulk.next_steps import REFUSED_SHOP, next_step
+from loanasync.bulk.options import BulkOptions
 from loanasync.bulk.rows import RowLike, RowResult, arguments_of, result_of
 from loanasync.bulk.summary import Tally
-from loanasync.bulk.trouble import REFUSED_SHOP, next_step, seconds_to_wait
+from loanasync.bulk.turns import Rate, Turns
 from loanasync.errors import (
-    CircuitOpenError,
-    ClientClosedError,
     DecisionForgottenError,
     InFlightError,
     InvalidRequestError,
@@ -45,9 +43,6 @@ _KNOWN_WITHOUT_SENDING = (
     OutcomeUnknownError,
     PayloadMismatchError,
 )
-_CHECK = 1.0  # longest time, in seconds, after which a waiting row notices that the pause is over
-_LONGEST_DELAY = 30.0  # seconds between two attempts while the service or the ledger cannot be reached
-_LONGEST_PAUSE = 3600.0  # seconds of waiting without a success, after which the run stops
 _REFUSALS = 5  # rows in sequence whose shop is refused; the first row of a run stops it alone
 # These exceptions would end the reader's loop or task as if nothing had failed, so `_fail` wraps them in a
 # RuntimeError.
@@ -64,62 +59,47 @@ class Pool:
     Args:
         rows: An iterable or an asynchronous iterable.
         approve: Requests one approval.
+        options: The options of the run.
+        turns: Sends the rows.
         tally: Counts each result as soon as it arrives.
         progress: Called with each result, after the tally has counted it.
-        concurrency: Maximum number of calls in progress.
-        stop_after: Number of rows in sequence without a decision that stops the run. None: no limit.
-        rate: Limits the rate at which calls start.
-        open_circuit: Returns the error of the circuit breaker if it is open, else None.
-        sleep: Waits a number of seconds while rows are paused.
     """
 
     def __init__(
         self,
         rows: Iterable[RowLike] | AsyncIterable[RowLike],
         approve: Callable[..., Coroutine[Any, Any, Decision]],
+        options: BulkOptions,
+        turns: Turns,
         tally: Tally,
         progress: Callable[[RowResult], object] | None,
-        *,
-        concurrency: int,
-        stop_after: int | None,
-        rate: Rate | None,
-        open_circuit: Callable[[], CircuitOpenError | None],
-        sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         # Rows that support both kinds of iteration are read asynchronously, without blocking the event loop.
         self._async_rows: AsyncIterator[RowLike] | None = (
             aiter(rows) if isinstance(rows, AsyncIterable) else None
         )
         self._sync_rows: Iterator[RowLike] = iter(()) if isinstance(rows, AsyncIterable) else iter(rows)
-        self._approve = approve
-        self._open_circuit = open_circuit
-        self._sleep = sleep
+        limits = {"wait": options.wait, "timeout": options.timeout, "retry": options.retry}
+        self._approve = partial(approve, **limits)
+        self._turns = turns
         self._tally = tally
         self._progress = progress
-        self._concurrency = concurrency
-        self._stop_after = stop_after
+        self._concurrency = options.concurrency
+        self._stop_after = options.stop_after
         self._decided = 0  # number of decisions
         self._failed = 0  # number of rows without a decision since the last decision
         self._refused = 0  # number of rows whose shop was refused, since the last other row
-        self._trouble: LoanError | None = None  # the error because of which rows wait, without the breaker
-        self._delay = _CHECK  # seconds until a row tries again
-        self._waited = 0.0  # seconds since the last success
-        self._trials: set[int] = set()  # rows in progress that were sent while the circuit breaker was open
         self._started: dict[int, tuple[float, RowLike]] = {}  # calls in progress: when they began, and rows
         self.stopped: str = ""  # the reason if the pool has stopped the run
-        self._rate = rate
+        self._rate = None if options.rate is None else Rate(options.rate)
         self.unread: deque[RowResult] = deque()
         self.taken: int = 0  # number of rows
         self.number_read: int = 0  # number of results
         self._is_stopped = False  # no more rows are taken
-        self._sends_no_more = False  # rows that wait are not sent
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # `_take_rows`, and the calls in progress
         self._taking: asyncio.Task[None] | None = None  # the one that takes rows
         self._waiting_taker: asyncio.Future[None] | None = None  # until another row may be taken
-        # Tasks whose row waits until it may be sent, in the order in which they began. `stop` cancels them.
-        self._paused: dict[asyncio.Task[None], None] = {}
-        self._turn = asyncio.Lock()  # held by the one row that tries
         self._context: Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting_reader: asyncio.Future[None] | None = None
@@ -142,7 +122,7 @@ class Pool:
     @property
     def paused(self) -> LoanError | None:
         """The error because of which rows wait, None if they are sent."""
-        return self._open_circuit() or self._trouble
+        return self._turns.paused
 
     async def read(self) -> RowResult:
         """Return the next result. Cancelling this call, or a time limit on it, does not lose a result.
@@ -204,11 +184,10 @@ class Pool:
 
     def stop(self) -> None:
         """Take no more rows, and send none that waits. Calls in progress continue."""
-        self._is_stopped = self._sends_no_more = True
+        self._is_stopped = True
         if self._taking is not None:
             self._taking.cancel()
-        for task in self._paused:
-            task.cancel()
+        self._turns.stop()
 
     async def _wait_for_result(self) -> None:
         """Wait until a result is ready, or the last task has ended."""
@@ -278,7 +257,7 @@ class Pool:
         except Exception as error:  # noqa: BLE001  (it becomes the error of the result)
             outcome = error
         except BaseException as error:  # cancelled: the row still gets a result
-            refusal = error.__cause__  # of `_wait_for_turn`: then the row was not sent
+            refusal = error.__cause__  # of `Turns.send`: then the row was not sent
             self._store_result(index, refusal if isinstance(refusal, LoanError) else error)
             raise
         self._store_result(index, outcome)
@@ -292,16 +271,17 @@ class Pool:
     def _count(self, result: RowResult) -> None:
         """Count a result, and stop the run after too many rows without a decision.
 
-        A row that was in flight when the circuit breaker opened does not count: the breaker has counted it.
+        A row that the circuit breaker has counted does not count.
         """
-        error, is_trial = result.error, result.index in self._trials
-        self._trials.discard(result.index)
+        error, is_counted = result.error, self._turns.is_counted(result.index)
+        if self._turns.given_up:
+            self._stop_because(self._turns.given_up)
         if result.is_decided:
+            self._turns.has_decision = True
             self._decided += 1
             self._failed = self._refused = 0
             return
-        is_caught = not is_trial and self._open_circuit() is not None
-        if error is None or self._is_stopped or is_caught or isinstance(error, _KNOWN_WITHOUT_SENDING):
+        if error is None or self._is_stopped or not is_counted or isinstance(error, _KNOWN_WITHOUT_SENDING):
             return
         self._failed += 1
         step = next_step(error)
@@ -321,97 +301,7 @@ class Pool:
     async def _approve_row(self, index: int, row: RowLike) -> Decision:
         code, request, needed, order_id = arguments_of(row)
         approve = partial(self._approve, code, request, additional_data_needed=needed, order_id=order_id)
-        own: LoanError | None = None  # the last error of this row that says what became of a request
-        while True:
-            try:
-                if (refusal := self.paused) is None:
-                    return await approve()
-                await self._wait_for_turn(own or refusal)
-                try:
-                    if self.paused is not None:
-                        if self._open_circuit() is not None:
-                            self._trials.add(index)
-                        return await self._try(approve)
-                finally:
-                    self._turn.release()
-            except LoanError as error:
-                if own is None or own.outcome == "not_sent" or error.outcome != "not_sent":
-                    own = error
-                if self._sends_no_more or not self._may_wait(error):
-                    raise own from None
-                error.__traceback__ = None
-                if not isinstance(error, CircuitOpenError):
-                    self._trouble = error
-
-    async def _try(self, approve: Callable[[], Awaitable[Decision]]) -> Decision:
-        """Send the row whose turn it is. Unless it ends as before, the other rows are sent, too."""
-        try:
-            decision = await approve()
-        except LoanError as error:
-            if not self._may_wait(error):
-                self._end_pause()
-            elif not isinstance(error, CircuitOpenError):
-                self._delay = min(2 * self._delay, _LONGEST_DELAY)
-            raise
-        self._end_pause()
-        return decision
-
-    def _end_pause(self) -> None:
-        self._trouble, self._delay, self._waited = None, _CHECK, 0.0
-
-    def _may_wait(self, error: LoanError) -> bool:
-        """Return True if the row is to be tried again: a restart of the service or the ledger may end soon.
-
-        Before the first decision a setting may be wrong. A row in flight elsewhere may take long.
-        """
-        if isinstance(error, CircuitOpenError):
-            return True
-        if not self._decided or isinstance(error, InFlightError | ClientClosedError):
-            return False
-        if next_step(error) != "put back":
-            return False
-        if self._waited < _LONGEST_PAUSE:
-            return True
-        self._stop_because(f"stopped after an hour in which no row could be sent ({type(error).__name__})")
-        return False
-
-    async def _wait_for_turn(self, refusal: LoanError) -> None:
-        """Wait until the row may try, or until the pause is over. Then hold `_turn`.
-
-        Raises:
-            LoanError: The pool was stopped.
-            CancelledError: The task was cancelled. The cause of this error is a `LoanError`.
-        """
-        if self._sends_no_more:
-            raise refusal
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._paused[task] = None
-        try:
-            await self._turn.acquire()
-            try:
-                await self._wait_out()
-            except BaseException:
-                self._turn.release()
-                raise
-        except asyncio.CancelledError as error:
-            raise error from refusal
-        finally:
-            self._paused.pop(task, None)
-
-    async def _wait_out(self) -> None:
-        left = max(self._delay, 0.0 if self._trouble is None else seconds_to_wait(self._trouble))
-        while True:
-            if (circuit := self._open_circuit()) is not None:
-                seconds = circuit.retry_after
-            else:
-                seconds = left if self._trouble is not None else 0.0
-            if seconds <= 0:
-                return
-            seconds = min(seconds, _CHECK)
-            await self._sleep(seconds)
-            if circuit is None:
-                left -= seconds
-                self._waited += seconds
+        return await self._turns.send(index, approve)
 
     @property
     def _is_full(self) -> bool:

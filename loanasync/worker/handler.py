@@ -13,8 +13,8 @@ from loanasync._client import LoanClient
 from loanasync._models.decisions import Approved, Decision, Problem, printable
 from loanasync._models.requests import AdditionalData, ApprovalRequest
 from loanasync._protocol.schema import read_model
+from loanasync.bulk.next_steps import next_step
 from loanasync.bulk.rows import result_of
-from loanasync.bulk.trouble import next_step
 from loanasync.errors import (
     ConfigurationError,
     DecisionNotRecordedError,

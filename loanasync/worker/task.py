@@ -30,7 +30,7 @@ from taskiq.exceptions import NoResultError
 
 from loanasync._client import LoanClient
 from loanasync._telemetry.log import log
-from loanasync.bulk.trouble import next_step, seconds_to_wait
+from loanasync.bulk.next_steps import next_step, seconds_to_wait
 from loanasync.errors import (
     ConfigurationError,
     LedgerMismatchError,

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from loanasync import Approved, Decision, Meta
 from loanasync.bulk import Approvals, Row
+from loanasync.bulk.options import BulkOptions
+from loanasync.bulk.turns import Turns
 from loanasync.testing import fiscal_code
 from support.builders import approval_request
 
@@ -59,17 +61,11 @@ class HeldCalls:
             await asyncio.sleep(0)
 
 
-def approvals_of(approve: Any, rows: Any, **options: Any) -> Approvals:
-    settings: dict[str, Any] = {
-        "concurrency": 3,
-        "rate": None,
-        "progress": None,
-        "timeout": None,
-        "retry": None,
-        "open_circuit": lambda: None,
-        "sleep": asyncio.sleep,
-    }
-    return Approvals(approve, rows, **(settings | options))
+def approvals_of(
+    approve: Any, rows: Any, *, open_circuit: Any = lambda: None, sleep: Any = asyncio.sleep, **options: Any
+) -> Approvals:
+    settings = BulkOptions(**{"concurrency": 3, **options})
+    return Approvals(approve, rows, settings, Turns(open_circuit, sleep))
 
 
 async def approve_at_once(*_: object, **__: object) -> Decision:

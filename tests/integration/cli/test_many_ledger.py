@@ -357,8 +357,8 @@ def test_creation_is_not_repeated_after_many_releases_of_the_row(
             raise LedgerUnavailableError("approve", key, "TimeoutError")
         return await real(client, *arguments, **options)
 
-    monkeypatch.setattr("loanasync.bulk.pool._CHECK", 0.001)
-    monkeypatch.setattr("loanasync.bulk.pool._LONGEST_DELAY", 0.001)
+    monkeypatch.setattr("loanasync.bulk.turns._CHECK", 0.001)
+    monkeypatch.setattr("loanasync.bulk.turns._LONGEST_DELAY", 0.001)
     monkeypatch.setattr(LoanClient, "_approve_row", often_unavailable)
     done = run(served, "approve-many", file, "-o", out, "--create", "--concurrency", "1")
     assert (done.returncode, left) == (0, [])

@@ -117,7 +117,7 @@ async def test_frame_after_a_loop_or_without_pandas_is_refused(monkeypatch: pyte
     await anext(results)
     with pytest.raises(ConfigurationError, match=r"to_frame: a loop has read results.*result\.as_row\(\)"):
         await results.to_frame()
-    monkeypatch.setattr("loanasync.bulk.frame.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync.bulk.notebook.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match="to_frame: needs pandas: pip install pandas"):
         await results.to_frame()
     assert [result.index async for result in results] == [1, 2], "nothing is lost"

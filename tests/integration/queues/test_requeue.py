@@ -308,7 +308,7 @@ async def test_limited_request_uses_up_no_try(
     url: str, tmp_path: Path, wait: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "loanasync")
-    monkeypatch.setattr("loanasync.bulk.trouble._LONGEST_WAIT", 1.0)
+    monkeypatch.setattr("loanasync.bulk.next_steps._LONGEST_WAIT", 1.0)
     limited = response(429, headers={"Retry-After": wait})
     queue = Queue(url, tmp_path, limited, approved(), tries=1)
     await queue.deliver()

@@ -11,8 +11,8 @@ import pytest
 
 from loanasync import Decision, LoanError, Meta, errors
 from loanasync.bulk import Row, RowResult
-from loanasync.bulk import approvals as module
-from loanasync.bulk.rate import Rate
+from loanasync.bulk import pool as module
+from loanasync.bulk.turns import Rate
 from loanasync.testing import Clock, approved, scripted_client
 from support.bulk import DECISION, HeldCalls, approvals_of, approve_at_once, let_tasks_run, rows
 

@@ -168,7 +168,7 @@ async def test_progress_bar_shows_calls_that_continue_after_an_interrupt(
     pytest.importorskip("tqdm")
     now = [100.0]
     monkeypatch.setattr("loanasync.bulk.pool.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("loanasync.bulk.approvals._BAR_INTERVAL", 0)
+    monkeypatch.setattr("loanasync.bulk.notebook._BAR_INTERVAL", 0)
     calls = HeldCalls()
     approvals = approvals_of(calls.approve, rows(3), progress=True)
     assert repr(approvals) == "<Approvals: 0 rows taken, 0 unread results>"
@@ -187,6 +187,6 @@ async def test_progress_bar_shows_calls_that_continue_after_an_interrupt(
 def test_progress_bar_without_tqdm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "tqdm")
-    monkeypatch.setattr("loanasync.bulk.approvals.find_spec", lambda _: None)
+    monkeypatch.setattr("loanasync.bulk.options.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[notebook\]'"):
         approvals_of(approve_at_once, rows(1), progress=True)

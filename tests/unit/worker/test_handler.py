@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import format_trace_id
 
 from loanasync import LoanError, RetryPolicy, Telemetry, Timeout, errors
-from loanasync.bulk.trouble import next_step
+from loanasync.bulk.next_steps import next_step
 from loanasync.ledger import State, resolve
 from loanasync.testing import (
     ScriptedResponse,
