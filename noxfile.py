@@ -65,7 +65,9 @@ DEPENDENT += [f"tests/integration/ledger/test_{ledger}.py" for ledger in ("postg
 PURE = [
     "_models/*",
     "_protocol/*",
+    "_environment.py",
     "_settings.py",
+    "_shop.py",
     "errors.py",
 ]
 # Modules beside them whose lines need a file, a framework or a fork.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpac
 
 import aiohttp
 
+from loanasync._environment import ledger_variables, shop_settings
 from loanasync._models.classes import Closing, LazyModule, unclosed_warning
 from loanasync._models.decisions import Decision, Known, Problems
 from loanasync._models.masking import JSON, AnyJSON
@@ -30,7 +31,6 @@ from loanasync._runtime.flights import MEMORIES, Flights
 from loanasync._runtime.pipeline import Pipeline
 from loanasync._runtime.retry import Quota
 from loanasync._settings import (
-    AuthToken,
     CircuitBreaker,
     Dialect,
     Limits,
@@ -38,13 +38,11 @@ from loanasync._settings import (
     RetryPolicy,
     Telemetry,
     Timeout,
-    configure,
-    from_environment,
-    ledger_variables,
     require,
     require_wait,
     slot_count,
 )
+from loanasync._shop import AuthToken, configure
 from loanasync._telemetry.log import log
 from loanasync._telemetry.spans import Instruments
 from loanasync._transport.base import Clock, Transport
@@ -240,7 +238,7 @@ class LoanClient(Closing):
         """
         arguments: dict[str, Any] = {}
         try:
-            arguments = {**from_environment(os.environ), **options}
+            arguments = {**shop_settings(os.environ), **options}
             owns_ledger = bool(ledger_variables(os.environ)) and arguments.get("ledger") is None
             if owns_ledger:
                 from loanasync.ledger.environment import ledger_settings  # noqa: PLC0415  (imports SQLite)

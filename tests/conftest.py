@@ -57,7 +57,7 @@ def _blocking_calls_fail() -> Iterator[None]:
     with blockbuster_ctx(loanasync, excluded_modules=["loanasync.sandbox"]) as guard:
         for function in guard.functions.values():
             # a call through a user's transport reads the version of aiohttp from a file
-            function.can_block_in("loanasync/_settings.py", "_aiohttp_version")
+            function.can_block_in("loanasync/_shop.py", "_aiohttp_version")
             # `LoanClient.from_env` looks for the ledger's folder, once per program
             function.can_block_in("loanasync/ledger/address.py", "_sqlite_ledger")
             # OpenTelemetry's SDK detects resources in threads when it is configured

@@ -18,7 +18,8 @@ from loanasync._protocol.echo import belongs_to_another_customer, names_customer
 from loanasync._protocol.error_bodies import error_class, read_problems
 from loanasync._protocol.messages import UNDECODABLE, Judgement, Request, Response
 from loanasync._protocol.proof import is_proof
-from loanasync._settings import TOKEN_HEADER, Dialect, Options, Shop
+from loanasync._settings import Dialect, Options
+from loanasync._shop import TOKEN_HEADER, Shop
 from loanasync.errors import (
     NOT_PROCESSED,
     AccessDeniedError,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from loanasync._protocol.messages import NoResponse
-from loanasync._settings import Shop, token_violation
+from loanasync._shop import Shop, token_violation
 from loanasync._transport.failures import SESSION_CLOSED, drop_frames
 from loanasync._transport.waits import Waits, was_cancelled
 from loanasync.errors import TOKEN_FAILED, ConnectError, DeadlineExceededError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import evolve, field, frozen
 
-from loanasync._settings import normalized_url
+from loanasync._shop import normalized_url
 from loanasync.errors import ConfigurationError
 from loanasync.ledger.header import Header, check_cipher, cipher_check, mismatch, rotated
 from loanasync.ledger.keys import Place

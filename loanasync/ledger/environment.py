@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from loanasync._settings import LEDGER, LEDGER_CIPHER, LEDGER_KEY, LEDGER_OLD_KEYS, ledger_variables
+from loanasync._environment import LEDGER, LEDGER_CIPHER, LEDGER_KEY, LEDGER_OLD_KEYS, ledger_variables
 from loanasync.errors import ConfigurationError
 from loanasync.ledger.address import ledger_at
 from loanasync.ledger.ledger import Ledger

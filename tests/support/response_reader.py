@@ -7,7 +7,7 @@ from loanasync import Dialect, Meta
 from loanasync._protocol import endpoints
 from loanasync._protocol.endpoints import Call
 from loanasync._protocol.messages import End, Response
-from loanasync._settings import configure
+from loanasync._shop import configure
 from support.builders import FISCAL_CODE, approval_request, user_data
 
 SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from loanasync import CircuitBreaker, ConfigurationError, Dialect, Limits, LoanClient, RetryPolicy, Timeout
-from loanasync._settings import _aiohttp_version, configure, from_environment, require_wait
+from loanasync._environment import shop_settings
+from loanasync._settings import require_wait
+from loanasync._shop import _aiohttp_version, configure
 
 
 def shop(**changes: object) -> Any:
@@ -108,7 +110,7 @@ def test_invalid_value_is_refused_and_not_shown(
     assert "cret" not in str(error)
     assert error.__context__ is None or error.__suppress_context__
     frames = TracebackException.from_exception(error, capture_locals=True).stack
-    ours = [frame.locals for frame in frames if frame.filename.endswith("loanasync/_settings.py")]
+    ours = [frame.locals for frame in frames if frame.filename.endswith(("/_settings.py", "/_shop.py"))]
     assert "cret" not in str(ours)
 
 
@@ -131,14 +133,14 @@ def test_shop_id_is_percent_encoded() -> None:
 
 @pytest.mark.parametrize("missing", ["LOANASYNC_BASE_URL", "LOANASYNC_SHOP_ID", "LOANASYNC_AUTH_TOKEN"])
 @pytest.mark.parametrize("value", [None, "", "  "])
-def test_from_environment_names_a_missing_variable(missing: str, value: str | None) -> None:
+def test_shop_settings_names_a_missing_variable(missing: str, value: str | None) -> None:
     environment = {"LOANASYNC_BASE_URL": "a", "LOANASYNC_SHOP_ID": "b", "LOANASYNC_AUTH_TOKEN": "c"}
-    assert from_environment(environment) == {"base_url": "a", "shop_id": "b", "auth_token": "c"}
+    assert shop_settings(environment) == {"base_url": "a", "shop_id": "b", "auth_token": "c"}
     del environment[missing]
     if value is not None:
         environment[missing] = value
     with pytest.raises(ConfigurationError) as caught:
-        from_environment(environment)
+        shop_settings(environment)
     assert str(caught.value) == f"{missing}: must be set in the environment"
 
 
@@ -149,9 +151,9 @@ def test_from_environment_names_a_missing_variable(missing: str, value: str | No
         ({"LOANASYNC_SHOP_ID": "b"}, ", and so must LOANASYNC_AUTH_TOKEN"),
     ],
 )
-def test_from_environment_names_all_missing_variables(environment: dict[str, str], others: str) -> None:
+def test_shop_settings_names_all_missing_variables(environment: dict[str, str], others: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        from_environment(environment)
+        shop_settings(environment)
     assert str(caught.value) == f"LOANASYNC_BASE_URL: must be set in the environment{others}"
 
 

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from loanasync import Dialect
-from loanasync._settings import LEDGER_CIPHER, Shop, configure, from_environment
+from loanasync._environment import LEDGER_CIPHER, shop_settings
+from loanasync._shop import Shop, configure
 from loanasync.cli.approve_many.client import BulkClient
 from loanasync.cli.approve_many.files import Output, check_distinct_files, files_of_ledger
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
@@ -81,7 +82,7 @@ def open_session(options: RunOptions, *, creates: bool) -> Iterator[Session]:
         ConfigurationError: A variable is not set, or an option or a value is invalid.
         UnusableError: The ledger cannot be used, or the results were written with another one.
     """
-    settings = from_environment(os.environ)
+    settings = shop_settings(os.environ)
     shop = configure(**settings)
     is_new = False
     with ExitStack() as stack:

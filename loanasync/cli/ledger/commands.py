@@ -15,8 +15,8 @@ import typer
 from attrs import evolve
 
 from loanasync import ConfigurationError
+from loanasync._environment import LEDGER_OLD_KEYS
 from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
-from loanasync._settings import LEDGER_OLD_KEYS
 from loanasync.cli.console import counted, discard_output, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, entry_details, entry_line, entry_members, iso_time

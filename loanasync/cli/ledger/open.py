@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from attrs import evolve, frozen
 
 from loanasync import ConfigurationError, LedgerMismatchError
-from loanasync._settings import LEDGER, Shop, configure, from_environment
+from loanasync._environment import LEDGER, shop_settings
+from loanasync._shop import Shop, configure
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.drivers import unsuitable_driver_error
 from loanasync.ledger.environment import LedgerSettings, ledger_settings
@@ -64,7 +65,7 @@ def shop_from_environment(environment: Mapping[str, str]) -> Shop:
     Raises:
         ConfigurationError: A variable is not set, or its value is invalid.
     """
-    return configure(**from_environment(environment))
+    return configure(**shop_settings(environment))
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loanasync import Approved, LoanError, Timeout, UserData, errors
-from loanasync._settings import AuthToken, configure
+from loanasync._shop import AuthToken, configure
 from loanasync.ledger import State
 from loanasync.testing import ScriptedTransport, approved, fiscal_code, response, system_error
 from support import ledger_clients

@@ -21,7 +21,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, Trace
 
 from loanasync import Approved, Dialect, LoanError, Response, Telemetry, errors
 from loanasync._protocol import endpoints
-from loanasync._settings import Propagate, configure
+from loanasync._settings import Propagate
+from loanasync._shop import configure
 from loanasync._telemetry import spans
 from loanasync._telemetry.spans import CallTelemetry, Instruments
 from loanasync.testing import (

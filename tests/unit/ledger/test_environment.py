@@ -13,7 +13,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from loanasync import ConfigurationError, LoanClient, Timeout
-from loanasync._settings import from_environment, ledger_variables
+from loanasync._environment import ledger_variables, shop_settings
 from loanasync.ledger import LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger, SqliteLedger
 from loanasync.ledger.address import ledger_at, name_without_password
 from loanasync.ledger.environment import ledger_settings
@@ -142,7 +142,7 @@ def test_mistyped_variable_of_the_ledger_is_refused(name: str, meant: str) -> No
 
 
 def test_mistyped_variable_of_the_shop_is_refused() -> None:
-    error = refused({**SHOP, "LOANASYNC_SHOPID": "s3cret"}, from_environment)
+    error = refused({**SHOP, "LOANASYNC_SHOPID": "s3cret"}, shop_settings)
     assert str(error) == "LOANASYNC_SHOPID: is unknown; rename it to LOANASYNC_SHOP_ID, or remove it"
 
 
@@ -157,7 +157,7 @@ def test_mistyped_variable_of_the_shop_is_refused() -> None:
 def test_variables_of_others_are_ignored(name: str) -> None:
     environment = {**SHOP, name: "tcp://10.0.0.1:6379"}
     assert ledger_variables(environment) == []
-    assert from_environment(environment)["shop_id"] == "shop"
+    assert shop_settings(environment)["shop_id"] == "shop"
 
 
 # Addresses
