@@ -1,4 +1,4 @@
-"""Operations of a person on a whole ledger: create, copy, forget a customer, rotate the key, confirm."""
+"""Operations on a whole ledger: create, sweep, copy, forget a customer, rotate the key, confirm."""
 
 import asyncio
 from collections import Counter
@@ -12,9 +12,10 @@ from loanasync.errors import ConfigurationError
 from loanasync.ledger.header import Header, check_cipher, cipher_check, mismatch, rotated
 from loanasync.ledger.keys import Place
 from loanasync.ledger.ledger import Ledger
-from loanasync.ledger.model import Entry, State
+from loanasync.ledger.model import Entry, Settlement, State
 from loanasync.ledger.orphans import orphan_files
 from loanasync.ledger.policy import Cipher, LedgerPolicy
+from loanasync.ledger.transitions import LEASE_EXPIRED
 
 _AT_ONCE = 64  # operations of the ledger in progress
 _LEASE_MARGIN = 1.0  # seconds
@@ -46,6 +47,40 @@ async def create_ledger(ledger: Ledger, *, base_url: str, policy: LedgerPolicy |
     """
     if not await ledger.create(normalized_url(base_url), policy or LedgerPolicy()):
         raise ConfigurationError("ledger", "exists already: name another file, table or prefix")
+
+
+async def sweep(ledger: Ledger) -> list[Entry]:
+    """Settle every claim whose lease has expired as UNKNOWN.
+
+    Run it periodically, and alert on the entries that it returns. A decision that arrives later is still
+    written. Calls treat such an entry as UNKNOWN with or without a sweep.
+
+    Args:
+        ledger: The ledger.
+
+    Returns:
+        The entries that were settled, as they are now. Entries that an earlier sweep
+            settled are not returned again.
+
+    Raises:
+        Exception: The ledger cannot be used; `sweep` can be repeated.
+
+    Example:
+        >>> from loanasync.ledger import MemoryLedger, sweep
+        >>> ledger = MemoryLedger()
+        >>> _ = run(ledger.claim("k", token="t", payload="p", lease=0.0))
+        >>> [entry.state for entry in run(sweep(ledger))]
+        [<State.UNKNOWN: 'unknown'>]
+        >>> run(sweep(ledger))
+        []
+    """
+    settlement = Settlement(state=State.UNKNOWN, note=LEASE_EXPIRED)
+    # An UNKNOWN entry that is stored as INFLIGHT has `changed == expires`: it changed when its lease expired.
+    expired = [entry async for entry in ledger.scan(State.UNKNOWN) if entry.changed == entry.expires]
+    return [
+        await ledger.settle(entry.key, token=entry.token, payload=entry.payload, settlement=settlement)
+        for entry in expired
+    ]
 
 
 async def move_service(ledger: Ledger, base_url: str) -> None:

@@ -15,7 +15,7 @@ from unittest import mock
 import loanasync._transport.pool  # noqa: F401  (the first client would load it, and draw random bytes)
 from loanasync._runtime import flights, guard
 from loanasync._telemetry import log as package_log
-from loanasync.ledger import header, maintenance
+from loanasync.ledger import header, resolution
 from simulation.chance import Chance
 from simulation.event_loop import VirtualLoop
 from simulation.record import Record
@@ -274,7 +274,7 @@ def simulated_machine() -> Iterator[None]:
         mock.patch.object(os, "urandom", _bytes),
         mock.patch.object(guard, "monotonic", _now),
         mock.patch.object(flights, "token_bytes", _bytes),
-        mock.patch.object(maintenance, "token_hex", lambda size: _bytes(size).hex()),
+        mock.patch.object(resolution, "token_hex", lambda size: _bytes(size).hex()),
         mock.patch.object(header, "token_hex", lambda size: _bytes(size).hex()),
         mock.patch.object(random, "uniform", lambda low, high: low + (high - low) * _fraction()),
     ):

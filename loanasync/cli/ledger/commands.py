@@ -34,11 +34,11 @@ from loanasync.cli.ledger.open import (
 )
 from loanasync.cli.ledger.resolve import Resolution, resolve_entry
 from loanasync.ledger import Entry, State, create_ledger
+from loanasync.ledger import sweep as sweep_ledger
 from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import confirm, copy_ledger, forget, move_service, rotate_key
 from loanasync.ledger.header import marked
 from loanasync.ledger.keys import Approval, Place, places_of
-from loanasync.ledger.maintenance import sweep as sweep_ledger
 from loanasync.ledger.model import FORMAT
 from loanasync.ledger.orphans import import_from_folders, orphans_of
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
