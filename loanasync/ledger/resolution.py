@@ -18,7 +18,7 @@ from attrs import Factory, evolve, frozen
 from loanasync._models.decisions import Problem
 from loanasync._protocol.json import Malformed, decode, repeated_members
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
-from loanasync.ledger.guard import LedgerGuard
+from loanasync.ledger.access import LedgerAccess
 from loanasync.ledger.keys import Approval, find_entry
 from loanasync.ledger.ledger import Ledger, lacks_redirect
 from loanasync.ledger.model import (
@@ -281,7 +281,7 @@ def _may_be_requested(earlier: Change) -> bool:
 
 
 async def resolve_customer(
-    guard: LedgerGuard, approval: Approval, stated: str, source: str, note: str
+    access: LedgerAccess, approval: Approval, stated: str, source: str, note: str
 ) -> Entry | LoanError:
     """Settle the entry of a customer as a source states it; return the current entry, or an error.
 
@@ -290,21 +290,21 @@ async def resolve_customer(
     """
     source, note = source.strip(), note.strip()
     statement = Statement(STATES[stated], source, note or source)
-    patience = guard.policy.patience
-    resolving = partial(_resolve_stated, guard, approval, statement, stated)
-    return await guard.attempt(resolving, 2 * patience, call=_OPERATION, once=False)
+    patience = access.policy.patience
+    resolving = partial(_resolve_stated, access, approval, statement, stated)
+    return await access.attempt(resolving, 2 * patience, call=_OPERATION, once=False)
 
 
 async def _resolve_stated(
-    guard: LedgerGuard, approval: Approval, statement: Statement, stated: str
+    access: LedgerAccess, approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
-    policy, places = guard.policy, await guard.places(approval)
+    policy, places = access.policy, await access.places(approval)
     by_token = approval.order_token is not None and not approval.order_id
-    found = await find_entry(guard.ledger, places, by_token=by_token)
+    found = await find_entry(access.ledger, places, by_token=by_token)
     if not isinstance(found, Entry):
         return NotResolvedError(_OPERATION, "" if by_token else places[0].key, found, stated)
     result, entry = await settle_as_stated(
-        guard.ledger,
+        access.ledger,
         found,
         statement,
         within=policy.patience,

@@ -15,6 +15,7 @@ CALL_PATH = (
     "loanasync.ledger.guard",
     "loanasync._runtime.run",
     "loanasync._runtime.pipeline",
+    "loanasync.ledger.access",
     "loanasync.ledger.ledger",
     "loanasync.ledger.memory",
     __name__,  # the transport

@@ -135,7 +135,7 @@ async def test_restart_of_the_server_loses_no_decision_in_flight(store: LedgerSt
     while len(shop.script.sent) < count:  # noqa: ASYNC110  (each request follows its claim)
         await asyncio.sleep(0.01)
     await asyncio.to_thread(store.server.kill)
-    with mock.patch("loanasync.ledger.guard.may_repeat", side_effect=may_repeat) as failed:
+    with mock.patch("loanasync.ledger.access.may_repeat", side_effect=may_repeat) as failed:
         go.set()
         while failed.call_count < count:  # noqa: ASYNC110  (each settlement has failed)
             await asyncio.sleep(0.01)
@@ -340,7 +340,7 @@ async def test_release_that_fails_is_repeated_when_the_client_is_closed() -> Non
 
 
 async def test_oldest_of_too_many_unsent_claims_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.ledger.guard._MAX_UNWRITTEN", 3)
+    monkeypatch.setattr("loanasync.ledger.access._MAX_UNWRITTEN", 3)
     ledger = LosingLedger()
     shop = Shop(ledger=ledger)
     for number in range(5):

@@ -85,7 +85,8 @@ async def test_claim_that_may_still_be_written_is_undone_by_later_calls(
     """Until the time of the claim is over, and not after it."""
     later = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
-    monkeypatch.setattr("loanasync.ledger.guard.time", clock)
+    for module in ("access", "guard"):
+        monkeypatch.setattr(f"loanasync.ledger.{module}.time", clock)
     ledger = FailingLedger(claim=broken)
     shop = Shop(*[approved()] * 3, ledger=ledger, patience=5)
     assert isinstance(await shop.result(), errors.LedgerUnavailableError)
@@ -108,7 +109,8 @@ async def test_call_that_is_late_by_its_patience_writes_no_earlier_settlement(
         return approved()
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
-    monkeypatch.setattr("loanasync.ledger.guard.time", clock)
+    for module in ("access", "guard"):
+        monkeypatch.setattr(f"loanasync.ledger.{module}.time", clock)
     ledger = FailingLedger(settle=broken)
     shop = Shop(not_connected(), computed(respond_late), ledger=ledger, patience=5.0)
     assert isinstance(await shop.result(), errors.ConnectError)
@@ -282,7 +284,7 @@ async def test_unwritten_decision_is_written_by_another_client_of_the_ledger(tmp
 
 
 async def test_oldest_of_many_unwritten_settlements_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loanasync.ledger.guard._MAX_UNWRITTEN", 1)
+    monkeypatch.setattr("loanasync.ledger.access._MAX_UNWRITTEN", 1)
     ledger = FailingLedger(settle=broken)
     shop = Shop(not_connected(), not_connected(), ledger=ledger)
     for _ in range(2):
