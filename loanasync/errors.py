@@ -873,6 +873,8 @@ class LedgerError(LoanError):
     def __attrs_post_init__(self) -> None:
         self.entry: str | None = self.key or None
         self.trace_id: str | None = None
+        if (state := getattr(self, "state", None)) is not None:  # of the entry
+            self.outcome: Outcome = _OUTCOMES.get(state, "unknown")
 
     @property
     def _entry(self) -> str:
@@ -989,10 +991,6 @@ class OutcomeUnknownError(LedgerError):
     note: str
     response: RawResponse | None = None
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.outcome: Outcome = "unknown"
-
     def __str__(self) -> str:
         if self.note == OTHER_ORDER:
             return f"{self._entry}: this customer was {self.note}; request not sent"
@@ -1061,10 +1059,6 @@ class PayloadMismatchError(LedgerError):
 
     state: str
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.outcome: Outcome = _OUTCOMES.get(self.state, "unknown")
-
     def __str__(self) -> str:
         return (
             f"{self._entry}: this approval was requested before with other data (state: {self.state}); "
@@ -1100,10 +1094,6 @@ class NotResolvedError(LedgerError):
 
     state: str
     stated: str
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.outcome: Outcome = _OUTCOMES.get(self.state, "unknown")
 
     def __str__(self) -> str:
         reason = _NOT_RESOLVED.get(self.state, f"the entry is {self.state}; {_CONTRADICTION_ADVICE}")

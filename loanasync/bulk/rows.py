@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from attrs import field, frozen
 
@@ -23,6 +23,7 @@ from loanasync.errors import (
 )
 
 Status: TypeAlias = Literal["approved", "refused", "rejected", "unknown", "failed", "not_sent"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 _DECIDED = ("approved", "refused")
 
 

@@ -8,9 +8,7 @@ from types import MappingProxyType
 from attrs import field, frozen
 
 from loanasync._models.decisions import Approved
-from loanasync.bulk.rows import RowResult
-
-_STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
+from loanasync.bulk.rows import STATUSES, RowResult
 
 
 def _read_only(counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -70,7 +68,7 @@ class Summary:
 
     @property
     def _counts(self) -> list[tuple[str, int]]:
-        return [(status, getattr(self, status)) for status in _STATUSES]
+        return [(status, getattr(self, status)) for status in STATUSES]
 
     @property
     def _earlier(self) -> str:

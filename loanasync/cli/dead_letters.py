@@ -14,6 +14,7 @@ from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.commands import LEDGER, opened, read_personal
 from loanasync.cli.ledger.display import utc_time
 from loanasync.cli.ledger.open import shop_from_environment, short
+from loanasync.ledger.address import split_parameters
 from loanasync.ledger.keys import Approval, places_of
 from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
 
@@ -54,12 +55,8 @@ def _open_dead_letters(queue: str) -> DeadLettersBase:
         raise typer.BadParameter(
             "needs an extra: pip install '.[taskiq]' in a checkout", param_hint="--queue"
         ) from None
-    address, separator, query = queue.partition("?")
-    options = query.split("&") if separator else []
-    names = [each.removeprefix("name=") for each in options if each.startswith("name=")]
-    others = "&".join(each for each in options if not each.startswith("name="))
-    server = f"{address}?{others}" if others else address
-    letters: DeadLettersBase = module.DeadLetters(server, names[-1] if names else "loanasync")
+    server, parameters = split_parameters(queue, ("name",))
+    letters: DeadLettersBase = module.DeadLetters(server, parameters.get("name", "loanasync"))
     return letters
 
 

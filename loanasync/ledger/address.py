@@ -1,7 +1,7 @@
 """Opening a ledger by its address, for the command line, workers and `LoanClient.from_env`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -69,15 +69,22 @@ def ledger_at(name: str) -> Ledger:
         schemes = ", ".join(f"{each}://" for each in _SERVERS)
         raise ConfigurationError("ledger", f"unknown scheme {scheme}://; name a file, or use {schemes}")
     kind, own = _SERVERS[scheme]
-    address, _, query = name.partition("?")
-    parameters = [each.partition("=") for each in query.split("&") if each]
-    others = "&".join("".join(each) for each in parameters if each[0] not in own)
-    arguments: dict[str, Any] = {each: unquote(value) for each, _, value in parameters if each in own}
+    address, found_own = split_parameters(name, own)
+    arguments: dict[str, Any] = {each: unquote(value) for each, value in found_own.items()}
     if _CACHE_SIZE in arguments:
         if not arguments[_CACHE_SIZE].isdecimal():
             raise ConfigurationError("ledger", "statement_cache_size= must be a number, such as 0")
         arguments[_CACHE_SIZE] = int(arguments[_CACHE_SIZE])
-    return kind(f"{address}?{others}" if others else address, **arguments)
+    return kind(address, **arguments)
+
+
+def split_parameters(url: str, own: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return an address without some of its parameters, and the values of these, still percent-encoded."""
+    address, _, query = url.partition("?")
+    parameters = [each.partition("=") for each in query.split("&") if each]
+    others = "&".join("".join(each) for each in parameters if each[0] not in own)
+    found = {name: value for name, _, value in parameters if name in own}
+    return (f"{address}?{others}" if others else address), found
 
 
 def _sqlite_ledger(file: Path, *, local_only: bool) -> SqliteLedger:

@@ -27,7 +27,7 @@ from loanasync.ledger.policy import LedgerPolicy
 from loanasync.ledger.store import PAGE_SIZE, Column, Found, FoundHeader, Store, Write
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two reads of `Ledger.wait`
-_PURGED = DECIDED | {State.RELEASED}
+PURGED = DECIDED | {State.RELEASED}
 
 
 class HeaderChangedError(Exception):
@@ -517,9 +517,9 @@ class Ledger(Closing):
             Exception: The ledger cannot be used.
         """
         header, before, deleted = await self.header(), await self.time_of_day() - older_than, 0
-        for column, value in _lists(_PURGED):
+        for column, value in _lists(PURGED):
             async for page in self._pages(column, value):
-                old = [entry for entry in page if entry.state in _PURGED and entry.changed <= before]
+                old = [entry for entry in page if entry.state in PURGED and entry.changed <= before]
                 deleted += await self._store.drop(old, header) if old else 0
         return deleted
 

@@ -346,13 +346,8 @@ class _DatabaseThread:
     async def run(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    def _retry(self, use: Callable[[], T]) -> T:
-        return _retry_while_locked(use, self._patience, self._file)
-
     async def read(self, use: Reading[T]) -> T:
-        return await self.run(
-            lambda: _retry_while_locked(lambda: use(self._connect()), self._patience, self._file)
-        )
+        return await self.run(lambda: self._retry(lambda: use(self._connect())))
 
     async def write(self, use: Writing[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -367,9 +362,7 @@ class _DatabaseThread:
             return
         results: Sequence[object]
         try:
-            results = _retry_while_locked(
-                lambda: self._run([use for use, _ in writes]), self._patience, self._file
-            )
+            results = self._retry(lambda: self._run([use for use, _ in writes]))
         except Exception as error:  # noqa: BLE001  (raised by each `write` call)
             results = [error] * len(writes)
         for (_, future), result in zip(writes, results, strict=True):
@@ -386,6 +379,25 @@ class _DatabaseThread:
             if transaction.has_written:
                 connection.execute(_COUNT_WRITE)
         return results
+
+    def _retry(self, use: Callable[[], T]) -> T:
+        """Call `use` until another process no longer locks the file. This process can fork between two calls.
+
+        `use` waits for a lock only for a short time. After `patience` seconds, its error is raised, with a
+        note of the owners of the lock.
+        """
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                with FORK_GUARD:
+                    return use()
+            except sqlite3.OperationalError as error:
+                is_locked = _result_code(error) == sqlite3.SQLITE_BUSY
+                if not is_locked or time.monotonic() >= until:
+                    if is_locked:
+                        error.add_note(_lock_owners(self._file))
+                    raise
+            time.sleep(_LOCK_PAUSE)
 
     def _connect(self) -> _Connection:
         """Return the connection; open the file if necessary."""
@@ -470,28 +482,6 @@ def _lock_owners(file: Path) -> str:
             sorted({pid for pid, inode in found if int(inode) in inodes} - {str(os.getpid())})
         )
     return ""
-
-
-def _retry_while_locked(use: Callable[[], T], patience: float, file: Path) -> T:
-    """Call `use` until another process no longer locks the file. This process can fork between two calls.
-
-    Args:
-        use: A function that uses the file, and waits for a lock only for a short time.
-        patience: Seconds after which the last error is raised, with a note of the owners of the lock.
-        file: The file.
-    """
-    until = time.monotonic() + patience
-    while True:
-        try:
-            with FORK_GUARD:
-                return use()
-        except sqlite3.OperationalError as error:
-            is_locked = _result_code(error) == sqlite3.SQLITE_BUSY
-            if not is_locked or time.monotonic() >= until:
-                if is_locked:
-                    error.add_note(_lock_owners(file))
-                raise
-        time.sleep(_LOCK_PAUSE)
 
 
 def _create_file(path: Path, header: Header, *, local_only: bool) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 
 from attrs import define, field
 
+from loanasync.bulk.rows import STATUSES
 from loanasync.cli.console import counted, duration, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
 
-STATUSES = ("approved", "refused", "rejected", "unknown", "failed", "not_sent")
 _LINE_INTERVAL = 10.0  # seconds between two progress lines
 _MIN_ELAPSED = 0.1  # seconds; a rate over a shorter time says nothing
 _WHOLE_RATE = 10  # rows per second from which a rate is shown without decimals

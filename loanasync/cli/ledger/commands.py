@@ -39,6 +39,7 @@ from loanasync.ledger.address import name_without_password
 from loanasync.ledger.administration import confirm, copy_ledger, forget, move_service, rotate_key
 from loanasync.ledger.header import marked
 from loanasync.ledger.keys import Approval, Place, places_of
+from loanasync.ledger.ledger import PURGED
 from loanasync.ledger.model import FORMAT
 from loanasync.ledger.orphans import import_from_folders, orphans_of
 from loanasync.ledger.policy import default_orphan_folders, orphan_folders_of_others
@@ -61,7 +62,6 @@ _AGE = re.compile("([0-9]{1,6})([hdw])")
 _SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
 _BASE_URL = "LOANASYNC_BASE_URL"
 _KEY_BYTES = 32
-_PURGED_STATES = (State.APPROVED, State.REFUSED, State.RELEASED)
 
 
 @app.callback()
@@ -419,7 +419,7 @@ def purge(
     with opened(context.obj) as use:
         if dry_run:
             before = use.run(use.ledger.time_of_day()) - seconds
-            number = sum(entry.changed <= before for entry in use.entries(*_PURGED_STATES))
+            number = sum(entry.changed <= before for entry in use.entries(*PURGED))
             print_message(f"older than {older_than}: {counted(number, 'entry', 'entries')}")
             return
         print_message(f"deleted: {counted(use.run(use.ledger.purge(float(seconds))), 'entry', 'entries')}")
