@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from attrs import define, field
 
 from loanasync._models.cells import BY_TYPE, CellError, to_cents
 from loanasync._models.characters import seen
@@ -204,32 +205,28 @@ class InputRows:
         self, line: int, members: Mapping[str, object], problem: str, first_lines: dict[tuple[str, str], int]
     ) -> FileRow:
         members = {name: value for name, value in members.items() if name != REASON_NAME}
-        values: dict[str, Any] = {}
-        columns: dict[str, str] = {}
-        messages: dict[str, str] = {"": problem} if problem else {}
-        codes: dict[str, str] = {}
-        if not problem:
-            self._read_values(members, values, columns, messages)
-            messages |= {each: text for each in self._members if (text := _member_problem(members.get(each)))}
-        request = _request_of(values)
+        draft = _Draft()
+        if problem:
+            draft.add_problem("", problem)
+        else:
+            self._read_values(members, draft)
+            for name in self._members:
+                draft.add_problem(name, _member_problem(members.get(name)))
+        values, request = draft.values, _request_of(draft.values)
         code: Any = values.get("fiscal_code")  # the check reports None
         order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
         for each in check_order_id(order_id):
-            messages["order_id"] = each.message
+            draft.add_problem("order_id", each.message)
         if not problem:
             for name in self._required:
-                if name not in values:
-                    messages.setdefault(name, "is required")
+                draft.add_problem(name, "" if name in values else "is required")
             for each in self._check(code, request, additional_data_needed=needed):
-                if each.field not in messages:
-                    codes[each.field] = each.code
-                    messages[each.field] = described(each)
+                draft.add_problem(each.field, described(each), each.code)
         if isinstance(code, str) and isinstance(order_id, str) and code.strip():
             first = first_lines.setdefault((normalize_fiscal_code(code), order_id), line)
-            if first != line and "fiscal_code" not in messages:
-                messages["fiscal_code"] = f"duplicate of line {first}; remove one of them"
-                codes["fiscal_code"] = "fiscal_code.duplicate"
+            message = "" if first == line else f"duplicate of line {first}; remove one of them"
+            draft.add_problem("fiscal_code", message, "fiscal_code.duplicate")
         return FileRow(
             "" if code is None else code,
             request,
@@ -239,20 +236,14 @@ class InputRows:
             line=line,
             members=members,
             problems=tuple(
-                InputProblem(self.name, line, columns.get(name, ""), name, text, codes.get(name, ""))
-                for name, text in messages.items()
+                InputProblem(self.name, line, draft.columns.get(name, ""), name, text, rule)
+                for name, (text, rule) in draft.problems.items()
             ),
         )
 
-    def _read_values(
-        self,
-        members: Mapping[str, object],
-        values: dict[str, Any],
-        columns: dict[str, str],
-        messages: dict[str, str],
-    ) -> None:
-        """Add the values of a row, their columns and the problems of their conversion, each by field."""
-        flat = self._with_additional(members, messages)
+    def _read_values(self, members: Mapping[str, object], draft: "_Draft") -> None:
+        """Add the values of a row, and the problems of their conversion."""
+        flat = self._with_additional(members, draft)
         names = {each: self._headings.field_of(each) for each in flat if not self._headings.is_ignored(each)}
         for column, name in names.items():
             value = flat[column]
@@ -261,45 +252,59 @@ class InputRows:
             if name is None:
                 if self.columns is None:  # of a CSV file, the header has this problem
                     is_printed = not is_like_value(column) and any(names.values())
-                    messages |= {column: _UNKNOWN.format("member")} if is_printed else {"": _UNPRINTED}
+                    unknown = (column, _UNKNOWN.format("member")) if is_printed else ("", _UNPRINTED)
+                    draft.add_problem(*unknown)
                 continue
-            columns[name] = "" if self.columns is None and column == name else f"{self._kind} {column!r}"
+            is_named = self.columns is not None or column != name
+            draft.columns[name] = f"{self._kind} {column!r}" if is_named else ""
             if value is None or value == "":
                 continue
             if self.columns is None and (message := self._member_message(name, column)):
-                messages[name] = message
-            elif name in values:
-                messages[name] = "appears twice, under two names"
+                draft.add_problem(name, message)
+            elif name in draft.values:
+                draft.add_problem(name, "appears twice, under two names")
             elif message := "" if name == "id" else spoiled(value, is_amount=name == "amount"):
-                messages[name] = message
+                draft.add_problem(name, message)
             else:
-                self._read_value(name, value, values, messages)
+                self._read_value(name, value, draft)
 
-    def _with_additional(
-        self, members: Mapping[str, object], messages: dict[str, str]
-    ) -> Mapping[str, object]:
+    def _with_additional(self, members: Mapping[str, object], draft: "_Draft") -> Mapping[str, object]:
         """Return the members of a row with those of its member ``additional``."""
         nested = members.get("additional")
         if nested is None:
             return members
         flat = {name: value for name, value in members.items() if name != "additional"}
         if not isinstance(nested, dict):
-            messages["additional"] = "must be an object"
+            draft.add_problem("additional", "must be an object")
             return flat
         for name in nested.keys() & flat.keys():
             place = self._headings.field_of(name) or ("" if is_like_value(name) else name)
-            messages[place] = "appears twice: in the row and in its member 'additional'"
+            draft.add_problem(place, "appears twice: in the row and in its member 'additional'")
         return flat | nested
 
-    def _read_value(self, name: str, value: object, values: dict[str, Any], messages: dict[str, str]) -> None:
+    def _read_value(self, name: str, value: object, draft: "_Draft") -> None:
         shown = seen(value) if isinstance(value, str) else value
         try:
             if name == "amount":
-                values[name] = to_cents(shown, euro=self._euro)
+                draft.values[name] = to_cents(shown, euro=self._euro)
             else:
-                values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
+                draft.values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
         except CellError as error:
-            messages[name] = str(error)
+            draft.add_problem(name, str(error))
+
+
+@define
+class _Draft:
+    """The values, the columns and the first problems of one row, by field. Each problem has a code."""
+
+    values: dict[str, Any] = field(factory=dict)
+    columns: dict[str, str] = field(factory=dict)
+    problems: dict[str, tuple[str, str]] = field(factory=dict)
+
+    def add_problem(self, name: str, message: str, code: str = "") -> None:
+        """Add the problem of a field, unless the message is empty or the field has a problem already."""
+        if message:
+            self.problems.setdefault(name, (message, code))
 
 
 def _member_problem(value: object) -> str:

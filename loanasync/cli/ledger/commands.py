@@ -1,5 +1,6 @@
 """``loanasync ledger``: list, show, resolve and delete entries, create a ledger and change its header."""
 
+import asyncio
 import json
 import os
 import re
@@ -20,18 +21,17 @@ from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.console import counted, discard_output, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, entry_details, entry_line, entry_members, iso_time
-from loanasync.cli.ledger.file import TO_RESOLVE, resolve_from
 from loanasync.cli.ledger.open import (
     LEDGER_HELP,
     NotFoundError,
     OpenLedger,
     UnusableError,
     ledger_option,
-    open_ledger,
     settings_of,
     shop_from_environment,
     short,
 )
+from loanasync.cli.ledger.outcomes import TO_RESOLVE, resolve_from
 from loanasync.cli.ledger.resolve import Resolution, resolve_entry
 from loanasync.ledger import Entry, State, create_ledger
 from loanasync.ledger import sweep as sweep_ledger
@@ -81,8 +81,15 @@ def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_S
             "name the ledger before the command, or in LOANASYNC_LEDGER", param_hint="--ledger"
         )
     try:
-        with open_ledger(name, must_exist=must_exist) as use:
-            yield use
+        settings = settings_of(name)
+        with asyncio.Runner() as runner:
+            use = OpenLedger(settings.ledger, runner, settings.policy)
+            try:
+                if must_exist:
+                    use.run(settings.ledger.header())
+                yield use
+            finally:
+                runner.run(settings.ledger.aclose())
     except (ConfigurationError, NotFoundError, UnusableError) as error:
         print_message(str(error))
         raise typer.Exit(failure) from None

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shlex
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
@@ -164,23 +163,3 @@ async def _page(scan: AsyncIterator[Entry]) -> list[Entry]:
         if len(page) == _PAGE_SIZE:
             break
     return page
-
-
-@contextmanager
-def open_ledger(name: str, *, must_exist: bool = True) -> Iterator[OpenLedger]:
-    """Open a ledger, and close it afterwards. A ledger that does not exist is not created.
-
-    Raises:
-        ConfigurationError: An option or a variable is invalid.
-        UnusableError: The ledger does not exist or is not available.
-    """
-    settings = settings_of(name)
-    ledger = settings.ledger
-    with asyncio.Runner() as runner:
-        use = OpenLedger(ledger, runner, settings.policy)
-        try:
-            if must_exist:
-                use.run(ledger.header())
-            yield use
-        finally:
-            runner.run(ledger.aclose())
