@@ -241,7 +241,7 @@ class LoanClient(Closing):
             arguments = {**shop_settings(os.environ), **options}
             owns_ledger = bool(ledger_variables(os.environ)) and arguments.get("ledger") is None
             if owns_ledger:
-                from loanasync.ledger.environment import ledger_settings  # noqa: PLC0415  (imports SQLite)
+                from loanasync.ledger.address import ledger_settings  # noqa: PLC0415  (imports SQLite)
 
                 settings = ledger_settings(os.environ)
                 arguments["ledger"] = settings.ledger

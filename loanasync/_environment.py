@@ -37,7 +37,7 @@ def shop_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def ledger_variables(environment: Iterable[str]) -> list[str]:
-    """Return the variables of the ledger that are set. `loanasync.ledger.environment` reads them.
+    """Return the variables of the ledger that are set. `loanasync.ledger.address` reads them.
 
     Without a mistyped variable a program would have no ledger, or another key, and would request known
     customers again.

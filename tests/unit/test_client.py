@@ -137,7 +137,7 @@ def test_transport_that_cannot_be_closed_does_not_keep_the_ledger_open(
 ) -> None:
     """Without a running event loop; the client has opened the ledger."""
     ledger = FailingLedger()
-    monkeypatch.setattr("loanasync.ledger.environment.ledger_at", lambda *_, **__: ledger)
+    monkeypatch.setattr("loanasync.ledger.address.ledger_at", lambda *_, **__: ledger)
     monkeypatch.setenv("LOANASYNC_LEDGER", str(tmp_path / "ledger"))
     shop = {"base_url": "https://loans.example.com", "shop_id": "shop", "auth_token": "token"}
     for name, value in shop.items():

@@ -18,8 +18,7 @@ from loanasync.cli.approve_many.client import BulkClient
 from loanasync.cli.approve_many.files import Output, check_distinct_files, files_of_ledger
 from loanasync.cli.ledger.open import OpenLedger, UnusableError, settings_of
 from loanasync.ledger import Ledger, LedgerPolicy, MemoryLedger, SqliteLedger
-from loanasync.ledger.address import name_without_password
-from loanasync.ledger.environment import cipher_of
+from loanasync.ledger.address import cipher_of, name_without_password
 from loanasync.ledger.guard import LedgerGuard
 from loanasync.ledger.policy import state_folder
 

@@ -12,8 +12,8 @@ from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync._environment import LEDGER, shop_settings
 from loanasync._shop import Shop, configure
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
+from loanasync.ledger.address import LedgerSettings, ledger_settings
 from loanasync.ledger.drivers import unsuitable_driver_error
-from loanasync.ledger.environment import LedgerSettings, ledger_settings
 from loanasync.ledger.header import check_service, keys_of
 
 SHORT_KEY_LENGTH = 12  # characters; enough to be unique, and the same as in error messages

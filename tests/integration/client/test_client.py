@@ -167,7 +167,7 @@ async def test_call_with_its_own_timeout_and_retry(client: LoanClient) -> None:
 
 def test_close_closes_the_ledger_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ledger = FailingLedger()
-    monkeypatch.setattr("loanasync.ledger.environment.ledger_at", lambda *_, **__: ledger)
+    monkeypatch.setattr("loanasync.ledger.address.ledger_at", lambda *_, **__: ledger)
     for name, value in {
         "BASE_URL": "https://loans.example.com",
         "SHOP_ID": "shop",

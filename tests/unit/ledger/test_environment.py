@@ -15,8 +15,7 @@ from cryptography.fernet import Fernet
 from loanasync import ConfigurationError, LoanClient, Timeout
 from loanasync._environment import ledger_variables, shop_settings
 from loanasync.ledger import LedgerPolicy, MemoryLedger, PostgresLedger, RedisLedger, SqliteLedger
-from loanasync.ledger.address import ledger_at, name_without_password
-from loanasync.ledger.environment import ledger_settings
+from loanasync.ledger.address import ledger_at, ledger_settings, name_without_password
 
 KEY = "the present key of sixteen bytes"
 SECRETS = ("s3cret", "the present key", "the earlier key")
