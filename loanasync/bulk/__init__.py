@@ -4,7 +4,7 @@ from loanasync._models.classes import name_by_package
 from loanasync.bulk.approvals import Approvals
 from loanasync.bulk.input import InputRows, read
 from loanasync.bulk.options import Progress
-from loanasync.bulk.problems import InputError, InputProblem
+from loanasync.bulk.records import InputError, InputProblem
 from loanasync.bulk.rows import FileRow, Row, RowLike, RowResult
 from loanasync.bulk.summary import Summary
 

@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from loanasync._models.cells import normalized
 from loanasync._models.requests import APPROVAL_NAMES, READ_ALIASES, AdditionalData, ApprovalRequest
-from loanasync.bulk.problems import input_error
+from loanasync.bulk.records import input_error
 
 REQUEST_FIELDS: frozenset[str] = frozenset(attrs.fields_dict(ApprovalRequest)) - {"additional"}
 ADDITIONAL_FIELDS: tuple[str, ...] = tuple(attrs.fields_dict(AdditionalData))

@@ -29,8 +29,7 @@ from loanasync.bulk.columns import (
     Headings,
     headings,
 )
-from loanasync.bulk.problems import InputError, InputProblem
-from loanasync.bulk.records import Records, is_like_value
+from loanasync.bulk.records import InputError, InputProblem, Records, is_like_value
 from loanasync.bulk.rows import FileRow
 from loanasync.bulk.spoiled import spoiled
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from loanasync._models.decisions import OTHER_ORDER, Approved, Decision, Problem, Refused
 from loanasync._models.masking import MaskedPairs, mask, masked_unless
 from loanasync._models.requests import ApprovalRequest
-from loanasync.bulk.problems import InputProblem
+from loanasync.bulk.records import InputProblem
 from loanasync.errors import (
     AlreadyEvaluatedError,
     DecisionForgottenError,

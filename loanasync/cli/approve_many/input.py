@@ -7,8 +7,7 @@ from typing import Any
 
 from loanasync.bulk import InputRows
 from loanasync.bulk.columns import Headings, headings
-from loanasync.bulk.problems import input_error
-from loanasync.bulk.records import Records
+from loanasync.bulk.records import Records, input_error
 
 
 def rows_of(

@@ -16,8 +16,7 @@ from loanasync._models.masking import mask
 from loanasync._protocol.json import encode
 from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code, normalize_order_id
 from loanasync.bulk import InputError
-from loanasync.bulk.problems import input_error
-from loanasync.bulk.records import Records, is_like_value
+from loanasync.bulk.records import Records, input_error, is_like_value
 from loanasync.cli.console import batches, counted, listed, listed_lines, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.display import decrypted, response_members
