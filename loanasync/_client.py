@@ -561,7 +561,7 @@ class LoanClient(Closing):
             if problems:
                 raise self._pipeline.telemetry.not_begun("known", InvalidRequestError(problems, "known"))
             code = rules.normalize_fiscal_code(fiscal_code)
-            call = Call(endpoint=KNOWN, shop=options.shop, fiscal_code=code, body=b"{}", order_id=order_id)
+            call = Call(KNOWN, options.shop, code, b"{}", order_id=order_id)
             if timeout is not None:
                 options = options.with_changes(timeout=timeout)
         finally:

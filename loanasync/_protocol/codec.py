@@ -106,7 +106,7 @@ def to_url(text: str) -> str:
     url = text.strip()
     # An empty URL is treated as missing (spec §1.3). With a control character inside, the token must not be
     # guessed.
-    if not url or CONTROL.search(url):
+    if not url or (not url.isprintable() and CONTROL.search(url)):  # most are printable
         raise ValueError
     return url
 

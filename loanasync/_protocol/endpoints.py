@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
 from typing import Any, TypeAlias, TypeGuard
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from loanasync._models.decisions import DECISIONS, Approved, Decision, Meta, Problem, RawResponse, Refused
 from loanasync._models.masking import EMPTY_BODY, JSON, AnyJSON, ValueObject, mask, masked
@@ -67,16 +67,18 @@ class Endpoint(ValueObject):
         self, options: Options, fiscal_code: str, payload: object, *, additional_data_needed: bool
     ) -> tuple[str | None, list[Problem]]:
         """Return the normalized fiscal code, if it is part of the path, and all problems of a call."""
-        problems = self.check(
+        code: str | None = None
+        problems: list[Problem] = []
+        if self.has_customer:
+            code, problems_of_code = rules.read_fiscal_code(fiscal_code, strict=options.strict)
+            problems += problems_of_code
+        problems += self.check(
             payload,
             additional_data_needed=additional_data_needed,
             dialect=options.dialect,
             limits=options.limits,
         )
-        if not self.has_customer:
-            return None, problems
-        code, problems_of_code = rules.read_fiscal_code(fiscal_code, strict=options.strict)
-        return code, [*problems_of_code, *problems]
+        return code, problems
 
     def prepare(
         self,
@@ -86,9 +88,10 @@ class Endpoint(ValueObject):
         *,
         additional_data_needed: bool = False,
         order_id: str = "",
-        **others: Any,
+        repeat_unknown: bool = False,
+        wait: float | None = None,
     ) -> "Call | InvalidRequestError":
-        """Return a valid call, or an error with all problems; `others` are further arguments of `Call`.
+        """Return a valid call, or an error with all problems.
 
         The error is returned and not raised, because its traceback would keep frames with personal data.
         """
@@ -100,17 +103,11 @@ class Endpoint(ValueObject):
             problems += rules.check_order_id(order_id)
         if problems:
             return InvalidRequestError(problems, self.operation)
-        return self.call(options.shop, options.dialect, code, payload, order_id=order_id, **others)
-
-    def call(
-        self, shop: Shop, dialect: Dialect, fiscal_code: str | None, payload: object, **others: Any
-    ) -> "Call":
-        """Return the call for a valid payload; `others` are further arguments of `Call`."""
-        if isinstance(payload, ApprovalRequest):
-            others["amount"], others["order_token"] = payload.amount, payload.order_token
-            others["has_extra"] = payload.extra is not EMPTY_BODY
-        body = self.write(payload, dialect)
-        return Call(endpoint=self, shop=shop, fiscal_code=fiscal_code, body=body, **others)
+        body = self.write(payload, options.dialect)
+        if not isinstance(payload, ApprovalRequest):
+            return Call(self, options.shop, code, body)
+        amount, token, has_extra = payload.amount, payload.order_token, payload.extra is not EMPTY_BODY
+        return Call(self, options.shop, code, body, amount, token, has_extra, order_id, repeat_unknown, wait)
 
 
 def _parts_of_url(base_url: str, template: str, shop_id: str) -> tuple[str, str]:
@@ -123,8 +120,8 @@ def _parts_of_url(base_url: str, template: str, shop_id: str) -> tuple[str, str]
 _around_code = lru_cache(maxsize=256)(_parts_of_url)
 
 
-# Created for each call, in half the time without slots.
-@frozen(kw_only=True, slots=False, eq=False, repr=False)
+# Created for each call: an object that is not frozen takes half the time, and so do positional arguments.
+@define(eq=False, repr=False)
 class Call(ValueObject):
     """One call of an endpoint: what is sent. It can be sent several times.
 

@@ -299,7 +299,6 @@ class DirectConnection(asyncio.Protocol):
         self._status = self._header_count = self._received = self._body_size = 0
         self._is_malformed = self._is_complete = self._is_followed = False
         self._result = None
-        self._fields: list[tuple[bytes, bytes]] = []  # all headers
         self._headers: dict[str, str] = {}  # those that are read
         self._body: list[bytes] = []
         self.receive, self._request = receive, request
@@ -487,31 +486,29 @@ class DirectConnection(asyncio.Protocol):
         self._is_followed |= self._is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header (called by the parser; also for the trailers behind a body)."""
-        if not self._status:
-            self._header_count += 1
-            if self._header_count <= MAX_HEADERS:
-                self._fields += ((name, value),)  # without the cost of a call
+        """Keep a header if it is read (called by the parser; also for the trailers behind a body)."""
+        if self._status:
+            return
+        self._header_count += 1
+        is_long = self._received > MAX_FIELD_SIZE and len(name) + len(value) > MAX_FIELD_SIZE
+        # A number, because for `b"\0" in value` Python makes an error, drops it, and then searches.
+        if 0 in value or is_long or self._header_count > MAX_HEADERS:
+            self._is_malformed = True
+            return
+        known = _HEADERS[name] if name in _HEADERS else _HEADERS.get(name.lower())
+        if known is not None:
+            text = value.decode(errors="surrogateescape").strip()
+            self._headers[known] = f"{self._headers[known]}, {text}" if known in self._headers else text
 
     def on_headers_complete(self) -> None:
-        """Read the headers, unless the response is an interim one (called by the parser)."""
+        """Note the status; drop the head of an interim response (called by the parser)."""
         if self._parser is None or self._status:
             return
-        status, fields = self._parser.get_status_code(), self._fields
+        status = self._parser.get_status_code()
         if status in _INTERIM:
-            fields.clear()
-            self._header_count = 0
-            return
-        self._is_malformed |= self._header_count > MAX_HEADERS
-        may_be_long = self._received > MAX_FIELD_SIZE
-        for name, value in fields:
-            if b"\0" in value or (may_be_long and len(name) + len(value) > MAX_FIELD_SIZE):
-                self._is_malformed = True
-            known = _HEADERS[name] if name in _HEADERS else _HEADERS.get(name.lower())
-            if known is not None:
-                text = value.decode(errors="surrogateescape").strip()
-                self._headers[known] = f"{self._headers[known]}, {text}" if known in self._headers else text
-        if not self._is_malformed:
+            self._header_count, self._is_malformed = 0, False
+            self._headers.clear()
+        elif not self._is_malformed:
             self._status = status
 
     def on_body(self, data: bytes) -> None:

@@ -28,9 +28,9 @@ from loanasync import (
 )
 from loanasync._models.masking import Body, Items
 from loanasync._protocol import endpoints
-from support.builders import FISCAL_CODE, approval_request
+from support.builders import approval_request
 from support.canned_server import approve, serving
-from support.response_reader import APPROVE, SHOP, STREET, read
+from support.response_reader import APPROVE, call_of, read
 
 LARGEST = 1 << 20  # bytes; the transport accepts no larger body
 
@@ -136,7 +136,7 @@ def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int) -
 
 def test_truncated_message_contains_no_part_of_a_personal_value() -> None:
     last_name = "Lunghissimocognome"
-    call = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request(last_name=last_name))
+    call = call_of(endpoints.APPROVE, approval_request(last_name=last_name))
     for pad in range(4970, 5010):
         text = " " * (pad - 4900) + f"{last_name} " * 300  # 5,000 characters become less than 300 when masked
         outcome = read(call, 400, json.dumps({"errors": {"lastname": text}}).encode())

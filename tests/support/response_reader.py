@@ -3,19 +3,35 @@
 import json
 from typing import Any
 
-from loanasync import Dialect, Meta
+from loanasync import Dialect, Limits, Meta, RetryPolicy, Timeout
 from loanasync._protocol import endpoints
-from loanasync._protocol.endpoints import Call
+from loanasync._protocol.endpoints import Call, Endpoint
 from loanasync._protocol.messages import End, Response
+from loanasync._settings import Options
 from loanasync._shop import configure
 from support.builders import FISCAL_CODE, approval_request, user_data
 
-SHOP = configure("https://loans.example.com/base/", "shop:1", "secret-token")
-STREET = Dialect.street_number()
-APPROVE = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request())
-COMPLETE = endpoints.COMPLETE.call(SHOP, STREET, FISCAL_CODE, user_data())
-CREATE = endpoints.CREATE_REQUEST.call(SHOP, STREET, None, {"fiscalCode": FISCAL_CODE})
-DOCUMENTS = endpoints.UPLOAD_DOCUMENTS.call(SHOP, STREET, FISCAL_CODE, {})
+OPTIONS = Options(
+    shop=configure("https://loans.example.com/base/", "shop:1", "secret-token"),
+    dialect=Dialect.street_number(),
+    limits=Limits(),
+    retry=RetryPolicy(),
+    timeout=Timeout(),
+    strict=False,
+)
+
+
+def call_of(endpoint: Endpoint, payload: object) -> Call:
+    """Return a call with a valid payload."""
+    call = endpoint.prepare(OPTIONS, FISCAL_CODE, payload)
+    assert isinstance(call, Call), call
+    return call
+
+
+APPROVE = call_of(endpoints.APPROVE, approval_request())
+COMPLETE = call_of(endpoints.COMPLETE, user_data())
+CREATE = call_of(endpoints.CREATE_REQUEST, {"fiscalCode": FISCAL_CODE})
+DOCUMENTS = call_of(endpoints.UPLOAD_DOCUMENTS, {})
 
 
 def read(

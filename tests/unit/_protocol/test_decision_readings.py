@@ -10,7 +10,7 @@ from loanasync._protocol import endpoints
 from loanasync._protocol.messages import End
 from support.builders import FISCAL_CODE, approval_request
 from support.line_count import lines_run
-from support.response_reader import APPROVE, SHOP, STREET, error_body, read
+from support.response_reader import APPROVE, call_of, error_body, read
 
 LARGEST = 1 << 20
 
@@ -246,7 +246,7 @@ def test_approve_unusable_redirect_keeps_the_decision(body: bytes) -> None:
     assert decided(Approved, 201, body).meta.unread == ("redirectUrl",)
 
 
-WITH_TOKEN = endpoints.APPROVE.call(SHOP, STREET, FISCAL_CODE, approval_request(order_token="T-1"))
+WITH_TOKEN = call_of(endpoints.APPROVE, approval_request(order_token="T-1"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from loanasync._runtime.guard import state_of
 from loanasync.ledger import State
 from support.builders import approval_request
 from support.line_count import lines_run
-from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, SHOP, STREET, error_body, read
+from support.response_reader import APPROVE, COMPLETE, CREATE, DOCUMENTS, call_of, error_body, read
 
 SHOWN, NAMED, MANY = 300, 60, 100
 
@@ -182,7 +182,7 @@ def state(status: int, body: object, *, attempts: int = 1, fault: str | None = N
 
 
 def test_rejection_of_an_extra_field_is_released() -> None:
-    call = endpoints.APPROVE.call(SHOP, STREET, "TSTXYZ00A00A000A", approval_request(extra={"coupon": "x"}))
+    call = call_of(endpoints.APPROVE, approval_request(extra={"coupon": "x"}))
     assert type(read(call, 400, error_body(coupon=["is used"]))) is errors.RejectedError
     assert type(read(APPROVE, 400, error_body(coupon=["is used"]))) is errors.UnexpectedResponseError
 

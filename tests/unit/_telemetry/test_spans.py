@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
-from loanasync import Approved, Dialect, LoanError, Response, Telemetry, errors
+from loanasync import Approved, LoanError, Response, Telemetry, errors
 from loanasync._protocol import endpoints
 from loanasync._settings import Propagate
 from loanasync._shop import configure
@@ -147,7 +147,7 @@ def test_attempt_with_status_400_or_incomplete_body_is_an_error(
     fault: str | None,
     error_type: str | None,
 ) -> None:
-    call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
+    call = endpoints.Call(endpoints.CREATE_REQUEST, SHOP, None, b"{}")
     parent = CallTelemetry(Instruments(telemetry), call)
     parent.begin_attempt(1)
     parent.end_attempt(Response(status=status, headers={}, body=b"", fault=fault))
@@ -179,7 +179,7 @@ def test_durations_of_call_and_attempt_are_measured(
 ) -> None:
     caplog.set_level(logging.DEBUG, "loanasync")
     monkeypatch.setattr("loanasync._telemetry.spans.perf_counter", iter([9.0, 10.0, 10.25, 11.0]).__next__)
-    call = endpoints.CREATE_REQUEST.call(SHOP, Dialect(), None, {})
+    call = endpoints.Call(endpoints.CREATE_REQUEST, SHOP, None, b"{}")
     parent = CallTelemetry(Instruments(telemetry), call)
     parent.begin_attempt(1)
     parent.end_attempt(Response(status=201, headers={}, body=b""))
