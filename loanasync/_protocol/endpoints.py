@@ -4,9 +4,10 @@ To add an endpoint, add an `Endpoint` at the end of this module and to `OPERATIO
 method to `LoanClient`.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
@@ -178,8 +179,8 @@ class Call(ValueObject):
         reader = self.endpoint.readers.get(response.status, _read_unexpected_status)
         return reader(self, response, meta)
 
-    def judge(self, response: Response, result: "Outcome | LoanError | None") -> None:
-        """Tell the transport what the result says about the connection; None: the response is not read.
+    def judge(self, response: Response, result: "Outcome | LoanError") -> None:
+        """Tell the transport what the result says about the connection.
 
         After an error, the connection may be out of step. For example, the service may refuse a request
         before it has read all of it, and then respond again: the next customer would get this response.
@@ -193,7 +194,7 @@ class Call(ValueObject):
                 judgement = "trusted"
         elif isinstance(result, UnexpectedResponseError) and _NO_CUSTOMER in result.reasons:
             judgement = "stray"
-        elif result is not None and not isinstance(result, LoanError):
+        elif not isinstance(result, LoanError):
             judgement = "kept"
         try:  # noqa: SIM105  (`suppress` is slower)
             response.judge(judgement)
@@ -202,6 +203,30 @@ class Call(ValueObject):
 
 
 Reader: TypeAlias = Callable[[Call, Response, Meta], Outcome | LoanError]
+
+# A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
+_REQUEST_ID = re.compile(
+    r"(?!(?:-?[2-7][0-9A-Fa-f]){16}\Z)"
+    r"(?:[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32})"
+)
+_TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
+# All responses of a second have the same date.
+_is_time = lru_cache(maxsize=16)(_TIME.fullmatch)
+
+
+def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
+    try:
+        get = headers.get
+        request_id = get("X-Request-Id") or get("X-Correlation-Id") or get("Request-Id")
+        date, retry_after = get("Date"), get("Retry-After")
+        return (
+            request_id if request_id and _REQUEST_ID.fullmatch(request_id) else None,
+            date if date is not None and _is_time(date) else None,
+            retry_after if retry_after is not None and _is_time(retry_after) else None,
+        )
+    except (AttributeError, TypeError):  # wrong types of a user's transport must not cost the decision
+        return None, None, None
 
 
 def _unexpected(
@@ -382,17 +407,6 @@ def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: 
 
 
 _read_unexpected_status = partial(_read_error, UnexpectedStatusError)
-
-
-def is_system_fault(response: object) -> TypeGuard[Response]:
-    """Return True for a response after which a call may be retried (spec §7).
-
-    These are the responses with status 500 in which `_read_error` finds nothing but a system error.
-    """
-    if not isinstance(response, Response) or response.status != SYSTEM_FAULT:
-        return False
-    content, _ = _content_of(response)
-    return error_class(SystemFaultError, content, None, is_proof=is_proof(response)) is SystemFaultError
 
 
 def _is_empty(response: Response) -> bool:

@@ -1,6 +1,5 @@
 """Messages between the client and a `Transport`: `Request`, `Response` and `NoResponse`."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, TypeAlias
 
@@ -10,13 +9,6 @@ from loanasync._models.masking import ValueObject, mask
 from loanasync.errors import TransportError
 
 UNDECODABLE = "undecodable"  # `Response.fault` of a body with an unknown or wrong Content-Encoding
-
-# A UUID, or 32 hexadecimal digits. Any other form, also that of 16 ASCII characters, may hold a fiscal code.
-_REQUEST_ID = re.compile(
-    r"(?!(?:-?[2-7][0-9A-Fa-f]){16}\Z)"
-    r"(?:[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32})"
-)
-_TIME = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT|[0-9]{1,10}")
 
 End: TypeAlias = Literal["stated", "closed", "cut"]
 Judgement: TypeAlias = Literal["trusted", "kept", "wrong", "stray"]
@@ -110,18 +102,3 @@ class NoResponse(ValueObject):
     error: type[TransportError]
     cause_type: str
     is_sent: bool
-
-
-def correlation(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
-    """Return request id, date and Retry-After of a response. Replace values of an unexpected form by None."""
-    try:
-        get = headers.get
-        request_id = get("X-Request-Id") or get("X-Correlation-Id") or get("Request-Id")
-        date, retry_after = get("Date"), get("Retry-After")
-        return (
-            request_id if request_id and _REQUEST_ID.fullmatch(request_id) else None,
-            date if date is not None and _TIME.fullmatch(date) else None,
-            retry_after if retry_after is not None and _TIME.fullmatch(retry_after) else None,
-        )
-    except (AttributeError, TypeError):  # wrong types of a user's transport must not cost the decision
-        return None, None, None

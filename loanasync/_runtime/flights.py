@@ -18,7 +18,7 @@ from attrs import evolve
 from loanasync._models.characters import seen_body
 from loanasync._models.classes import ForkSafe
 from loanasync._models.decisions import Decision
-from loanasync._protocol.endpoints import Call, Outcome, is_system_fault
+from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._protocol.messages import NoResponse, Response
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
@@ -36,6 +36,7 @@ from loanasync.errors import (
     LoanError,
     OutcomeUnknownError,
     PayloadMismatchError,
+    SystemFaultError,
 )
 
 Own = TypeVar("Own", bound="Flight | None")
@@ -163,7 +164,7 @@ class Flight(Run):
     async def _send(self) -> None:
         """Make an attempt."""
         if (unsent := await self.prepare_attempt()) is not None:
-            self._settle(self.conclude(unsent, None))
+            self._settle(self.conclude(unsent, self.read(unsent)))
         else:
             await self._transmit()
 
@@ -181,7 +182,7 @@ class Flight(Run):
         if stopped_by is None:
             await self._send()
         else:
-            self._settle(self.conclude(fault, stopped_by))
+            self._settle(self.conclude(fault, self.read(fault), stopped_by))
 
     def _exchange(self, connection: DirectConnection) -> None:
         """Pass the request of the attempt to a connection, which then owns the flight."""
@@ -211,10 +212,12 @@ class Flight(Run):
                 self._continue(self._transmit())
                 return
             self.end_attempt(last)
-            if is_system_fault(last):
+            result = self.read(last)
+            # The reader returns this error only for a response that permits a retry (spec §7).
+            if isinstance(result, SystemFaultError) and isinstance(last, Response):
                 self._continue(self._retry(last))
             else:
-                self._settle(self.conclude(last, None))
+                self._settle(self.conclude(last, result))
         except BaseException as error:
             has_callers = bool(self.callers)
             self._interrupt(error)

@@ -133,7 +133,8 @@ class LoopResources:
         self._no_calls: asyncio.Event | None = None  # made by `close`, set when the last call has ended
 
     def end_call(self, call: CallInProgress) -> None:
-        """Remove a call that has ended."""
+        """Release the slot of a call that has ended, and remove the call."""
+        self.slots.release(call)
         self.calls.discard(call)
         if self._no_calls is not None and not self.calls and not self.loop.is_closed():
             self._no_calls.set()

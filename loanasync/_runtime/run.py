@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import evolve
 
 from loanasync._models.decisions import DECISIONS, Decision, Meta
-from loanasync._protocol.endpoints import (
-    APPROVE,
-    SYSTEM_FAULT,
-    Call,
-    Outcome,
-)
-from loanasync._protocol.messages import NoResponse, Request, Response, correlation
+from loanasync._protocol.endpoints import APPROVE, Call, Outcome, correlation
+from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._runtime.breaker import Verdict, verdict_of
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
@@ -145,7 +140,6 @@ class Run:
     def record(self, result: object) -> None:
         """Release what the call has, and record its end; None: it begins again."""
         try:
-            self.resources.slots.release(self)
             if self._trial:  # it has no result, for example because it was cancelled
                 self._record_verdict("unknown" if self.was_written else "other")
             if self._is_recorded:
@@ -336,8 +330,6 @@ class Run:
             return
         if isinstance(last, Response):
             self.last, self._is_written = last, True  # before any effect that can fail
-            if last.status == SYSTEM_FAULT:  # it may be retried, and is then not read
-                self.call.judge(last, None)
         else:
             self._is_written |= self.is_reading if last is None else last.is_sent
         self._sending = None
@@ -348,18 +340,25 @@ class Run:
 
     # --- the result
 
-    def conclude(self, last: Response | NoResponse, stopped_by: StoppedBy | None) -> Outcome | LoanError:
-        """Return the outcome or the error for the last response, or for the reason why none arrived.
+    def conclude(
+        self,
+        last: Response | NoResponse,
+        result: Outcome | LoanError,
+        stopped_by: StoppedBy | None = None,
+    ) -> Outcome | LoanError:
+        """Return the result of the call.
 
         Args:
-            last: The response or the reason.
-            stopped_by: The reason for making no further attempt, if the last response has status 500.
+            last: The last response, or the reason why none arrived.
+            result: The result of reading it.
+            stopped_by: The reason for making no further attempt, if `result` permits one.
         """
         pipeline = self._pipeline
         if pipeline.quota.used and self.attempts == 1 and isinstance(last, Response) and stopped_by is None:
             pipeline.quota.refill()
         self.telemetry.stopped_by = stopped_by
-        result = self._read(last, stopped_by)
+        if stopped_by is not None and isinstance(result, SystemFaultError):
+            result = evolve(result, stopped_by=stopped_by)
         # While all is well, a decision does not concern the breaker.
         if pipeline.breaker is not None and (not pipeline.breaker.is_quiet or isinstance(result, LoanError)):
             self._record_verdict(verdict_of(last, result, was_written=self.was_written))
@@ -368,18 +367,13 @@ class Run:
     def received_decision(self) -> Decision | None:
         """Return the decision that had arrived when an exception ended the call, or None."""
         with suppress(Exception):  # reading may be what has failed
-            result = None if self.last is None else self._read(self.last, None)
+            result = None if self.last is None else self.read(self.last)
             if isinstance(result, DECISIONS):
                 return result
         return None
 
-    def _read(self, last: Response | NoResponse, stopped_by: StoppedBy | None) -> Outcome | LoanError:
-        """Return the outcome or the error for the last response of the call.
-
-        Args:
-            last: The last response, or the reason why none arrived.
-            stopped_by: The reason for making no further attempt, if the last response has status 500.
-        """
+    def read(self, last: Response | NoResponse) -> Outcome | LoanError:
+        """Return the outcome or the error for a response, or for the reason why none arrived."""
         if isinstance(last, NoResponse):
             is_callers_limit = last.error is ReadTimeoutError and self._within < self.timeout.attempt
             kind = DeadlineExceededError if is_callers_limit else last.error
@@ -396,8 +390,6 @@ class Run:
         )
         result = self.call.read(last, meta)
         self.call.judge(last, result)
-        if stopped_by is not None and isinstance(result, SystemFaultError):
-            return evolve(result, stopped_by=stopped_by)
         return result
 
     def transport_error(

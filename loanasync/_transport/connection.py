@@ -309,11 +309,11 @@ class DirectConnection(asyncio.Protocol):
         head = f"{request.method} {path} HTTP/1.1\r\nContent-Length: {size}\r\n"
         self._unsent_bytes = b"%b%b%b" % (head.encode(), headers, request.body)
         self.expires_at = deadline
-        scheduler.timer.set(self, deadline)
         if len(scheduler.busy) == 1:  # this one
             self.write()
         else:
             scheduler.add(self)
+        scheduler.timer.set(self, deadline)
 
     def check_after_block(self, now: float) -> None:
         """Check the deadline and the connection, since the event loop was blocked with the request queued.

@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any, Self
 
 from loanasync._client import LoanClient
-from loanasync._protocol.endpoints import is_system_fault
+from loanasync._protocol.endpoints import SYSTEM_FAULT
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync.testing.responses import ScriptedResponse, require_response, response_to
 from loanasync.testing.sent import SentRequest, record
@@ -141,7 +141,7 @@ class ScriptedTransport:
         scripted = self._responses.popleft()
         await asyncio.sleep(0)  # other calls are sent before this one has its response
         response = await response_to(sent, scripted)
-        self._after_fault = is_system_fault(response)
+        self._after_fault = isinstance(response, Response) and response.status == SYSTEM_FAULT
         return response
 
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from loanasync import ServiceError
-from loanasync._protocol.messages import correlation
+from loanasync._protocol.endpoints import correlation
 from loanasync.testing import response, scripted_client, system_error
 from support.builders import FISCAL_CODE, approval_request
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from loanasync._protocol.endpoints import is_system_fault
+from loanasync import Meta, SystemFaultError
 from loanasync._protocol.messages import End, Response
 from loanasync._protocol.proof import is_proof
+from support.response_reader import APPROVE
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ FAULT = b'{"errors": {"system": ["System error"]}}'
         (Response(status=500, headers={}, body=b'{"a": {"approved": false}}'), False),
         (Response(status=500, headers={}, body=b'{"error": "evaluation engine failed"}'), False),
         (Response(status=503, headers={}, body=FAULT), False),
-        (None, False),
     ],
 )
-def test_is_system_fault_permits_a_retry_only_with_proof(response: Response | None, expected: bool) -> None:  # noqa: FBT001  (a column of the table)
-    assert is_system_fault(response) is expected
+def test_500_may_be_retried_only_with_proof(response: Response, expected: bool) -> None:  # noqa: FBT001  (a column of the table)
+    result = APPROVE.read(response, Meta(response.status, 1, 0.1))
+    assert isinstance(result, SystemFaultError) is expected
