@@ -16,7 +16,7 @@ from loanasync._runtime.retry import Quota, Sleep
 from loanasync._settings import Timeout
 from loanasync._telemetry.spans import Instruments
 from loanasync._transport.base import Transport
-from loanasync._transport.pool import DirectTransport
+from loanasync._transport.connection import DirectTransport
 from loanasync._transport.session import SessionTransport
 from loanasync._transport.waits import Caller, SharedTimer, Waits, end_wait
 from loanasync.errors import CircuitOpenError, ClientClosedError

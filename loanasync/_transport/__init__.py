@@ -1,7 +1,7 @@
 """Transports: each sends one HTTP request with aiohttp and returns the response, or why none arrived.
 
-There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `pool`) opens
-connections, to which requests are written directly. `SessionTransport` (in `session`) calls
+There are two, with the same behaviour unless a rule names one of them. `DirectTransport` (in `connection`)
+opens connections, to which requests are written directly. `SessionTransport` (in `session`) calls
 `ClientSession.request`. It is used with `direct_connections=False`, without httptools, with a version of
 aiohttp that lacks the names in `aiohttp_internals`, and while other code replaces methods of `ClientSession`.
 `selection` chooses between them. A user's session only provides its connector and its default headers: its

@@ -1,7 +1,7 @@
 """Undocumented names of aiohttp, each with the reason for its use, and the versions that have them.
 
-`connection` and `pool` also use attributes of the objects that this module returns. `session` works with
-every version of aiohttp: it uses no undocumented name without a default.
+`connection` also uses attributes of the objects that this module returns. `session` works with every version
+of aiohttp: it uses no undocumented name without a default.
 """
 
 import asyncio

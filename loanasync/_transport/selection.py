@@ -1,5 +1,6 @@
 """Selection of the transport by the settings of a client."""
 
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -9,10 +10,10 @@ import aiohttp
 from yarl import URL
 
 from loanasync._settings import require
-from loanasync._transport.aiohttp_internals import is_replaced
+from loanasync._transport.aiohttp_internals import belongs_to_other_loop, is_direct_possible, is_replaced
 from loanasync._transport.base import Proxy, Transport
-from loanasync._transport.pool import DirectTransport, open_transport
-from loanasync._transport.session import SessionTransport, check_session
+from loanasync._transport.connection import DirectTransport
+from loanasync._transport.session import SessionTransport, check_session, open_session
 from loanasync._transport.tls import ssl_context
 from loanasync.errors import ConfigurationError
 
@@ -94,6 +95,35 @@ def transport_factory(
         proxy,
         direct_connections=direct_connections,
     )
+
+
+def open_transport(
+    users: aiohttp.ClientSession | None,
+    context: ssl.SSLContext | None,
+    proxy: Proxy | None,
+    *,
+    direct_connections: bool,
+) -> DirectTransport | SessionTransport:
+    """Open the transport of the running event loop, through the connector of the user's session or its own.
+
+    Raises:
+        ConfigurationError: The user's session belongs to another event loop.
+    """
+    if users is None:
+        trust = True if context is None else context
+        # The pipeline limits the number of calls.
+        session = open_session(aiohttp.TCPConnector(limit=0, ssl=trust), owned=True)
+    elif belongs_to_other_loop(users):
+        raise ConfigurationError(
+            "session", "belongs to another event loop: create it in this event loop, or omit session"
+        )
+    else:
+        session = users
+    address = None if proxy is None or proxy.url is None else URL(proxy.url)
+    through_session = SessionTransport(session, owned=users is None, proxy=address)
+    if direct_connections and is_direct_possible():
+        return DirectTransport(through_session)
+    return through_session
 
 
 def user_transport_factory(transport: object, **others: object) -> Callable[[], Transport]:

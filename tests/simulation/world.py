@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from unittest import mock
 
-import loanasync._transport.pool  # noqa: F401  (the first client would load it, and draw random bytes)
+import loanasync._transport.connection  # noqa: F401  (the first client would load it, and draw random bytes)
 from loanasync._runtime import flights, guard
 from loanasync._telemetry import log as package_log
 from loanasync.ledger import header, resolution
