@@ -21,6 +21,7 @@ from loanasync._models.decisions import Decision
 from loanasync._protocol.endpoints import Call, Outcome
 from loanasync._protocol.json import sort_members
 from loanasync._protocol.messages import NoResponse, Response
+from loanasync._runtime.breaker import verdict_of
 from loanasync._runtime.guard import Claim, Guard, ProcessGuard, Unguarded
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, Pipeline
 from loanasync._runtime.run import Run, copy_error, no_response
@@ -164,7 +165,7 @@ class Flight(Run):
     async def _send(self) -> None:
         """Make an attempt."""
         if (unsent := await self.prepare_attempt()) is not None:
-            self._settle(self.conclude(unsent, self.read(unsent)))
+            self._settle(unsent, self.read(unsent))
         else:
             await self._transmit()
 
@@ -181,8 +182,12 @@ class Flight(Run):
         stopped_by = await self.wait_for_retry(fault)
         if stopped_by is None:
             await self._send()
-        else:
-            self._settle(self.conclude(fault, self.read(fault), stopped_by))
+            return
+        self.telemetry.stopped_by = stopped_by
+        result = self.read(fault)
+        if isinstance(result, SystemFaultError):
+            result = evolve(result, stopped_by=stopped_by)
+        self._settle(fault, result)
 
     def _exchange(self, connection: DirectConnection) -> None:
         """Pass the request of the attempt to a connection, which then owns the flight."""
@@ -217,7 +222,7 @@ class Flight(Run):
             if isinstance(result, SystemFaultError) and isinstance(last, Response):
                 self._continue(self._retry(last))
             else:
-                self._settle(self.conclude(last, result))
+                self._settle(last, result)
         except BaseException as error:
             has_callers = bool(self.callers)
             self._interrupt(error)
@@ -242,8 +247,20 @@ class Flight(Run):
 
     # --- its end
 
-    def _settle(self, result: Outcome | LoanError) -> None:
-        """Record the result of the call, and end the flight with what its guard makes of it."""
+    def _settle(self, last: Response | NoResponse, result: Outcome | LoanError) -> None:
+        """Record the result of the call, and end the flight with what its guard makes of it.
+
+        Args:
+            last: The last response, or the reason why none arrived.
+            result: The result of reading it.
+        """
+        quota, breaker = self._pipeline.quota, self._pipeline.breaker
+        is_first = quota.used and self.attempts == 1 and isinstance(last, Response)
+        if is_first and not isinstance(result, SystemFaultError):
+            quota.refill()
+        # While all is well, a decision does not concern the breaker.
+        if breaker is not None and (not breaker.is_quiet or isinstance(result, LoanError)):
+            self._record_verdict(verdict_of(last, result, was_written=self.was_written))
         self.is_settling = True
         claim = self.claim
         assert claim is not None  # noqa: S101  (nothing is sent without one)

@@ -4,12 +4,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from attrs import evolve
-
 from loanasync._models.decisions import DECISIONS, Decision, Meta
 from loanasync._protocol.endpoints import APPROVE, Call, Outcome, correlation
 from loanasync._protocol.messages import NoResponse, Request, Response
-from loanasync._runtime.breaker import Verdict, verdict_of
+from loanasync._runtime.breaker import Verdict
 from loanasync._runtime.pipeline import CLOSE_TIMEOUT, LoopResources, Pipeline
 from loanasync._runtime.retry import MAX_EXTRA_WAIT, backoff_after, retry_after
 from loanasync._runtime.token import obtain_token
@@ -32,7 +30,6 @@ from loanasync.errors import (
     PoolTimeoutError,
     ReadTimeoutError,
     StoppedBy,
-    SystemFaultError,
     TransportError,
 )
 
@@ -339,30 +336,6 @@ class Run:
         return self.deadline - self._pipeline.now()
 
     # --- the result
-
-    def conclude(
-        self,
-        last: Response | NoResponse,
-        result: Outcome | LoanError,
-        stopped_by: StoppedBy | None = None,
-    ) -> Outcome | LoanError:
-        """Return the result of the call.
-
-        Args:
-            last: The last response, or the reason why none arrived.
-            result: The result of reading it.
-            stopped_by: The reason for making no further attempt, if `result` permits one.
-        """
-        pipeline = self._pipeline
-        if pipeline.quota.used and self.attempts == 1 and isinstance(last, Response) and stopped_by is None:
-            pipeline.quota.refill()
-        self.telemetry.stopped_by = stopped_by
-        if stopped_by is not None and isinstance(result, SystemFaultError):
-            result = evolve(result, stopped_by=stopped_by)
-        # While all is well, a decision does not concern the breaker.
-        if pipeline.breaker is not None and (not pipeline.breaker.is_quiet or isinstance(result, LoanError)):
-            self._record_verdict(verdict_of(last, result, was_written=self.was_written))
-        return result
 
     def received_decision(self) -> Decision | None:
         """Return the decision that had arrived when an exception ended the call, or None."""
