@@ -390,7 +390,9 @@ class DirectConnection(asyncio.Protocol):
         self.was_used = True
         now = self._scheduler.loop.time()
         if self._status:  # else nothing was sent, and the connection has been idle for longer
-            announced = _ANNOUNCED.search(self._headers.get("Keep-Alive", ""))
+            announced = None
+            if "Keep-Alive" in self._headers:
+                announced = _ANNOUNCED.search(self._headers["Keep-Alive"])
             limit = _MAX_IDLE if announced is None else min(_MAX_IDLE, int(announced[1]) / 2)
             self._fresh_until = now + limit
         self.expires_at = self._fresh_until

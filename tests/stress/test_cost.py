@@ -18,9 +18,9 @@ BOUNDS = {
     "function calls, session of the user": (156, 155, 154),
     "function calls, recording": (437, 436, 435),
     "C calls, script": (135, 135, 133),
-    "C calls, own session": (149, 149, 146),
-    "C calls, session of the user": (157, 157, 154),
-    "C calls, recording": (371, 373, 360),
+    "C calls, own session": (147, 147, 144),
+    "C calls, session of the user": (155, 155, 152),
+    "C calls, recording": (369, 371, 358),
     "objects in flight, own session": (19, 19, 19),
     "objects in flight, session of the user": (19, 19, 19),
 }
