@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from functools import lru_cache, partial
 from itertools import compress
-from operator import attrgetter, contains
+from operator import attrgetter
 from types import NoneType
 from typing import Literal, TypeAlias
 
@@ -366,21 +366,22 @@ def quick_checker(rules: Mapping[str, Rule]) -> Callable[[object], bool]:
             return False
         if plan is None:
             return False
-        in_text, breaks, matches, in_range, ranges = plan
+        in_text, breaks, matches, numbers = plan
         text = "\n".join(compress(values, in_text))
         # If a text contained a line break, an expression could match a part of it, or of the next text.
-        return (
-            text.count("\n") == breaks
-            and matches(text) is not None
-            and all(map(contains, ranges, compress(values, in_range)))
-        )
+        if text.count("\n") != breaks or matches(text) is None:
+            return False
+        for at, least, most in numbers:  # noqa: SIM110  (`all` would make a call for each number)
+            if not least <= values[at] <= most:
+                return False
+        return True
 
     return is_valid
 
 
-# Which values are texts, the number of line breaks between these, the match of all of them, which values are
-# numbers, and their ranges.
-_Plan: TypeAlias = tuple[list[bool], int, Callable[[str], object], list[bool], tuple[range, ...]]
+# Which values are texts, the number of line breaks between these, and the match of all of them; index and
+# limits of each number.
+_Plan: TypeAlias = tuple[list[bool], int, Callable[[str], object], list[tuple[int, int, int]]]
 
 
 def _plan(rules: tuple[Rule, ...], kinds: tuple[type, ...]) -> _Plan | None:
@@ -394,8 +395,7 @@ def _plan(rules: tuple[Rule, ...], kinds: tuple[type, ...]) -> _Plan | None:
         max(len(lines) - 1, 0),
         # With MULTILINE, `^` and `$` match at the ends of each line.
         re.compile(r"\n".join(lines), re.MULTILINE).fullmatch,
-        [isinstance(part, range) for part in parts],
-        tuple(part for part in parts if isinstance(part, range)),
+        [(at, part[0], part[-1]) for at, part in enumerate(parts) if isinstance(part, range)],
     )
 
 
