@@ -121,6 +121,7 @@ class Queue:
         found: list[DeadLetter] = []
         async with asyncio.timeout(60), letters_of(self.url, self.name) as letters:
             while len(found) < number:
+                await asyncio.sleep(0.02)
                 found = await letters.list()
         return found
 
