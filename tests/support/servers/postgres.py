@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -115,8 +116,10 @@ class Postgres(Server):
         self._run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, self.url)
 
     def is_ready(self) -> bool:
-        command = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(command, check=False).returncode == 0
+        startup = b"\0\3\0\0user\0postgres\0\0"  # version 3 of the protocol
+        with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+            connection.sendall((len(startup) + 4).to_bytes(4) + startup)
+            return connection.recv(1) == b"R"  # requests a password; while it starts, it sends an error
 
 
 class Standby(Postgres):
