@@ -68,6 +68,14 @@ def test_already_evaluated_needs_both_words_near_each_other(text: str) -> None:
     assert claim_in(text) == ""
 
 
+@pytest.mark.parametrize(
+    "body",
+    [{"data": {"approved": False}}, {"message": '{"approved": true}'}, {"message": '{"approved": '}],
+)
+def test_decision_in_a_member_or_a_text_is_a_claim(body: object) -> None:
+    assert claim_in(body) == "decided"
+
+
 def test_already_evaluated_at_a_field_is_not_a_rejection() -> None:
     evaluated, rejected = ({"errors": {"city": text}} for text in ("already evaluat", "evaluated"))
     assert error_class(errors.RejectedError, evaluated, None, is_proof=True) is errors.AlreadyEvaluatedError
