@@ -149,7 +149,7 @@ async def test_failed_call_other_than_the_approval_can_be_repeated(
 
     sandbox.fault(f"{operation}={fault}")
     texts = "".join([page.text for page in await pay_and_complete()])
-    for text in ("Please try again in a few minutes.", "<button>Try again</button>"):
+    for text in ("Please try again in a few minutes.", "also pay by card", "<button>Try again</button>"):
         assert (text in texts) is not is_completed
     sandbox.clear_faults()
     assert [page.status_code for page in await pay_and_complete()] == [303, 303]

@@ -268,9 +268,14 @@ def ask_because_of_another_order(page: Page, shop: Served) -> None:
     shop.sandbox.reset()
 
 
-STORIES = [
-    *(redirect, refused, paid, form, waiting_to_try_later, waiting_for_another_worker),
-    *(ask_for_the_outcome, ask_because_of_other_data, ask_because_of_another_order, ask_because_of_the_setup),
+# The others show a page whose buttons the tests without a browser press, too.
+STORIES: list[object] = [redirect, paid, form, waiting_for_another_worker, ask_for_the_outcome]
+STORIES += [
+    pytest.param(each, marks=pytest.mark.scheduled)
+    for each in (
+        *(refused, waiting_to_try_later, ask_because_of_other_data),
+        *(ask_because_of_another_order, ask_because_of_the_setup),
+    )
 ]
 
 

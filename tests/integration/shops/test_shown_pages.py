@@ -153,7 +153,9 @@ async def test_decided_order_shows_its_decision_whatever_is_typed(
             again = await browser.post("/pay", data=tagged(tag) | mistyped)
             assert again.headers["Location"] == first.headers["Location"]
         shown = await browser.get("/", follow_redirects=True)
-        assert {"approved": "Your loan is approved", "refused": "This decision is final"}[tag] in shown.text
+        refusal = "This decision is final. You can pay by card"
+        assert {"approved": "Your loan is approved", "refused": refusal}[tag] in shown.text
+        assert ("<h1>Loan refused</h1>" in shown.text) == (tag == "refused")
     sandbox.journal.assert_once(operation="approve")
 
 
