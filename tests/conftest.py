@@ -42,10 +42,16 @@ if hasattr(signal, "SIGHUP"):  # Windows has none
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection() -> None:
+    """Stop garbage collections while tests are collected: they take a quarter of the time and find little."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave modules and tests out of garbage collections, each of which would visit them all."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
