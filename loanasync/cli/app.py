@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loanasync import ConfigurationError, __version__
+from loanasync import __version__
 from loanasync.cli.approve_many.command import approve_many
 from loanasync.cli.console import print_message
 from loanasync.cli.dead_letters import app as dead_letters
 from loanasync.cli.exit_codes import MEANINGS, Exit
 from loanasync.cli.ledger.commands import app as ledger
+from loanasync.errors import ConfigurationError
 
 app: typer.Typer = typer.Typer(
     name="loanasync",

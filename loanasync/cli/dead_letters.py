@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,9 @@ from loanasync.cli.ledger.display import utc_time
 from loanasync.cli.ledger.open import shop_from_environment, short
 from loanasync.ledger.address import split_parameters
 from loanasync.ledger.keys import Approval, places_of
-from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase, NoQueueError
+
+if TYPE_CHECKING:
+    from loanasync.worker.dead_letters import DeadLetter, DeadLettersBase
 
 app: typer.Typer = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +46,7 @@ def _options(
     context.obj = queue
 
 
-def _open_dead_letters(queue: str) -> DeadLettersBase:
+def _open_dead_letters(queue: str) -> "DeadLettersBase":
     scheme, separator, _ = queue.partition("://")
     if not separator or scheme not in _MODULES:
         schemes = ", ".join(f"{each}://" for each in _MODULES)
@@ -60,8 +62,9 @@ def _open_dead_letters(queue: str) -> DeadLettersBase:
     return letters
 
 
-def _run(queue: str, work: Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]) -> None:
+def _run(queue: str, work: "Callable[[DeadLettersBase, list[DeadLetter]], Awaitable[Exit]]") -> None:
     """Run a function with the dead letters of a queue, and end with the exit code that it returns."""
+    from loanasync.worker.dead_letters import NoQueueError  # noqa: PLC0415  (its package loads aiohttp)
 
     async def run() -> Exit:
         async with _open_dead_letters(queue) as letters:
@@ -94,7 +97,7 @@ def ls(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
     """
     place_of = _places(ledger)
 
-    async def work(_: DeadLettersBase, found: list[DeadLetter]) -> Exit:
+    async def work(_: "DeadLettersBase", found: "list[DeadLetter]") -> Exit:
         for each in found:
             customer, entry = place_of(each)
             columns = (each.id, utc_time(each.since), each.task, each.task_id)
@@ -106,7 +109,7 @@ def ls(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
     _run(context.obj, work)
 
 
-def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
+def _places(ledger: str) -> "Callable[[DeadLetter], tuple[str, str]]":
     """Return a function for the digest of a letter's customer and its entry's key; empty without a ledger."""
     if not ledger:
         return lambda _: ("", "")
@@ -114,7 +117,7 @@ def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
         shop = shop_from_environment(os.environ)
         secrets = use.secrets(shop)
 
-    def place_of(letter: DeadLetter) -> tuple[str, str]:
+    def place_of(letter: "DeadLetter") -> tuple[str, str]:
         approval = Approval(shop.shop_id, normalize_fiscal_code(letter.fiscal_code), letter.order_id)
         place = places_of(approval, secrets)[0]
         return (place.subject.customer, place.key) if letter.fiscal_code else ("", "")
@@ -123,8 +126,8 @@ def _places(ledger: str) -> Callable[[DeadLetter], tuple[str, str]]:
 
 
 async def _change(
-    chosen: Sequence[DeadLetter],
-    change: Callable[[DeadLetter], Awaitable[bool]],
+    chosen: "Sequence[DeadLetter]",
+    change: "Callable[[DeadLetter], Awaitable[bool]]",
     done: str,
     ids: Sequence[str],
 ) -> Exit:
@@ -140,7 +143,7 @@ async def _change(
     return Exit.FAILED if missing else Exit.DECIDED
 
 
-def _with_ids(found: Sequence[DeadLetter], ids: Sequence[str]) -> Sequence[DeadLetter]:
+def _with_ids(found: "Sequence[DeadLetter]", ids: Sequence[str]) -> "Sequence[DeadLetter]":
     return [each for each in found if [*ids] == [_ALL] or each.id in ids]
 
 
@@ -154,7 +157,7 @@ def replay(context: typer.Context, ids: Annotated[list[str], _IDS]) -> None:
     Example: loanasync dead-letters --queue redis://127.0.0.1:6379 replay all
     """
 
-    async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
+    async def work(letters: "DeadLettersBase", found: "list[DeadLetter]") -> Exit:
         return await _change(_with_ids(found, ids), letters.replay, "put back into the queue", ids)
 
     _run(context.obj, work)
@@ -177,7 +180,7 @@ def delete(
         raise typer.BadParameter("give either ID or --customer")
     code = normalize_fiscal_code(read_personal("Fiscal code")) if customer else ""
 
-    async def work(letters: DeadLettersBase, found: list[DeadLetter]) -> Exit:
+    async def work(letters: "DeadLettersBase", found: "list[DeadLetter]") -> Exit:
         chosen = _with_ids(found, ids or ())
         if code:
             chosen = [each for each in found if normalize_fiscal_code(each.fiscal_code) == code]

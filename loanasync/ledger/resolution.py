@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import Factory, evolve, frozen
 
 from loanasync._models.decisions import Problem
 from loanasync._protocol.json import Malformed, decode, repeated_members
 from loanasync.errors import InFlightError, LoanError, NotResolvedError
-from loanasync.ledger.access import LedgerAccess
 from loanasync.ledger.keys import Approval, find_entry
 from loanasync.ledger.ledger import Ledger, lacks_redirect
 from loanasync.ledger.model import (
@@ -34,6 +33,9 @@ from loanasync.ledger.model import (
 )
 from loanasync.ledger.orphans import import_from_folders
 from loanasync.ledger.replay import STATUS
+
+if TYPE_CHECKING:
+    from loanasync.ledger.access import LedgerAccess  # which loads aiohttp
 
 Result: TypeAlias = Literal["settled", "unchanged", "contradicts", "stated earlier", "inflight"]
 
@@ -281,7 +283,7 @@ def _may_be_requested(earlier: Change) -> bool:
 
 
 async def resolve_customer(
-    access: LedgerAccess, approval: Approval, stated: str, source: str, note: str
+    access: "LedgerAccess", approval: Approval, stated: str, source: str, note: str
 ) -> Entry | LoanError:
     """Settle the entry of a customer as a source states it; return the current entry, or an error.
 
@@ -296,7 +298,7 @@ async def resolve_customer(
 
 
 async def _resolve_stated(
-    access: LedgerAccess, approval: Approval, statement: Statement, stated: str
+    access: "LedgerAccess", approval: Approval, statement: Statement, stated: str
 ) -> Entry | LoanError:
     policy, places = access.policy, await access.places(approval)
     by_token = approval.order_token is not None and not approval.order_id

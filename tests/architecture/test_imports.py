@@ -151,6 +151,12 @@ asyncio.run(main())
 """
 
 
+def test_command_line_loads_no_client() -> None:
+    """It takes longer to load than most commands need."""
+    [loaded] = printed_modules("import sys, loanasync.ledger, loanasync.cli.app; print(*sys.modules)")
+    assert not {"aiohttp", "loanasync._client"} & {*loaded}
+
+
 def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'loanasync' has no attribute 'Client'"):
         loanasync.Client  # type: ignore[attr-defined]  # noqa: B018

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loanasync import ConfigurationError, Dialect, LedgerMismatchError, LoanError
+from loanasync._settings import Dialect
 from loanasync.bulk import FileRow, InputError, InputRows
 from loanasync.cli.approve_many.files import (
     STANDARD_OUTPUT,
@@ -22,14 +22,12 @@ from loanasync.cli.approve_many.files import (
     write_whole,
 )
 from loanasync.cli.approve_many.input import rows_of
-from loanasync.cli.approve_many.plan import print_plan
 from loanasync.cli.approve_many.report import Causes
 from loanasync.cli.approve_many.results import rejected_lines
-from loanasync.cli.approve_many.run import run
-from loanasync.cli.approve_many.session import RunOptions
 from loanasync.cli.console import counted, print_message
 from loanasync.cli.exit_codes import Exit
 from loanasync.cli.ledger.open import LEDGER_HELP, UnusableError
+from loanasync.errors import ConfigurationError, LedgerMismatchError, LoanError
 
 # The groups of options in the help.
 _SERVICE = "Service and ledger"
@@ -107,6 +105,11 @@ def approve_many(
 
     Example: loanasync approve-many orders.csv -o results.jsonl --euro
     """
+    # They load aiohttp, which takes longer than most other commands.
+    from loanasync.cli.approve_many.plan import print_plan  # noqa: PLC0415
+    from loanasync.cli.approve_many.run import run  # noqa: PLC0415
+    from loanasync.cli.approve_many.session import RunOptions  # noqa: PLC0415
+
     if rate is not None and not (rate > 0 and isfinite(rate)):
         raise typer.BadParameter("must be a number of rows per second greater than 0", param_hint="--rate")
     if out is None and not dry_run:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
-from loanasync import Approved, DecisionNotRecordedError
-from loanasync._models.decisions import described, printable
+from loanasync._models.decisions import Approved, described, printable
 from loanasync.bulk import FileRow, InputRows, RowResult
 from loanasync.bulk.columns import REASON_NAME
 from loanasync.cli.approve_many.files import STANDARD_OUTPUT, write_whole
 from loanasync.cli.approve_many.report import Counts
 from loanasync.cli.console import print_message
 from loanasync.cli.ledger.open import short
+from loanasync.errors import DecisionNotRecordedError
 
 COLUMNS = (
     *("line", "id", "order_id", "fiscal_code", "entry", "status", "outcome", "repeatable", "sent", "at"),

@@ -15,7 +15,6 @@ from typing import Annotated, TypeAlias
 import typer
 from attrs import evolve
 
-from loanasync import ConfigurationError
 from loanasync._environment import LEDGER_OLD_KEYS
 from loanasync._protocol.rules import check_fiscal_code, normalize_fiscal_code
 from loanasync.cli.console import counted, discard_output, print_message
@@ -33,6 +32,7 @@ from loanasync.cli.ledger.open import (
 )
 from loanasync.cli.ledger.outcomes import TO_RESOLVE, resolve_from
 from loanasync.cli.ledger.resolve import Resolution, resolve_entry
+from loanasync.errors import ConfigurationError
 from loanasync.ledger import Entry, State, create_ledger
 from loanasync.ledger import sweep as sweep_ledger
 from loanasync.ledger.address import name_without_password

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, fields
 
-from loanasync import Approved
+from loanasync._models.decisions import Approved
 from loanasync._models.masking import mask
 from loanasync._models.requests import field_name
 from loanasync.cli.console import counted, duration

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from loanasync import ConfigurationError, LedgerMismatchError
 from loanasync._environment import LEDGER, shop_settings
 from loanasync._shop import Shop, configure
+from loanasync.errors import ConfigurationError, LedgerMismatchError
 from loanasync.ledger import Entry, Ledger, LedgerPolicy, State
 from loanasync.ledger.address import LedgerSettings, ledger_settings
 from loanasync.ledger.drivers import unsuitable_driver_error
