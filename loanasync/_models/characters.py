@@ -61,7 +61,7 @@ def seen_body(body: bytes) -> bytes:
     text = body.decode()
     if seen(text) == text:
         return body
-    return _STRING.sub(_seen_value, text).encode(errors="backslashreplace")  # as `json.encode` does
+    return _STRING.sub(_seen_value, text).encode(errors="backslashreplace")  # as `_protocol.json` does
 
 
 def _seen_value(found: re.Match[str]) -> str:

@@ -89,7 +89,7 @@ class NoResponse(ValueObject):
     """Result of a request without a response.
 
     Args:
-        error: Class of the error to raise: `ConnectError`, `ConnectionLostError` or `ReadTimeoutError`.
+        error: Class of the error to raise, such as `ConnectError` or `ReadTimeoutError`.
         cause_type: Name of the class of the underlying error. It must not contain personal data.
         is_sent: False only if no byte of the request was written.
 

@@ -52,7 +52,7 @@ class Flight(Run):
 
     It always has one owner:
 
-    - the step that starts it, if an idle connection and all else that the request needs is at hand;
+    - the step that runs: `receive`, or `start` if an idle connection and all else that it needs is at hand;
     - a task, while something must be awaited: a slot, a connection, a token, a retry, or the ledger;
     - the connection that has the request, until it calls `receive`. So nobody can cancel the exchange.
 

@@ -26,7 +26,7 @@ class Summary:
         unknown: Number of rows whose outcome is unknown.
         failed: Number of rows with another error of the service, or with other data than a decided request.
         not_sent: Number of rows that were not sent.
-        already_decided: Number of those rows, with status unknown or failed, that an earlier call decided.
+        already_decided: Number of rows with status unknown or failed that an earlier call decided.
         amount_approved: Sum of the approved amounts, in euro cents.
         amount_refused: Sum of the refused amounts, in euro cents.
         amount_unknown: Sum of the amounts whose outcome is unknown, in euro cents.

@@ -70,7 +70,8 @@ class Service:
 
     async def _handle(self, operation: str, request: web.Request) -> web.StreamResponse:
         started, code = time.perf_counter(), request.match_info.get("fiscalCode", "")
-        call = Call(operation, code, None, *ROUTES[operation], base_url_of(request))
+        method, route = ROUTES[operation]
+        call = Call(operation, code, body=None, method=method, route=route, base_url=base_url_of(request))
         rejection = await self._read_request(request, call)
         self._lint_url(request, call)
         delivery = Delivery(rejection) if rejection is not None else await self._process(request, call)

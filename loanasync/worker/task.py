@@ -1,4 +1,8 @@
-"""The taskiq task that requests approvals, its middleware, and its redelivery after errors."""
+"""The taskiq task that requests approvals, its middleware, and its redelivery after errors.
+
+A message goes through the formatter, the task and the middleware. Then the broker acknowledges it, or puts it
+back into the queue, if one of these has set `pending_requeue`.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -171,7 +175,7 @@ class _Task:
     client: LoanClient
     name: str
     tries: Tries
-    has_queue: bool = False  # all its workers have the ledger and the shop of this one
+    is_queue_checked: bool = False  # all its workers have the ledger and the shop of this one
 
     async def run(self, message: object, context: Context) -> TaskResult:
         """Return the result, or raise NoResultError if a later delivery will have it."""
@@ -201,7 +205,7 @@ class _Task:
 
         If they had, a customer whose message is delivered again would be requested again.
         """
-        if self.has_queue or not isinstance(self.broker, QueueBroker):
+        if self.is_queue_checked or not isinstance(self.broker, QueueBroker):
             return None
         guard, shop = self.client._ledger_guard, self.client._options.shop  # noqa: SLF001  (of this package)
         keys = await guard.attempt(guard.keys, guard.policy.patience)  # type: ignore[union-attr]
@@ -209,8 +213,8 @@ class _Task:
             return keys
         owner = f"{keys.header.id} {shop.shop_id}"
         stored = await self.broker.owner(self.name, owner)
-        self.has_queue = stored == owner
-        if self.has_queue:
+        self.is_queue_checked = stored == owner
+        if self.is_queue_checked:
             return None
         if stored is None:
             return LedgerUnavailableError("approve", "", "QueueError", "the queue cannot be used")
