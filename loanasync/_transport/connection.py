@@ -20,7 +20,7 @@ from attrs import define, field
 from yarl import URL
 
 from loanasync._protocol.messages import End, Judgement, NoResponse, Request, Response
-from loanasync._transport import failures
+from loanasync._transport import bodies, failures
 from loanasync._transport.aiohttp_internals import (
     MAX_BODY_SIZE,
     MAX_FIELD_SIZE,
@@ -542,7 +542,7 @@ class DirectConnection(asyncio.Protocol):
     def _response(self, *, fault: str | None = None, end: End) -> Response:
         body = b"".join(self._body)
         if self._body_size > MAX_BODY_SIZE or "Content-Encoding" in self._headers:
-            body, fault = failures.decoded(self._headers, body, fault)
+            body, fault = bodies.decoded(self._headers, body, fault)
         return Response(
             status=self._status,
             headers=self._headers,
@@ -566,7 +566,7 @@ class DirectConnection(asyncio.Protocol):
         """
         lost = aiohttp.ClientOSError(*exc.args) if isinstance(exc, OSError) else exc
         try:
-            if self._is_reading and self._status and not failures.states_end(self._headers):
+            if self._is_reading and self._status and not bodies.states_end(self._headers):
                 is_orderly = exc is None and self._has_orderly_end
                 self._finish(self._response(end="closed" if is_orderly else "cut"))
         finally:

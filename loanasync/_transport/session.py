@@ -13,7 +13,7 @@ from yarl import URL
 
 from loanasync._protocol.messages import NoResponse, Request, Response
 from loanasync._telemetry.log import warn_once
-from loanasync._transport import failures, tls
+from loanasync._transport import bodies, failures, tls
 from loanasync._transport.aiohttp_internals import (
     MAX_FIELD_SIZE,
     MAX_HEADERS,
@@ -193,16 +193,16 @@ class SessionTransport:
                     ssl=trust,
                     trace_request_ctx=request,
                 )
-                if MUST_CHECK_LENGTHS and failures.has_two_lengths(response.headers):
+                if MUST_CHECK_LENGTHS and bodies.has_two_lengths(response.headers):
                     return failures.no_response(failures.MalformedResponseError(), is_unsent=False)
-                return await failures.read(response, received)
+                return await bodies.read(response, received)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (`cause_of` distinguishes them)
             try:
                 cause = failures.cause_of(error, self._waits)
                 if response is None:
                     return failures.no_response(cause, is_unsent=not request.is_sent)
                 received += buffered_body(response.content)
-                return failures.partial_response(response.status, response.headers, cause, bytes(received))
+                return bodies.partial_response(response.status, response.headers, cause, bytes(received))
             finally:
                 failures.drop_frames(error)
         finally:

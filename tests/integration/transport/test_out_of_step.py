@@ -20,7 +20,7 @@ from loanasync import (
     UnexpectedStatusError,
 )
 from loanasync._protocol.messages import Response
-from loanasync._transport import failures
+from loanasync._transport import bodies
 from loanasync.ledger import MemoryLedger
 from loanasync.testing import fiscal_code
 from support.builders import FISCAL_CODE, approval_request
@@ -258,13 +258,13 @@ async def test_cut_off_201_that_failed_before_it_was_read_is_approved(
     session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed StreamReader of aiohttp still holds the data received before."""
-    read = failures.read
+    read = bodies.read
 
     async def read_late(response: aiohttp.ClientResponse, body: bytearray) -> Response:
         await until(lambda: response.content.exception() is not None)
         return await read(response, body)
 
-    monkeypatch.setattr(failures, "read", read_late)
+    monkeypatch.setattr(bodies, "read", read_late)
     await assert_approved(session, HEAD + PART, Play.FIN)
 
 

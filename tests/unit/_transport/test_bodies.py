@@ -2,7 +2,7 @@
 
 import pytest
 
-from loanasync._transport.failures import states_end
+from loanasync._transport.bodies import states_end
 
 
 @pytest.mark.parametrize(
