@@ -39,7 +39,7 @@ AGENTS = (
     Agent(
         "logfire",
         ("logfire",),
-        ("logfire[aiohttp]",),
+        ("logfire[aiohttp]>=5",),
         settings=(shop.DEFAULT, shop.AS_TEXT, shop.EVERYTHING),
     ),
     Agent(
