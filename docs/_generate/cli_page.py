@@ -109,8 +109,6 @@ def row(
     default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     if default not in (None, False, "", inspect.Parameter.empty):
         text += f" Default: `{default}`."
-    if info.envvar:
-        text += f" Environment variable: `{info.envvar}`."
     return f"| {written} | {text} |"
 
 

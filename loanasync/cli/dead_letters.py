@@ -25,11 +25,8 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables
 )
 
-_QUEUE = (
-    "The queue: redis://...?name=... or nats://...?name=..., with the name passed to RedisStreams or "
-    "JetStream; by default loanasync."
-)
-_IDS = typer.Argument(metavar="ID", help="Ids of dead letters, as listed by `ls`; or: all.")
+_QUEUE = "The queue: redis://...?name=... or nats://...?name=..., by default with the name loanasync."
+_IDS = typer.Argument(metavar="ID", help="Ids of dead letters, or: all.")
 _MODULES = {"redis": "redis", "rediss": "redis", "unix": "redis", "nats": "nats", "tls": "nats"}
 _ALL = "all"
 
@@ -90,8 +87,8 @@ def _run(queue: str, work: "Callable[[DeadLettersBase, list[DeadLetter]], Awaita
 def ls(context: typer.Context, ledger: Annotated[str, LEDGER] = "") -> None:
     """List dead letters, one per line: id, time, task, task id, customer, entry, order and reason.
 
-    With --ledger, the customer is the digest and the entry the key that the ledger has for them. This needs
-    the settings with which `loanasync ledger show` finds a customer. Ends with 3 if there are any.
+    Customer and entry are keys of --ledger, and need the settings of `loanasync ledger show --customer`. Ends
+    with 3 if there are any.
 
     Example: loanasync dead-letters --queue redis://127.0.0.1:6379 ls
     """
@@ -151,8 +148,7 @@ def _with_ids(found: "Sequence[DeadLetter]", ids: Sequence[str]) -> "Sequence[De
 def replay(context: typer.Context, ids: Annotated[list[str], _IDS]) -> None:
     """Put dead letters back into the queue as new messages.
 
-    Correct the cause first, and replay one as a test: when a worker takes a message, it requests the
-    approval. For a customer who was requested in the meantime, the ledger sends nothing.
+    Correct the cause first, and replay one as a test. An approval that the ledger knows is not sent again.
 
     Example: loanasync dead-letters --queue redis://127.0.0.1:6379 replay all
     """

@@ -52,24 +52,21 @@ def _option(group: str, text: str, *names: str, **settings: Any) -> Any:  # noqa
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 _COUNT: dict[str, Any] = {"metavar": "N"}
 _IN = "File of rows: JSON lines or CSV; - is standard input."
-_OUT = (
-    "Results file, one line for each row: CSV if its name ends in .csv, otherwise JSON lines;"
-    " - is standard output."
-)
+_OUT = "Results, one line for each row: CSV if its name ends in .csv, else JSON lines; - is standard output."
 _LEDGER: dict[str, Any] = {"metavar": "NAME", "envvar": "LOANASYNC_LEDGER"}
 _NAME = (
-    f"Ledger of the decisions: {LEDGER_HELP}. Default: a file for each service and shop in"
-    " ~/.local/state/loanasync/ledgers, which all runs of a user share."
+    f"The ledger: {LEDGER_HELP}. Default: a file for each service and shop in"
+    " ~/.local/state/loanasync/ledgers."
 )
-_MAPPING = "TOML file: columns of fields with other names, columns to ignore, and members of a creation."
-_REJECTED = "File for rejected and failed rows, with the reason, to be corrected."
-_STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never. Calls in progress finish."
-_RATE = "Maximum number of rows started per second. With --create, a row has two calls."
-_DIALECT = "Which description the service follows, named after its street number field."
-_EURO = "Amounts are in euro (450,50) instead of euro cents (45050)."
-_CREATE = "Create each loan request first, with the member fiscalCode and those of --mapping."
-_DRY_RUN = "Check the rows, read the ledger, and print what would be sent. Send nothing."
-_ONE = "A customer has one approval for ever. Without it, each row needs its order in the column order_id."
+_MAPPING = "TOML file of column names, columns to ignore, and members of a creation."
+_REJECTED = "File for rejected and failed rows, with the reason."
+_STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never."
+_RATE = "Maximum number of rows started per second."
+_DIALECT = "The description that the service follows, by its street number field."
+_EURO = "Amounts are in euro (450,50), not in euro cents (45050)."
+_CREATE = "Create each loan request first, with fiscalCode and the members of --mapping."
+_DRY_RUN = "Print what would be sent, and send nothing."
+_ONE = "A customer has one approval for ever, so rows need no column order_id."
 
 
 def approve_many(
@@ -87,19 +84,19 @@ def approve_many(
     euro: Annotated[bool, _option(_INPUT, _EURO, "--euro")] = False,
     one_per_customer: Annotated[bool, _option(_INPUT, _ONE, "--one-per-customer")] = False,
     skip_invalid: Annotated[
-        bool, _option(_CHECK, "Send the valid rows of a file that has invalid ones.", "--skip-invalid")
+        bool, _option(_CHECK, "Send the valid rows of a file with invalid ones.", "--skip-invalid")
     ] = False,
     dry_run: Annotated[bool, _option(_CHECK, _DRY_RUN, "--dry-run")] = False,
     create: Annotated[bool, _option(_SERVICE, _CREATE, "--create")] = False,
 ) -> None:
     """Request the approval of every row of a file, each order of a customer once.
 
-    The service is configured by LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN. Run the same
-    command again, or another file, at any time: an approval that the ledger knows is not requested again. The
-    results are written when the run ends, whole.
+    LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN name the service. Run the same command
+    again at any time: an approval that the ledger knows is not requested again. Results are
+    written at the end.
 
-    The first Ctrl-C sends no further row and waits for the calls in progress. The second one gives them up:
-    their outcomes become unknown.
+    The first Ctrl-C sends no further row and waits for calls in progress. The second one gives them up, as
+    unknown.
 
     Ends with 1 if rows or files failed, else with 3 if outcomes are unknown.
 

@@ -53,7 +53,7 @@ app: typer.Typer = typer.Typer(
 LEDGER = typer.Option(metavar="NAME", envvar="LOANASYNC_LEDGER", help=f"The ledger: {LEDGER_HELP}.")
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _KEY = typer.Argument(
-    metavar="KEY", help="Key of an entry, or its first characters, at least 4.", show_default=False
+    metavar="KEY", help="Key of an entry, or its first 4 or more characters.", show_default=False
 )
 Customer: TypeAlias = Annotated[
     bool, typer.Option("--customer", help="Find the entry of a fiscal code, from a prompt or standard input.")
@@ -108,14 +108,12 @@ def opened(name: str, *, must_exist: bool = True, failure: Exit = Exit.NOTHING_S
 def ls(
     context: typer.Context,
     state: Annotated[
-        list[State] | None, typer.Option(help="Only entries in this state. Can be repeated.")
+        list[State] | None, typer.Option(help="Only entries in this state; can be repeated.")
     ] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """List entries, one per line: key, state, time of the last change, how long ago that was, and note.
-
-    The number of entries in each state is printed at the end.
+    """List entries, one per line: key, state, time and age of the last change, and note.
 
     Example: loanasync ledger --ledger decisions.db ls --state unknown --state lost
     """
@@ -137,13 +135,13 @@ def show(
     customer: Customer = False,
     reveal: Annotated[
         bool,
-        typer.Option("--reveal", help="Show the masked values of the stored response, such as its redirect."),
+        typer.Option("--reveal", help="Show the masked values of the stored response."),
     ] = False,
 ) -> None:
-    """Show everything about one entry, found by its key or, with --customer, by a fiscal code.
+    """Show one entry, found by its key or, with --customer, by a fiscal code.
 
     --customer needs LOANASYNC_BASE_URL, LOANASYNC_SHOP_ID and LOANASYNC_AUTH_TOKEN, and LOANASYNC_LEDGER_KEY
-    and LOANASYNC_LEDGER_OLD_KEYS if the ledger has these keys. It lists the entries if there are several.
+    and LOANASYNC_LEDGER_OLD_KEYS if the ledger has these keys. Several entries are listed.
 
     Example: loanasync ledger --ledger decisions.db show 3f2a9c17d0b4
     """
@@ -202,12 +200,11 @@ def resolve_entries(
         Resolution | None,
         typer.Option(
             "--as",
-            help="The service's decision; released: not evaluated, so it may be requested again;"
-            " held: send no request for now.",
+            help="The outcome; released: not evaluated, so it may be requested again; held: send no request.",
         ),
     ] = None,
     note: Annotated[
-        str, typer.Option(help="The source, such as a ticket number. It must not contain personal data.")
+        str, typer.Option(help="The source, such as a ticket number, without personal data.")
     ] = "",
     from_file: Annotated[
         str | None,
@@ -217,23 +214,19 @@ def resolve_entries(
     ] = None,
     *,
     customer: Customer = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --from: print the results, and write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --from: print the results only.")] = False,
 ) -> None:
     """Record what the service says about approvals of unknown outcome, or correct an earlier resolution.
 
-    Run `loanasync ledger sweep` on every machine first: a response may be in a file, and it lists the entries
-    to resolve. A decision of the service is never overwritten.
+    First run `loanasync ledger sweep` on every machine, because a response may be in a file. A decision of
+    the service is never overwritten.
 
-    --customer and --from need the same settings as `loanasync ledger show --customer`. The columns of FILE
-    are fiscal_code and outcome (approved, refused, not_evaluated or held), and optionally order_id,
-    order_token, amount, redirect_url and note. The outcome held also blocks a customer without entry. Rows
-    that contradict each other or the ledger are not used. Decisions that the file lacks and amounts that
-    differ are listed.
+    --customer and --from need the settings of `loanasync ledger show --customer`. The columns of FILE are
+    fiscal_code and outcome (approved, refused, not_evaluated or held), and optionally order_id, order_token,
+    amount, redirect_url and note. Rows that contradict each other or the ledger are not used.
 
-    Ends with 1 if an entry could not be resolved or a row was not used. With --from, ends with 3 if entries
-    are still unknown or lost.
+    Ends with 1 if an entry could not be resolved or a row was not used, and with --from with 3 if entries are
+    still unknown or lost.
 
     Example: loanasync ledger --ledger decisions.db resolve 3f2a9c17d0b4 --as refused --note "ticket 17"
     """
@@ -264,14 +257,13 @@ def sweep(
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Folder of orphan files, such as that of a dead machine. Can be repeated.",
+            help="Folder of orphan files, such as LedgerPolicy(orphan_folder=...); can be repeated.",
         ),
     ] = None,
 ) -> None:
     """Import orphan files, mark entries with an expired lease as unknown, and list unknown and lost entries.
 
-    If clients have a folder by LedgerPolicy(orphan_folder=...), pass it as --orphan-folder. Files that
-    contradict the ledger or cannot be read are left in place and listed.
+    Files that contradict the ledger or cannot be read are left in place and listed.
 
     Run it from cron and alert on the exit code: 3 if a person must resolve entries, else 1 if files are left.
 
@@ -303,9 +295,9 @@ def sweep(
 
 @app.command()
 def status(context: typer.Context, *, as_json: Json = False) -> None:
-    """Print the state of a ledger, also as a probe: its header, its entries by state, and what is open.
+    """Print the header of a ledger, its entries by state, and what is open.
 
-    Ends with 1 if clients send nothing, because the ledger is marked or cannot be used. Ends with 3 if a
+    Ends with 1 if clients send nothing, because the ledger is marked or cannot be used, and with 3 if a
     person must act: entries are unknown or lost, leases have expired, or orphan files are left.
 
     Example: loanasync ledger --ledger decisions.db status
@@ -346,7 +338,7 @@ def status(context: typer.Context, *, as_json: Json = False) -> None:
 @app.command()
 def copy(
     context: typer.Context,
-    to: Annotated[str, typer.Argument(metavar="TO", help=f"The ledger to write: {LEDGER_HELP}.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The ledger to write, named like --ledger.")],
     *,
     move: Annotated[
         bool, typer.Option("--move", help="Mark the ledger first: its clients send nothing from then on.")
@@ -354,10 +346,9 @@ def copy(
 ) -> None:
     """Copy a ledger to another one: a backup, a move to another server, a merge after a restore.
 
-    TO is created, or is an earlier copy. It has the id and the keys of the ledger, and no client uses it
-    until `loanasync ledger confirm`. A decision in TO stays. Clients may use --ledger meanwhile; requests in
-    progress are copied as unknown. With --move, they are awaited. With LOANASYNC_LEDGER_CIPHER, responses are
-    encrypted again.
+    TO is created, or is an earlier copy, whose decisions stay. No client uses it until `loanasync ledger
+    confirm`. Requests in progress are copied as unknown; with --move, they are awaited. With
+    LOANASYNC_LEDGER_CIPHER, responses are encrypted again.
 
     Ends with 3 if both have different decisions about an approval, which are listed.
 
@@ -383,9 +374,8 @@ def copy(
 def forget_customer(context: typer.Context) -> None:
     """Erase a customer, whose fiscal code comes from a prompt or standard input, and send no order any more.
 
-    Erases the data of all orders in the ledger and the orphan files of this user on this machine. To permit
-    another loan, release an entry with `loanasync ledger resolve`. Delete the customer's dead letters with
-    `loanasync dead-letters delete`. Needs the settings with which `loanasync ledger show` finds a customer.
+    Erases all orders in the ledger, and the orphan files of this user on this machine. Needs the settings of
+    `loanasync ledger show --customer`.
 
     Ends with 1 if a request is in progress: then nothing is erased.
 
@@ -405,14 +395,13 @@ def forget_customer(context: typer.Context) -> None:
 def purge(
     context: typer.Context,
     older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Minimum age since the last change, such as 104w, 400d.")
+        str,
+        typer.Option(metavar="AGE", help="Time since the last change, such as 400d or 104w; at least a day."),
     ],
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the number, and delete nothing.")] = False,
 ) -> None:
     """Delete old approved, refused and released entries. Their approvals can then be requested again.
-
-    Entries that are unknown, lost, held, erased or in flight are kept. The age is at least a day.
 
     Example: loanasync ledger --ledger decisions.db purge --older-than 104w
     """
@@ -436,8 +425,8 @@ def purge(
 def create(context: typer.Context) -> None:
     """Create an empty ledger for the clients of the service LOANASYNC_BASE_URL.
 
-    Its key is LOANASYNC_LEDGER_KEY. Without that variable, a new key for a ledger on a server is printed:
-    store it with your secrets, and set the variable for all clients. A file makes its own secret.
+    Its key is LOANASYNC_LEDGER_KEY. Without it, a file makes its own secret, and for a ledger on a server a
+    new key is printed: set the variable to it for all clients.
 
     Example: loanasync ledger --ledger decisions.db create
     """
@@ -463,8 +452,7 @@ def rotate(context: typer.Context) -> None:
     First give all clients the new key in LOANASYNC_LEDGER_KEY and the present one in
     LOANASYNC_LEDGER_OLD_KEYS. A client that lacks one of them sends nothing from then on.
 
-    Run it also after a change of the cipher's keys: it writes the check value of the cipher again. The key of
-    the entries may then stay.
+    After a change of the cipher's keys, it writes the check value of the cipher again.
 
     Example: loanasync ledger --ledger decisions.db rotate-key
     """
@@ -484,13 +472,12 @@ def rotate(context: typer.Context) -> None:
 def confirm_ledger(
     context: typer.Context,
     service: Annotated[
-        str, typer.Option(metavar="URL", help="New base URL of the service, if the service has moved.")
+        str, typer.Option(metavar="URL", help="New base URL of the service, if it has moved.")
     ] = "",
 ) -> None:
     """Permit clients to send again, after a ledger lost writes, was copied, or the service has moved.
 
-    First run `loanasync ledger sweep` on each machine, and block the customers that the ledger lacks, as the
-    page "Back up, move, restore" shows.
+    First follow the steps of the page "Back up, move, restore".
 
     Example: loanasync ledger --ledger decisions.db confirm
     """

@@ -53,7 +53,7 @@ def test_help_lists_the_commands_and_wraps_their_text() -> None:
         assert command in output
     assert runner.invoke(app, ["--version"]).output == f"loanasync {loanasync.__version__}\n"
     wrapped = re.sub(" +\n", "\n", runner.invoke(app, ["approve-many", "--help"]).output)
-    assert "LOANASYNC_AUTH_TOKEN. Run the same command again, or another file, at any\n" in wrapped
+    assert "name the\n service. Run the same command again at any time" in wrapped
 
 
 def test_shell_completion_completes_commands() -> None:
