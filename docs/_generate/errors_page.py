@@ -62,6 +62,8 @@ def not_recorded(outcome: Literal["approved", "refused"]) -> LoanError:
 
 
 OPERATIONS = ("approve", "create_request", "upload_documents", "complete")
+# Groups with a column for the other calls. In the first group the page is the same for all calls.
+RAISED_BY_OTHER_CALLS = ("the service responded", "no response")
 UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED))
 
 GROUPS: dict[str, list[Row]] = {
@@ -69,7 +71,7 @@ GROUPS: dict[str, list[Row]] = {
         Row("the request breaks rules of the specification", errors.InvalidRequestError(())),
         Row("a setting of the client is invalid", errors.ConfigurationError("shop_id", "must be given")),
         Row("the client was closed before the call", errors.ClientClosedError()),
-        Row("the circuit breaker is open", errors.CircuitOpenError("approve", 30.0)),
+        Row("the circuit breaker is open; `approve` only", errors.CircuitOpenError("approve", 30.0)),
     ],
     "the service responded": [
         responded(errors.RejectedError, "400 with messages for fields, and no `domain`"),
@@ -204,21 +206,22 @@ def cell(values: list[str]) -> str:
     return values[0] if values else "-"
 
 
-def line(row: Row) -> str:
+def line(row: Row, *, has_other_calls: bool) -> str:
     pages = [cell([f"`{each.advice}`" for each in for_operation(row, name)]) for name in OPERATIONS]
     if pages[1:] != [pages[1]] * 3:
         pages[1] = "; ".join(dict.fromkeys(page for page in pages[1:] if page != "-"))
     outcomes = ", ".join(f"`{each.outcome}`" for each in (row.error, *row.others))
-    return (
-        f"| `{type(row.error).__name__}` | {row.when} | {outcomes} "
-        f"| {'yes' if row.error.repeatable else 'no'} | {pages[0]} | {pages[1]} |"
-    )
+    outcomes += ", repeatable" * row.error.repeatable
+    shown = pages[: 1 + has_other_calls]
+    return f"| {' | '.join((f'`{type(row.error).__name__}`', row.when, outcomes, *shown))} |"
 
 
 def tables() -> str:
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title[0].upper()}{title[1:]}", ""]
-        lines += ["| error | when | outcome | repeatable | page of `approve` | page of the other calls |"]
-        lines += ["|---|---|---|---|---|---|", *map(line, rows), ""]
+        has_other_calls = title in RAISED_BY_OTHER_CALLS
+        pages = ("page of `approve`", "page of the other calls") if has_other_calls else ("page",)
+        lines += [f"| {' | '.join(('error', 'when', 'outcome', *pages))} |", "|---" * (3 + len(pages)) + "|"]
+        lines += [*(line(row, has_other_calls=has_other_calls) for row in rows), ""]
     return "\n".join(lines)

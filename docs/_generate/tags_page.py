@@ -19,17 +19,14 @@ TAGS = {
     "Decisions": {
         "approved": "201 for any amount; without a tag, amounts above 1,000,000 cents get a 422",
         "refused": "422, final",
-        "additional": (
-            "a decision if the conditional fields of `additionalDataNeeded` were sent, else 400 for them"
-        ),
+        "additional": "a decision if the [conditional fields](service.md#spec-2-1) were sent, else 400",
         "noredirect": "201 without `redirectUrl`, as in one description",
         "civic": "the street number is returned as `civicNumber`",
         "street": "the street number is returned as `streetNumber`",
     },
     "Errors without a decision": {
         "invalid.<field>": (
-            "400 for this field, or another one, of the call that has it: `+invalid.documentcity` is for"
-            " `complete`"
+            "400 for this field of the call that has it: `+invalid.documentcity` is for `complete`"
         ),
         "already": '400 "User already evaluated for approval"',
         "nouser": '400 "User not found"',
@@ -69,14 +66,14 @@ def outcome_text(outcome: Decision | LoanError) -> str:
     if isinstance(outcome, Approved) and outcome.redirect_url is None:
         return f"{name}, `redirect_url` None"
     if isinstance(outcome, AlreadyEvaluatedError) and outcome.after_retry:
-        return f"{name}, `outcome` {outcome.outcome}, `after_retry`"
+        return f"{name}, {outcome.outcome}, `after_retry`"
     if isinstance(outcome, LoanError):
-        return f"{name}, `outcome` {outcome.outcome}"
+        return f"{name}, {outcome.outcome}"
     return name
 
 
-async def cells_of(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
-    """Return the last two cells of a tag: the result of the call, and if the sandbox decided."""
+async def result_of(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
+    """Return the last cell of a tag: the result of the call, and the number of requests above one."""
     code = fiscal_code()
     await client.create_request({"fiscalCode": code})
     outcome: Decision | LoanError
@@ -87,21 +84,21 @@ async def cells_of(client: LoanClient, sandbox: Sandbox, tag: str) -> str:
         outcome = error
     calls = sandbox.journal.calls(operation="approve", fiscal_code=code)
     requests = f", {len(calls)} requests" if len(calls) > 1 else ""
-    return f"{outcome_text(outcome)}{requests} | {'yes' if any(call.evaluated for call in calls) else 'no'}"
+    return f"{outcome_text(outcome)}{requests}"
 
 
-async def cells_of_all() -> list[str]:
-    """Return the cells of all tags, whose approvals are requested concurrently."""
+async def results_of_all() -> list[str]:
+    """Return the results of all tags, whose approvals are requested concurrently."""
     async with Sandbox() as sandbox, sandbox.client(retry=RetryPolicy(base=0.001)) as client:
-        return await asyncio.gather(*(cells_of(client, sandbox, example(word)) for word in TAG_WORDS))
+        return await asyncio.gather(*(result_of(client, sandbox, example(word)) for word in TAG_WORDS))
 
 
 def tables() -> str:
     """Return all tables."""
-    by_word = dict(zip(TAG_WORDS, asyncio.run(cells_of_all()), strict=True))
+    by_word = dict(zip(TAG_WORDS, asyncio.run(results_of_all()), strict=True))
     lines = []
     for title, tags in TAGS.items():
-        lines += [f"## {title}", "", "| tag | response | `approve` | decided |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", "| tag | response | `approve` |", "|---|---|---|"]
         lines += [f"| `+{example(word)}` | {text} | {by_word.pop(word)} |" for word, text in tags.items()]
         lines.append("")
     if by_word:
