@@ -59,9 +59,8 @@ def section(name: str, command: Command) -> str:
         "```",
         "",
     ]
-    table = ["| argument or option | meaning |", "|---|---|"]
     if name == "loanasync sandbox":
-        return "\n".join([*lines, *table, *sandbox_rows(), ""])
+        return "\n".join([*lines, *sandbox_rows(), ""])
     hints = get_type_hints(command, include_extras=True)
     spellings = spellings_of(name)
     groups: dict[str, list[str]] = {}  # in the order of `--help`
@@ -70,16 +69,14 @@ def section(name: str, command: Command) -> str:
             continue
         kind, info = get_args(hints[parameter.name])
         title = info.rich_help_panel or ""
-        groups.setdefault(title, [f"| **{title}** | |"] if title else []).append(
+        groups.setdefault(title, [f"{title}:", ""] if title else []).append(
             row(parameter, kind, info, spellings[parameter.name])
         )
-    if groups:
-        lines += [*table, *chain.from_iterable(groups.values()), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *chain.from_iterable([*rows, ""] for rows in groups.values())])
 
 
 def sandbox_rows() -> Iterator[str]:
-    """Yield the table rows of the sandbox, whose options are those of `python -m loanasync.sandbox`."""
+    """Yield the list of the sandbox, whose options are those of `python -m loanasync.sandbox`."""
     for action in parser_of()._actions:  # noqa: SLF001  (argparse has no public list)
         if action.dest == "help":
             continue
@@ -88,13 +85,13 @@ def sandbox_rows() -> Iterator[str]:
         default = "" if action.default in (None, False, "", []) else f" Default: `{action.default}`."
         help_text = str(action.help)
         text = f"{help_text[:1].upper()}{help_text[1:]}.{default}"
-        yield f"| `{spelling}{'' if action.nargs == 0 else f' {metavar}'}` | {text} |"
+        yield f"- `{spelling}{'' if action.nargs == 0 else f' {metavar}'}`: {text}"
 
 
 def row(
     parameter: inspect.Parameter, kind: Any, info: ArgumentInfo | OptionInfo, spellings: tuple[str, ...]
 ) -> str:
-    """Return the table row of an argument or an option."""
+    """Return the list item of an argument or an option."""
     *_, inner = [each for each in (kind, *get_args(kind)) if each is not type(None)]
     if get_origin(inner) is list:
         (inner,) = get_args(inner)
@@ -109,7 +106,7 @@ def row(
     default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     if default not in (None, False, "", inspect.Parameter.empty):
         text += f" Default: `{default}`."
-    return f"| {written} | {text} |"
+    return f"- {written}: {text}"
 
 
 def sections() -> str:

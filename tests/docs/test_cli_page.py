@@ -43,8 +43,8 @@ def test_cli_page_has_the_options_of_each_command(name: str) -> None:
     on_page = {
         option
         for line in section(name, COMMANDS[name]).splitlines()
-        if line.startswith("| `-")
-        for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line.split("|")[1])
+        if line.startswith("- `-")
+        for option in re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", line[2:].partition(": ")[0])
     }
     shown = re.split("─ options|\noptions:", help_of(name).lower(), maxsplit=1)[1].partition("─ commands")[0]
     typed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", shown))
