@@ -62,9 +62,8 @@ def not_recorded(outcome: Literal["approved", "refused"]) -> LoanError:
 
 
 OPERATIONS = ("approve", "create_request", "upload_documents", "complete")
-# Groups with a column for the other calls. In the first group the page is the same for all calls.
-RAISED_BY_OTHER_CALLS = ("the service responded", "no response")
-UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED))
+TOO_MANY_REQUESTS = 429  # has a row of its own
+UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED - {TOO_MANY_REQUESTS}))
 
 GROUPS: dict[str, list[Row]] = {
     "before anything is sent": [
@@ -95,7 +94,7 @@ GROUPS: dict[str, list[Row]] = {
             f'a status that means "not processed" in HTTP: {UNPROCESSED}',
             min(NOT_PROCESSED),
         ),
-        responded(errors.UnexpectedStatusError, "429: too many requests", 429),
+        responded(errors.UnexpectedStatusError, "429: too many requests", TOO_MANY_REQUESTS),
         responded(
             errors.UnexpectedStatusError,
             "any other 3xx or 4xx, such as 302, 303 or 408; also 409 to the other calls",
@@ -202,26 +201,18 @@ def for_operation(row: Row, operation: str) -> tuple[LoanError, ...]:
     return tuple(changed(each, operation=operation) for each in row.examples)
 
 
-def cell(values: list[str]) -> str:
-    return values[0] if values else "-"
-
-
-def line(row: Row, *, has_other_calls: bool) -> str:
-    pages = [cell([f"`{each.advice}`" for each in for_operation(row, name)]) for name in OPERATIONS]
-    if pages[1:] != [pages[1]] * 3:
-        pages[1] = "; ".join(dict.fromkeys(page for page in pages[1:] if page != "-"))
+def line(row: Row) -> str:
+    """Return the line of an error. The page of `approve` is first, another one is that of the other calls."""
+    examples = (for_operation(row, name)[:1] for name in OPERATIONS)
+    pages = "; ".join(dict.fromkeys(f"`{error.advice}`" for found in examples for error in found)) or "-"
     outcomes = ", ".join(f"`{each.outcome}`" for each in (row.error, *row.others))
     outcomes += ", repeatable" * row.error.repeatable
-    shown = pages[: 1 + has_other_calls]
-    return f"| {' | '.join((f'`{type(row.error).__name__}`', row.when, outcomes, *shown))} |"
+    return f"| `{type(row.error).__name__}` | {row.when} | {outcomes} | {pages} |"
 
 
 def tables() -> str:
     lines: list[str] = []
     for title, rows in GROUPS.items():
         lines += [f"### {title[0].upper()}{title[1:]}", ""]
-        has_other_calls = title in RAISED_BY_OTHER_CALLS
-        pages = ("page of `approve`", "page of the other calls") if has_other_calls else ("page",)
-        lines += [f"| {' | '.join(('error', 'when', 'outcome', *pages))} |", "|---" * (3 + len(pages)) + "|"]
-        lines += [*(line(row, has_other_calls=has_other_calls) for row in rows), ""]
+        lines += ["| error | when | outcome | page |", "|---|---|---|---|", *map(line, rows), ""]
     return "\n".join(lines)

@@ -95,7 +95,7 @@ def problems_of_service() -> Iterator[Problem]:
 
 
 def table() -> str:
-    """Return a line for each English text: the codes and rules that have it, and the names in `params`."""
+    """Return a line for each English text: the codes and rules that have it, and other names in `params`."""
     english = {name: each["en"] for name, each in TEXTS["rules"].items()}
     texts: dict[str, str] = {}
     params: dict[str, set[str]] = {}
@@ -109,9 +109,8 @@ def table() -> str:
     lines: dict[tuple[str, ...], list[str]] = {}
     for key in sorted(params):
         lines.setdefault((texts[key], *sorted(params[key])), []).append(key)
-    cells = (
-        (", ".join(f"`{key}`" for key in keys), ", ".join(f"`{name}`" for name in names), text)
-        for (text, *names), keys in lines.items()
-    )
-    rows = (f"| {' | '.join(row)} |" for row in cells)
-    return "\n".join(["| codes or rules | params | English |", "|---|---|---|", *rows])
+    rows = []
+    for (text, *names), keys in lines.items():
+        others = ", ".join(f"`{name}`" for name in names if f"{{{name}}}" not in text)
+        rows.append(f"| {', '.join(f'`{key}`' for key in keys)} | {text}{f' ({others})' * bool(others)} |")
+    return "\n".join(["| codes or rules | English text |", "|---|---|", *rows])
