@@ -62,7 +62,7 @@ def not_recorded(outcome: Literal["approved", "refused"]) -> LoanError:
 
 
 OPERATIONS = ("approve", "create_request", "upload_documents", "complete")
-TOO_MANY_REQUESTS = 429  # has a row of its own
+TOO_MANY_REQUESTS = 429  # in another row of the table
 UNPROCESSED = ", ".join(str(status) for status in sorted(NOT_PROCESSED - {TOO_MANY_REQUESTS}))
 
 GROUPS: dict[str, list[Row]] = {
