@@ -51,7 +51,7 @@ async def checkout() -> None:
     async with client:
         customer = fiscal_code()  # a made-up customer
         await client.create_request({"fiscalCode": customer})
-        task = await approve.kiq(message(customer, approval_request()))
+        task = await approve.kiq(message(customer, approval_request(), order_id="A-1001"))
         result = (await task.wait_result(timeout=60)).return_value
         print(result["status"])
     await broker.shutdown()

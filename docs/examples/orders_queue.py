@@ -26,7 +26,7 @@ async def checkout() -> None:
         for tag in ("approved", "refused", "resetafter"):
             customer = fiscal_code()  # a made-up customer
             await client.create_request({"fiscalCode": customer})
-            task = await approve.kiq(message(customer, approval_request(tag=tag)))
+            task = await approve.kiq(message(customer, approval_request(tag=tag), order_id=f"A-{tag}"))
             result = (await task.wait_result(timeout=60)).return_value
             print(result["status"], ((result["error"] or {}).get("entry") or "")[:12])
     await broker.shutdown()
