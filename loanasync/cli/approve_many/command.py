@@ -61,11 +61,11 @@ _NAME = (
 _MAPPING = "TOML file of column names, columns to ignore, and members of a creation."
 _REJECTED = "File for rejected and failed rows, with the reason."
 _STOP_AFTER = "Stop after N rows in sequence without a decision; 0: never."
-_RATE = "Maximum number of rows started per second."
+_RATE = "Rows started per second; with --create, each has two calls."
 _DIALECT = "The description that the service follows, by its street number field."
 _EURO = "Amounts are in euro (450,50), not in euro cents (45050)."
 _CREATE = "Create each loan request first, with fiscalCode and the members of --mapping."
-_DRY_RUN = "Print what would be sent, and send nothing."
+_DRY_RUN = "Print what would be sent; send nothing."
 _ONE = "A customer has one approval for ever, so rows need no column order_id."
 
 
@@ -84,7 +84,7 @@ def approve_many(
     euro: Annotated[bool, _option(_INPUT, _EURO, "--euro")] = False,
     one_per_customer: Annotated[bool, _option(_INPUT, _ONE, "--one-per-customer")] = False,
     skip_invalid: Annotated[
-        bool, _option(_CHECK, "Send the valid rows of a file with invalid ones.", "--skip-invalid")
+        bool, _option(_CHECK, "Send valid rows although others are invalid.", "--skip-invalid")
     ] = False,
     dry_run: Annotated[bool, _option(_CHECK, _DRY_RUN, "--dry-run")] = False,
     create: Annotated[bool, _option(_SERVICE, _CREATE, "--create")] = False,
