@@ -272,8 +272,8 @@ def result_without_writing(entry: Entry, statement: Statement) -> Result | None:
 
 async def _is_later(ledger: Ledger, entry: Entry, statement: Statement) -> bool:
     """Return True if an entry became unknown after the outcome was stated."""
-    since_statement = time.monotonic() - statement.at
-    return await ledger.time_of_day() - entry.changed < since_statement
+    since_change = await ledger.time_of_day() - entry.changed
+    return since_change < time.monotonic() - statement.at  # read last: the ledger may be slow
 
 
 def _may_be_requested(earlier: Change) -> bool:

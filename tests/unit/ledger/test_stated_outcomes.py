@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from loanasync import Approved, Refused, errors
-from loanasync.ledger import Change, Entry, LedgerPolicy, Settlement, State, resolve
+from loanasync.ledger import Change, Entry, LedgerPolicy, MemoryLedger, Settlement, State, resolve
 from loanasync.ledger.administration import rotate_key
 from loanasync.ledger.keys import Place, find_entry
 from loanasync.ledger.model import HISTORY_LENGTH, NO_SUBJECT
@@ -142,9 +142,17 @@ async def test_resolve_of_a_released_entry_lets_the_request_be_sent_once() -> No
     assert isinstance(await shop.approve(), Approved)
 
 
-async def test_resolve_releases_no_request_that_has_ended_since() -> None:
+@pytest.mark.parametrize("clock_is_late", [False, True])
+async def test_resolve_releases_no_request_that_has_ended_since(
+    monkeypatch: pytest.MonkeyPatch, *, clock_is_late: bool
+) -> None:
     """While the ledger answers late, the request of this moment is sent, and may be evaluated."""
     step, arrived, go = held_response(connection_lost())
+    time_of_day = MemoryLedger.time_of_day
+
+    async def late(ledger: MemoryLedger) -> float:
+        await asyncio.sleep(0.2)
+        return await time_of_day(ledger)
 
     async def end_request() -> None:
         ledger.faults = {}
@@ -153,7 +161,10 @@ async def test_resolve_releases_no_request_that_has_ended_since() -> None:
 
     shop = Shop(step, ledger=(ledger := FailingLedger(get=end_request)))
     call = await started(shop.result(), arrived)
-    assert (await error_of(shop, "not_evaluated")).state == "unknown"
+    with monkeypatch.context() as patched:
+        if clock_is_late:
+            patched.setattr(MemoryLedger, "time_of_day", late)
+        assert (await error_of(shop, "not_evaluated")).state == "unknown"
     assert (await shop.entry()).state is State.UNKNOWN
     assert (await stated(shop, "not_evaluated")).state is State.RELEASED
 
