@@ -244,9 +244,17 @@ def _unexpected(
 
 def _raw_response(call: Call, response: Response) -> RawResponse:
     """Return what the error of a response keeps of it."""
-    codes = _part_values(response.body, "fiscalCode") if response.is_reused else []
-    names_the_customer = any(names_customer(each, call.fiscal_code or "") for each in codes)
-    return RawResponse(response.status, response.body, response.is_reused and not names_the_customer)
+    return RawResponse(response.status, response.body, _is_stray(call, response))
+
+
+def _is_stray(call: Call, response: Response) -> bool:
+    """Return True for a response on a used connection that does not name the customer of the call."""
+    code = call.fiscal_code
+    if code is None or not response.is_reused:
+        return False
+    if len(response.body) > _MAX_ERROR_JSON:  # decisions are much shorter
+        return True
+    return not any(names_customer(each, code) for each in _part_values(response.body, "fiscalCode"))
 
 
 def _decode(response: Response, decode_body: Callable[[bytes], Any] = json.decode) -> Any:  # noqa: ANN401  (any JSON)
@@ -397,12 +405,13 @@ def _read_error(kind: type[ServiceError], call: Call, response: Response, meta: 
     error = error_class(kind, content, _sent_names(call), is_proof=is_proven)
     if isinstance(error, str):
         return _unexpected(call, response, unread or (error,), meta, problems=problems)
-    operation, raw = call.endpoint.operation, _raw_response(call, response)
+    operation = call.endpoint.operation
     if error is AlreadyEvaluatedError:
         # Only a 500 is retried, so a second attempt means that the first one failed with status 500.
-        return AlreadyEvaluatedError(operation, problems, meta, meta.attempts > 1, raw)
+        is_repeated, raw = meta.attempts > 1, _raw_response(call, response)
+        return AlreadyEvaluatedError(operation, problems, meta, is_repeated, raw)
     if error is UnexpectedStatusError:
-        return UnexpectedStatusError(operation, problems, meta, raw)
+        return UnexpectedStatusError(operation, problems, meta, _raw_response(call, response))
     return error(operation, problems, meta)
 
 

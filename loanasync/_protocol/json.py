@@ -56,6 +56,7 @@ _OBJECT = re.compile(r"""\{\s*(?:"|\Z)""")
 _COLON = re.compile(r"\s*:\s*")
 _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
+_MAX_VALUES = 100  # of one name in a part of a body; a response has one
 _UNREADABLE = object()  # not equal to any JSON value
 # As numbers: if they were bytes, `in` would make an error, drop it, and then take three times as long.
 _TAB, _LINE_FEED, _RETURN = b"\t\n\r"
@@ -174,7 +175,8 @@ def decode_part(part: bytes, name: str) -> list[Any]:
 
     The list has one item per occurrence of the name. The item is None if the value cannot be read or belongs
     to a nested object. A truncated text ends with "…". If the part is not JSON, the item is an object that is
-    not equal to any JSON value. Text before the object, such as a warning of PHP, is ignored.
+    not equal to any JSON value. Text before the object, such as a warning of PHP, is ignored. Of a name that
+    occurs very often, two such objects are returned.
 
     Example:
         >>> decode_part(b'{"approved": true, "iban": "IT60', "approved")
@@ -189,6 +191,8 @@ def decode_part(part: bytes, name: str) -> list[Any]:
     starts = {match.start() for match in re.finditer(rf'(?<!\\)"{name}"\s*:', text)}
     if not starts:
         return values
+    if len(starts) > _MAX_VALUES:  # reading each of them would block the event loop for half a minute
+        return [_UNREADABLE] * 2
     expected = len(values) + len(starts)
     has_begun = is_object = False
     depth = 0

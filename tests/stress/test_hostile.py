@@ -111,17 +111,19 @@ LARGE = {
     "one message of personal values": million(PERSONAL, "", begin='{"errors":{"city":"', end='"}}'),
     "one name of personal values": million(PERSONAL, "", begin='{"errors":{"', end='":["x"]}}'),
     "one domain message": million("gia ", "", begin='{"errors":{"domain":["', end='"]}}'),
+    "one name with values that cannot be read": million('"fiscalCode":"\\q",', "", begin="{", end="}"),
     "blanks": b" " * LARGEST,
     "zeros": bytes(LARGEST),
 }
 
 
-@pytest.mark.parametrize("status", [201, 400, 422, 500])
+@pytest.mark.parametrize("is_reused", [False, True])
+@pytest.mark.parametrize("status", [201, 400, 404, 422, 500])
 @pytest.mark.parametrize("name", LARGE)
-def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int) -> None:
+def test_large_body_is_read_quickly_into_a_small_error(name: str, status: int, *, is_reused: bool) -> None:
     assert len(LARGE[name]) <= LARGEST
     started = time.thread_time()
-    outcome = read(APPROVE, status, LARGE[name])
+    outcome = read(APPROVE, status, LARGE[name], is_reused=is_reused)
     # Most take a hundredth of this; quadratic code took minutes. The event loop is blocked meanwhile.
     assert time.thread_time() - started < 1.5
     assert isinstance(outcome, LoanError | Approved | Refused)

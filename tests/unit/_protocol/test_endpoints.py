@@ -104,6 +104,21 @@ def test_completion_with_unreadable_body_is_done(body: bytes, fault: str | None,
     assert str(error).endswith(": the service has carried out the call; do not repeat it")
 
 
+@pytest.mark.parametrize(("size", "is_stray"), [(10, False), (70_000, True)])
+def test_long_body_of_an_error_is_not_searched_for_the_customer(size: int, *, is_stray: bool) -> None:
+    body = {"fiscalCode": FISCAL_CODE, "approved": "?", "text": "x" * size}
+    assert read(APPROVE, 404, body, is_reused=True).response.is_stray is is_stray
+
+
+@pytest.mark.parametrize("echoed", ["TSTXYZ00A00A000B", "TST1***"])
+@pytest.mark.parametrize("status", [400, 404, 409, 500])
+def test_error_of_a_call_without_a_customer_may_echo_a_code(status: int, echoed: str) -> None:
+    error = read(CREATE, status, {"error": "x", "fiscalCode": echoed}, is_reused=True)
+    assert isinstance(error, LoanError)
+    if status in (404, 409):
+        assert not error.response.is_stray  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("call", [CREATE, DOCUMENTS], ids=["create_request", "upload_documents"])
 def test_prerequisite_response_is_any_json_value(call: Call) -> None:
     """Spec §4.3: the shapes of creation and documents are not shown."""
