@@ -252,7 +252,7 @@ class DirectConnection(asyncio.Protocol):
     _status = 0  # of the last response; 0 before the end of its head
     _result: Response | NoResponse | None = None  # until `receive` is called
     _header_count = _received = _body_size = 0  # the last two in bytes
-    _is_malformed = _is_complete = _is_followed = False
+    _has_bad_header = _is_malformed = _is_complete = _is_followed = False
 
     def __init__(self, connection: "OpenedConnection", scheduler: Scheduler, origin: Origin) -> None:
         # These attributes are undocumented. `handler` is aiohttp's own protocol. `connection_lost` of this
@@ -310,7 +310,7 @@ class DirectConnection(asyncio.Protocol):
         """
         scheduler, size = self._scheduler, len(request.body)
         self._status = self._header_count = self._received = self._body_size = 0
-        self._is_malformed = self._is_complete = self._is_followed = False
+        self._has_bad_header = self._is_malformed = self._is_complete = self._is_followed = False
         self._result = None
         self._headers: dict[str, str] = {}  # those that are read
         self._body: list[bytes] = []
@@ -508,7 +508,7 @@ class DirectConnection(asyncio.Protocol):
         is_long = self._received > MAX_FIELD_SIZE and len(name) + len(value) > MAX_FIELD_SIZE
         # A number, because for `b"\0" in value` Python makes an error, drops it, and then searches.
         if 0 in value or is_long or self._header_count > MAX_HEADERS:
-            self._is_malformed = True
+            self._has_bad_header = True
             return
         known = _HEADERS[name] if name in _HEADERS else _HEADERS.get(name.lower())
         if known is not None:
@@ -521,9 +521,11 @@ class DirectConnection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if status in _INTERIM:
-            self._header_count, self._is_malformed = 0, False
+            self._header_count, self._has_bad_header = 0, False
             self._headers.clear()
-        elif not self._is_malformed:
+        elif self._has_bad_header:
+            self._is_malformed = True
+        else:
             self._status = status
 
     def on_body(self, data: bytes) -> None:

@@ -92,6 +92,19 @@ CHUNKED = b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(D
 CHUNKED += DECISION + b"\r\n0\r\n\r\n"
 
 
+@each_direct_session
+async def test_interim_head_with_bad_headers_may_arrive_in_parts(session: str) -> None:
+    """It is dropped, as one that arrives whole."""
+    head = b"HTTP/1.1 103 Early Hints\r\n" + b"X-Hint: x\r\n" * 1_500
+    async with serving(None) as server, client_of(server.base_url, session) as client:
+        call = asyncio.create_task(approve(client))
+        await server.wait_for_requests(1)
+        server.respond_to_all(head)
+        await asyncio.sleep(0.05)
+        server.respond_to_all(b"\r\n" + APPROVAL)
+        assert isinstance(await call, Approved)
+
+
 MORE = [b"H", b"HTTP/1.1 408 Late\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n", REFUSAL]
 
 
