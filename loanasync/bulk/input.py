@@ -206,17 +206,17 @@ class InputRows:
         members = {name: value for name, value in members.items() if name != REASON_NAME}
         draft = _Draft()
         if problem:
-            draft.add_problem("", problem)
+            draft.set_problem("", problem)
         else:
             self._read_values(members, draft)
             for name in self._members:
-                draft.add_problem(name, _member_problem(members.get(name)))
+                draft.set_problem(name, _member_problem(members.get(name)))
         values, request = draft.values, _request_of(draft.values)
         code: Any = values.get("fiscal_code")  # the check reports None
         order_id = values.get("order_id", "")
         needed = bool(values.get("additional_data_needed", False))
         for each in check_order_id(order_id):
-            draft.add_problem("order_id", each.message)
+            draft.set_problem("order_id", each.message)
         if not problem:
             for name in self._required:
                 draft.add_problem(name, "" if name in values else "is required")
@@ -252,18 +252,18 @@ class InputRows:
                 if self.columns is None:  # of a CSV file, the header has this problem
                     is_printed = not is_like_value(column) and any(names.values())
                     unknown = (column, _UNKNOWN.format("member")) if is_printed else ("", _UNPRINTED)
-                    draft.add_problem(*unknown)
+                    draft.set_problem(*unknown)
                 continue
             is_named = self.columns is not None or column != name
             draft.columns[name] = f"{self._kind} {column!r}" if is_named else ""
             if value is None or value == "":
                 continue
             if self.columns is None and (message := self._member_message(name, column)):
-                draft.add_problem(name, message)
+                draft.set_problem(name, message)
             elif name in draft.values:
-                draft.add_problem(name, "appears twice, under two names")
+                draft.set_problem(name, "appears twice, under two names")
             elif message := "" if name == "id" else spoiled(value, is_amount=name == "amount"):
-                draft.add_problem(name, message)
+                draft.set_problem(name, message)
             else:
                 self._read_value(name, value, draft)
 
@@ -274,11 +274,11 @@ class InputRows:
             return members
         flat = {name: value for name, value in members.items() if name != "additional"}
         if not isinstance(nested, dict):
-            draft.add_problem("additional", "must be an object")
+            draft.set_problem("additional", "must be an object")
             return flat
         for name in nested.keys() & flat.keys():
             place = self._headings.field_of(name) or ("" if is_like_value(name) else name)
-            draft.add_problem(place, "appears twice: in the row and in its member 'additional'")
+            draft.set_problem(place, "appears twice: in the row and in its member 'additional'")
         return flat | nested
 
     def _read_value(self, name: str, value: object, draft: "_Draft") -> None:
@@ -289,16 +289,21 @@ class InputRows:
             else:
                 draft.values[name] = _CONVERTERS[name](shown) if name in _CONVERTERS else value
         except CellError as error:
-            draft.add_problem(name, str(error))
+            draft.set_problem(name, str(error))
 
 
 @define
 class _Draft:
-    """The values, the columns and the first problems of one row, by field. Each problem has a code."""
+    """The values, the columns and the problems of one row, by field. Each problem has a code."""
 
     values: dict[str, Any] = field(factory=dict)
     columns: dict[str, str] = field(factory=dict)
     problems: dict[str, tuple[str, str]] = field(factory=dict)
+
+    def set_problem(self, name: str, message: str) -> None:
+        """Set the problem of a field, unless the message is empty."""
+        if message:
+            self.problems[name] = (message, "")
 
     def add_problem(self, name: str, message: str, code: str = "") -> None:
         """Add the problem of a field, unless the message is empty or the field has a problem already."""
