@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -20,6 +21,7 @@ INTERRUPTED = tuple(f"{FOLDER}/{name}" for name in ("_runtime/", "_transport/", 
 LIMITS = Timeout(total=0.5, attempt=0.1)
 SHORT = Timeout(total=0.5, attempt=0.03)  # for a request without a response
 PATIENCE = 5.0  # seconds, on a busy machine
+PAUSE = 0.02  # seconds before a retry
 TURNS = 5_000  # iterations of the event loop, of a millisecond or more
 UNINTERRUPTED = Timeout(total=2 * PATIENCE, attempt=PATIENCE)
 
@@ -86,7 +88,7 @@ class Interrupted:
             auth_token="token",
             max_concurrency=3,
             timeout=LIMITS,
-            retry=RetryPolicy(base=0.001, cap=0.002),
+            retry=RetryPolicy(base=PAUSE, cap=PAUSE),
             breaker=None,
             ledger=MemoryLedger() if kind == "ledger" else None,
         )
@@ -94,6 +96,7 @@ class Interrupted:
         self.codes = (f"TSTXYZ{number % 100:02}A{number // 100:02}A000A" for number in range(10_000))
         self.approve(next(self.codes))
         self.approves = 2 if kind == "pair" else 1
+        self.is_sent_late = False  # a request was sent after its call had ended
         [self.resources] = self.client._pipeline._per_loop.values()
 
     def run(self, steps: Callable[[], Coroutine[Any, Any, object]]) -> object:
@@ -136,6 +139,7 @@ class Interrupted:
         is_late = self.kind == "time limit"
         tracer = InterruptAt(line, "SharedTimer._run" if is_late else "")
         self.service.silent = code if is_late else ""
+        self.client._pipeline.quota.used = 0  # else no further attempt would be made after some interrupts
         codes = [code, *(next(self.codes) for _ in range(1, self.approves))]
         sys.settrace(tracer)
         timeout = SHORT if is_late else None
@@ -164,7 +168,10 @@ class Interrupted:
             if not self.resources.calls:
                 break
         if self.kind == "retry":
-            await asyncio.sleep(0.01)  # a task that the interrupt has left would repeat the request
+            await asyncio.sleep(0.002)  # until the service has received what was written
+            sent = self.service.requests.total()
+            await asyncio.sleep(PAUSE)  # a task that the interrupt has left would repeat the request
+            self.is_sent_late = self.service.requests.total() > sent
 
     def faults(self, code: str) -> list[str]:
         """Return what is wrong after an interrupted approval."""
@@ -175,6 +182,7 @@ class Interrupted:
             "call": bool(self.resources.calls),
             "exchange": bool(direct._scheduler.busy),
             "in the metric": counts["approve"] != 0,
+            "sent after its end": self.is_sent_late,
         }
         faults = [name for name, is_left in left.items() if is_left]
         result = self.approve(code)
@@ -204,6 +212,7 @@ def main(kind: str, step: int) -> None:
 
 
 if __name__ == "__main__":
+    random.uniform = lambda _, high: high  # type: ignore[assignment]  # the longest pause before a retry
     step, *kinds = sys.argv[1:]
     for kind in kinds:
         if child := os.fork():
