@@ -100,6 +100,7 @@ FIGURES = "--json=docs/figures/{}-{{python}}.json"
 ALL_BENCHMARKS = [
     ["calls.py", FIGURES.format("calls-nginx-full"), "--plot=docs/_static/calls-{python}.svg"],
     ["calls.py", "--main", "--order=short", FIGURES.format("calls-nginx-short")],
+    ["calls.py", "--main", "--server=tls", FIGURES.format("calls-tls-full")],
     ["calls.py", "--main", "--server=python", FIGURES.format("calls-python-full")],
     ["calls.py", "--main", "--server=python", "--order=short", FIGURES.format("calls-python-short")],
     *([f"{name}.py", FIGURES.format(name)] for name in ("counts", "startup", "growth", "conversions")),
@@ -152,6 +153,19 @@ def bench(session: nox.Session) -> None:
     for script, *options in runs:
         arguments = [option.replace("{python}", str(session.python)) for option in options]
         session.run("python", f"benchmarks/{script}", *arguments)
+    session.notify("pages", ["contributing/performance.md"])
+
+
+@nox.session(python=[ONE_PYTHON, MEASURED])
+def bench_versions(session: nox.Session) -> None:
+    """Compare calls with those of plain aiohttp, with several versions of it."""
+    install(session, "bench", ".")
+    for version in (f"aiohttp=={lower_limits()['aiohttp']}", "aiohttp==3.13.*", "aiohttp"):
+        session.install("-q", "--upgrade", version)
+        script = "from importlib.metadata import version; print(version('aiohttp'))"
+        found = str(session.run("python", "-c", script, silent=True)).strip()
+        figures = f"--json=docs/figures/calls-aiohttp-{found}-{session.python}.json"
+        session.run("python", "benchmarks/calls.py", "--main", "--in-flight=1,32,100", figures)
     session.notify("pages", ["contributing/performance.md"])
 
 

@@ -8,6 +8,8 @@ system, of the client process for each call. A ratio compares it with plain aioh
 import platform
 import statistics
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,7 +38,11 @@ from rounds import (
 )
 from service import Server, serving
 
-SERVERS = {"nginx": nginx, "python": serving}
+SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+    "nginx": nginx,
+    "tls": partial(nginx, tls=True),
+    "python": serving,
+}
 BASELINE = "plain aiohttp"
 BY_HAND = "plain aiohttp + telemetry"
 OWN = "loanasync"
@@ -160,7 +166,7 @@ def versions() -> dict[str, str]:
 def main() -> None:
     """Run the benchmark."""
     parser = parser_of(__doc__, 15)
-    parser.add_argument("--server", choices=SERVERS, default="nginx", help="the server that all clients call")
+    parser.add_argument("--server", choices=SERVERS, default="nginx", help="tls: nginx, with https URLs")
     parser.add_argument("--order", choices=ORDERS, default=FULL.name, help="the order that they send")
     parser.add_argument("--main", action="store_true", help="only loanasync and aiohttp by hand")
     parser.add_argument("--calls", type=int, default=300, help="calls in a round; slow clients make fewer")
@@ -177,7 +183,7 @@ def main() -> None:
     ]
     levels = []
     with SERVERS[options.server]() as server:
-        scenario = Scenario(server.base_url, ORDERS[options.order])
+        scenario = Scenario(server.base_url, ORDERS[options.order], server.trust)
         with opened(wanted, scenario) as (clients, skipped):
             for name, reason in skipped.items():
                 print(f"skipped: {name}: {reason}")

@@ -26,6 +26,7 @@ async def with_loanasync(scenario: Scenario, limit: int = 100, **options: Any) -
         auth_token=TOKEN,
         max_concurrency=limit,
         timeout=PATIENT,
+        ssl=None if scenario.trust is True or "session" in options else scenario.trust,
         **options,
     )
     codes, request = scenario.codes, scenario.order.request
@@ -49,7 +50,7 @@ async def through_session(scenario: Scenario) -> AsyncIterator[Call]:
 async def through_users_session(scenario: Scenario, limit: int = 100, **options: Any) -> AsyncIterator[Call]:
     """Send through a session of the user, created as for plain aiohttp."""
     async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit, ssl=scenario.trust)) as session,
         with_loanasync(scenario, limit, session=session, **options) as call,
     ):
         yield call

