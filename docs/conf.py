@@ -65,7 +65,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"MeterProvider|ReadableSpan|TracerProvider"),
     (r"py:.*", r"AuthToken|Decision|JSON|Progress|Propagate|RowLike|Trust"),
     (r"py:.*", r"loanasync\.(\w+\.)*(Computed|NoResponse|Response)"),
-    (r"py:.*", r"(loanasync\.(\w+\.)*)?(ClientOptions|Header|HeaderChangedError|Headings|Records|Store)"),
+    (
+        r"py:.*",
+        r"(loanasync\.(\w+\.)*)?(BulkOptions|ClientOptions|Header|HeaderChangedError|Headings|Records|Store|Turns)",
+    ),
 ]
 
 

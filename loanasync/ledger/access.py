@@ -79,7 +79,7 @@ class LedgerAccess:
             raise ConfigurationError("ledger_policy", "must be a loanasync.ledger.LedgerPolicy")
         self.ledger = ledger
         self.policy = policy
-        self.never_waits = type(ledger) is MemoryLedger  # so its operations need no time limit
+        self.never_waits: bool = type(ledger) is MemoryLedger  # so its operations need no time limit
         self._outlives_process = not isinstance(ledger, MemoryLedger)
         self._service = service
         self._keys: Keys | None = None

@@ -34,7 +34,7 @@ class Results:
     """
 
     def __init__(self, path: str, rows: InputRows) -> None:
-        self.counts = Counts()
+        self.counts: Counts = Counts()
         self.unrecorded: list[int] = []  # rows whose decision the ledger lacks
         self._path = path
         self._rows = rows
