@@ -10,7 +10,6 @@ from typing import Any, Unpack, cast
 from attrs import evolve
 
 from loanasync import (
-    AlreadyEvaluatedError,
     ApprovalRequest,
     InFlightError,
     LedgerMismatchError,
@@ -171,8 +170,6 @@ class BulkClient(LoanClient):
     async def _create(self, body: Mapping[str, Any]) -> None:
         try:
             await self.create_request(body)
-        except AlreadyEvaluatedError:
-            return  # so the request exists, and the ledger may have its decision
         except LoanError as error:
             if error.outcome != "unknown":  # then the approval shows whether the request exists
                 raise
