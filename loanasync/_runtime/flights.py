@@ -255,8 +255,12 @@ class Flight(Run):
             result: The result of reading it.
         """
         quota, breaker = self._pipeline.quota, self._pipeline.breaker
-        is_first = quota.used and self.attempts == 1 and isinstance(last, Response)
-        if is_first and not isinstance(result, SystemFaultError):
+        if (
+            quota.used  # first, because most calls find it unused
+            and self.attempts == 1
+            and isinstance(last, Response)
+            and not isinstance(result, SystemFaultError)
+        ):
             quota.refill()
         # While all is well, a decision does not concern the breaker.
         if breaker is not None and (not breaker.is_quiet or isinstance(result, LoanError)):
