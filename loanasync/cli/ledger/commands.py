@@ -261,7 +261,7 @@ def sweep(
         ),
     ] = None,
 ) -> None:
-    """Import orphan files, mark entries with an expired lease as unknown, and list unknown and lost entries.
+    """Import orphan files, mark entries with an expired lease as unknown, and list the entries to resolve.
 
     Files that contradict the ledger or cannot be read are left in place and listed.
 
@@ -298,7 +298,7 @@ def status(context: typer.Context, *, as_json: Json = False) -> None:
     """Print the header of a ledger, its entries by state, and what is open.
 
     Ends with 1 if clients send nothing, because the ledger is marked or cannot be used, and with 3 if a
-    person must act: entries are unknown or lost, leases have expired, or orphan files are left.
+    person must act: on entries to resolve, expired leases, or orphan files.
 
     Example: loanasync ledger --ledger decisions.db status
     """
